@@ -1,0 +1,1 @@
+"""Real servers out of wheels, for `scheduler up`, for trying things out, and for tests."""

@@ -1,0 +1,109 @@
+"""What happens, as values: metrics, logs, `scheduler up` and tests listen to the same events."""
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from scheduler.model.job import Outcome
+
+logger = logging.getLogger("scheduler")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FireStarted:
+    """A body is about to be called."""
+
+    tenant: str
+    job_id: str
+    fire_at: datetime
+    attempt: int
+    lateness: timedelta
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FireEnded:
+    """A run's finish was accepted: the ledger has its row."""
+
+    tenant: str
+    job_id: str
+    fire_at: datetime
+    attempt: int
+    outcome: Outcome
+    duration: timedelta
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FireSkipped:
+    """A fire was advanced without a run."""
+
+    tenant: str
+    job_id: str
+    fire_at: datetime
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseLost:
+    """A run's lease went to somebody else, or could not be renewed in time; its result is refused."""
+
+    tenant: str
+    job_id: str
+    fire_at: datetime
+    attempt: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FireCrashed:
+    """A fire was recorded as crashed: it may not start again."""
+
+    tenant: str
+    job_id: str
+    fire_at: datetime
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Synced:
+    """The mirror was read anew; `skew` is how far this machine's wall clock is from the database's."""
+
+    jobs: int
+    skew: timedelta
+
+
+Event = FireStarted | FireEnded | FireSkipped | LeaseLost | FireCrashed | Synced
+Listener = Callable[[Event], None]
+
+
+class Events:
+    """Hands each event to each listener, in the thread where it happens; a failing listener harms nobody."""
+
+    def __init__(self) -> None:
+        self._listeners: tuple[Listener, ...] = ()
+        self._lock = threading.Lock()
+
+    def __bool__(self) -> bool:
+        """Whether anybody listens: the hot paths build no event otherwise."""
+        return bool(self._listeners)
+
+    def subscribe(self, listener: Listener) -> Callable[[], None]:
+        """Call `listener` with every event until the returned function is called."""
+        with self._lock:
+            self._listeners = (*self._listeners, listener)
+
+        def unsubscribe() -> None:
+            with self._lock:
+                self._listeners = tuple(known for known in self._listeners if known is not listener)
+
+        return unsubscribe
+
+    def emit(self, event: Event) -> None:
+        """Hand an event on."""
+        for listener in self._listeners:
+            try:
+                listener(event)
+            except Exception:
+                logger.exception("a listener failed on %s", type(event).__name__)

@@ -1,0 +1,190 @@
+"""Claim: from what the mirror believes due to runs under a lease, and expired leases to second starts.
+
+Why a fire runs once: the claim takes the rows of job and lease, both or neither, and compares the fire and the
+definition on their newest version. A stale mirror, a second instance or a repeated claim gets no row; a crash after
+the commit leaves a lease that only its own fire may take over, at a higher fence; a late finisher's fence is old.
+"""
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+from scheduler.clock import Clock, DatabaseClock
+from scheduler.events import Events, FireCrashed, FireSkipped
+from scheduler.model.job import GRACE, MOST_STARTS
+from scheduler.model.schedules import due
+from scheduler.periodic.lease import Leases
+from scheduler.periodic.registry import Entry, Registry
+from scheduler.periodic.run import Run, Runner
+from scheduler.store.job_lock import Claimed, Expired, LockTable, Wanted
+
+BATCH = 1000
+FIRST_RETRY = timedelta(milliseconds=20)
+LAST_RETRY = timedelta(seconds=1)
+
+
+class Claimer:
+    """Turns due jobs and expired leases into runs."""
+
+    def __init__(
+        self,
+        *,
+        registry: Registry,
+        locks: LockTable,
+        leases: Leases,
+        runner: Runner,
+        clock: Clock,
+        database_clock: DatabaseClock,
+        events: Events,
+    ) -> None:
+        self._registry = registry
+        self._locks = locks
+        self._leases = leases
+        self._runner = runner
+        self._clock = clock
+        self._database_clock = database_clock
+        self._events = events
+        self.stale = False  # a claim met a definition that the mirror does not have
+
+    def claim(self) -> None:
+        """Claim what is due, as far as there is room, and start it."""
+        now = self._database_clock.now()
+        entries = self._registry.due(now, min(self._runner.room(), BATCH))
+        asked: list[Entry] = []
+        wanted: list[Wanted] = []
+        running = {run.key: run for run in self._leases.held()} if entries else {}
+        for entry in entries:
+            fire = entry.next_run_at
+            run = running.get(entry.key)
+            if fire is None:
+                continue
+            if run is not None and fire < run.claimed_at:
+                # Late, and its predecessor runs here: its turn comes when that one ends.
+                self._registry.put_back(entry, fire, not_before=now + LAST_RETRY)
+                continue
+            asked.append(entry)
+            decision = due(entry.spec.schedule, seen=fire, now=now, grace=GRACE)
+            wanted.append(Wanted(entry.key, entry.spec_hash, fire, decision))
+        if wanted:
+            self._ask(asked, wanted)
+
+    def rescue(self, tenants: Sequence[str] | None) -> None:
+        """Re-drive the fires of expired leases that this process can run, and bury those that may not start again."""
+        expired = self._locks.expired(tenants)
+        dead = [(lease, reason) for lease in expired if (reason := buried_because(lease))]
+        if dead:
+            buried = self._locks.bury([lease for lease, _ in dead], reasons=[reason for _, reason in dead])
+            reasons = {lease.key: reason for lease, reason in dead}
+            for key, fire_at in buried:
+                self._registry.hasten(key)
+                self._events.emit(
+                    FireCrashed(tenant=key.tenant, job_id=key.job_id, fire_at=fire_at, reason=reasons[key])
+                )
+        self._redrive([lease for lease in expired if not buried_because(lease)])
+
+    def _ask(self, asked: list[Entry], wanted: list[Wanted]) -> None:
+        sent = self._clock.monotonic()
+        try:
+            answers = self._locks.claim(wanted)
+        except BaseException:
+            for entry in asked:
+                self._registry.put_back(entry, entry.next_run_at)
+            raise
+        self._database_clock.observe(answers[0].now, sent=sent, received=self._clock.monotonic())
+        runs = []
+        until = self._leases.until(sent)
+        for answer in answers:
+            entry, want = asked[answer.position], wanted[answer.position]
+            if answer.verdict is None:
+                self._lost(entry, want, answer)
+                continue
+            self._registry.put_back(entry, want.due.next_run_at)
+            if answer.verdict == "run" and answer.fence is not None and entry.body is not None:
+                runs.append(
+                    Run(
+                        key=entry.key,
+                        fire_at=want.due.fire_at,
+                        attempt=1,
+                        fence=answer.fence,
+                        body=entry.body,
+                        timeout=entry.spec.timeout,
+                        claimed_at=answer.now,
+                        lease_until=until,
+                    )
+                )
+            elif answer.verdict == "skip" and self._events:
+                self._events.emit(
+                    FireSkipped(
+                        tenant=entry.key.tenant, job_id=entry.key.job_id, fire_at=want.due.fire_at, reason="overlap"
+                    )
+                )
+        self._begin(runs)
+
+    def _lost(self, entry: Entry, want: Wanted, answer: Claimed) -> None:
+        """Heal the mirror by the row as it is now; what is merely locked or leased is asked for again, ever later."""
+        if answer.spec_hash != want.spec_hash or answer.paused_at is not None:
+            self.stale = True
+            self._registry.put_back(entry, want.seen, not_before=answer.now + LAST_RETRY)
+        elif answer.next_run_at != want.seen:
+            self._registry.put_back(entry, answer.next_run_at)
+        else:
+            delay = min(FIRST_RETRY * 2 ** min(entry.tries, 8), LAST_RETRY)
+            self._registry.put_back(entry, want.seen, not_before=answer.now + delay)
+
+    def _redrive(self, expired: list[Expired]) -> None:
+        """Start fires again, the last start of each alone.
+
+        A fire that kills its process then takes no other suspect with it, and an innocent one that shared two
+        crashes is not buried for the third.
+        """
+        helpable: list[Expired] = []
+        for lease in expired:
+            if len(helpable) >= self._runner.room() or self._runner.active(lease.key):
+                continue
+            if self._registry.body(lease.key) is None:
+                continue
+            last = lease.starts + 1 >= MOST_STARTS
+            if last and (helpable or self._suspects()):
+                continue
+            helpable.append(lease)
+            if last:
+                break
+        if not helpable:
+            return
+        sent = self._clock.monotonic()
+        runs = []
+        for taken in self._locks.redrive(helpable):
+            found = self._registry.body(taken.key)
+            if found is None:
+                continue  # unregistered this instant; the lease runs out again
+            body, spec = found
+            runs.append(
+                Run(
+                    key=taken.key,
+                    fire_at=taken.fire_at,
+                    attempt=taken.starts,
+                    fence=taken.fence,
+                    body=body,
+                    timeout=spec.timeout,
+                    claimed_at=taken.now,
+                    lease_until=self._leases.until(sent),
+                )
+            )
+        self._begin(runs)
+
+    def _suspects(self) -> bool:
+        return any(run.attempt > 1 for run in self._leases.held())
+
+    def _begin(self, runs: list[Run]) -> None:
+        self._leases.add(runs)
+        self._runner.take(runs)
+
+
+def buried_because(lease: Expired) -> str | None:
+    """Say why an expired lease's fire may not start again, if it may not."""
+    if lease.delivery is None:
+        return "its process died, and the job is no longer registered"
+    if lease.starts >= MOST_STARTS:
+        return f"its process died {lease.starts} times"
+    if lease.delivery == "at_most_once" and lease.starts > 0:
+        return "its process died, and the job runs at most once"
+    return None

@@ -1,0 +1,145 @@
+"""Finish runs: free their leases and write their ledger rows, many in one statement.
+
+Comes in: `RunEnd`s from the workers, over a queue. Goes out: rows; a finish whose lease was lost is refused.
+"""
+
+import logging
+import queue
+from collections.abc import Callable
+
+from scheduler.errors import StoreError, StoreUnavailable
+from scheduler.events import Events, FireEnded, LeaseLost
+from scheduler.model.job import Key
+from scheduler.periodic.lease import Leases
+from scheduler.periodic.run import STOPPING, RunEnd
+from scheduler.store.job_lock import Finish, LockTable
+
+logger = logging.getLogger("scheduler")
+
+BATCH = 1000
+LOST = "the lease was lost before it ended"
+
+
+class Finisher:
+    """Sends what has ended, as it piles up while the statement before it is under way."""
+
+    def __init__(
+        self, locks: LockTable, leases: Leases, events: Events, *, finished: Callable[[list[Key]], None]
+    ) -> None:
+        self._locks = locks
+        self._leases = leases
+        self._events = events
+        self._finished = finished
+        self._queue: queue.SimpleQueue[RunEnd | None] = queue.SimpleQueue()
+        self._unsure: list[RunEnd] = []  # sent without an answer: committed or not, the next answer tells
+
+    def put(self, end: RunEnd) -> None:
+        """Accept the end of a run."""
+        self._queue.put(end)
+
+    def idle(self) -> bool:
+        """Whether everything that ended is in the ledger or refused."""
+        return self._queue.empty() and not self._unsure
+
+    def nudge(self) -> None:
+        """Let a waiting step return."""
+        self._queue.put(None)
+
+    def step(self) -> float:
+        """Wait for an end, then flush."""
+        first = None if self._unsure else self._queue.get()
+        self.flush(first)
+        return 0.0
+
+    def flush(self, first: RunEnd | None = None) -> None:
+        """Send everything that has ended."""
+        while ends := self._gather(first):
+            first = None
+            self._send(ends)
+
+    def _gather(self, first: RunEnd | None) -> list[RunEnd]:
+        ends = self._unsure or ([first] if first is not None else [])
+        while len(ends) < BATCH:
+            try:
+                end = self._queue.get_nowait()
+            except queue.Empty:
+                break
+            if end is not None and not self._refused(end):
+                ends.append(end)
+        return ends
+
+    def _refused(self, end: RunEnd) -> bool:
+        """Refuse here what was told to stop: a body cut short is no success, and its lease is not ours to free."""
+        if end.run.lost:
+            self._refuse(end, LOST)
+            return True
+        return end.run.cancelled.reason == STOPPING  # its lease is handed back when the process has stopped
+
+    def _send(self, ends: list[RunEnd]) -> None:
+        runs = [end.run for end in ends]
+        self._leases.drop(runs)  # or a renewal that meets the freed row would call it lost
+        self._unsure = ends
+        try:
+            accepted = self._locks.finish([_finish(end) for end in ends])
+        except StoreUnavailable:
+            self._leases.add([run for run in runs if not run.lost])
+            raise
+        except StoreError:
+            accepted = [self._send_alone(end) for end in ends]
+        self._unsure = []
+        for end, ours in zip(ends, accepted, strict=True):
+            if ours:
+                self._announce(end)
+            else:
+                self._refuse(end, LOST)
+        self._finished([run.key for run in runs])
+
+    def _send_alone(self, end: RunEnd) -> bool:
+        """One row that Postgres will not have must not hold back the others."""
+        try:
+            return self._locks.finish([_finish(end)])[0]
+        except StoreUnavailable:
+            raise
+        except StoreError as error:
+            logger.error("a finish of %s/%s was refused: %s; its fire will be re-driven", *end.run.key, error)
+            return False
+
+    def _announce(self, end: RunEnd) -> None:
+        if end.error is not None:
+            logger.warning(
+                "%s/%s fire %s: %s: %s",
+                *end.run.key,
+                end.run.fire_at.isoformat(),
+                end.outcome,
+                end.error.splitlines()[0],
+            )
+        if self._events:
+            self._events.emit(
+                FireEnded(
+                    tenant=end.run.key.tenant,
+                    job_id=end.run.key.job_id,
+                    fire_at=end.run.fire_at,
+                    attempt=end.run.attempt,
+                    outcome=end.outcome,
+                    duration=end.finished_at - end.started_at,
+                    error=end.error,
+                )
+            )
+
+    def _refuse(self, end: RunEnd, reason: str) -> None:
+        logger.warning("refused the result of %s/%s fire %s: %s", *end.run.key, end.run.fire_at.isoformat(), reason)
+        if self._events and not end.run.lost:
+            self._events.emit(
+                LeaseLost(
+                    tenant=end.run.key.tenant,
+                    job_id=end.run.key.job_id,
+                    fire_at=end.run.fire_at,
+                    attempt=end.run.attempt,
+                    reason=reason,
+                )
+            )
+
+
+def _finish(end: RunEnd) -> Finish:
+    run = end.run
+    return Finish(run.key, run.fence, run.fire_at, end.outcome, end.error, end.started_at, end.finished_at)

@@ -1,0 +1,119 @@
+"""Keep leases: a thread of its own, with a connection of its own, renews what runs and notices what is lost.
+
+A body that is busy in Python cannot starve it; a C call that never releases the GIL can, and then the lease runs
+out, the fire is re-driven elsewhere and the late result is refused: fenced, recorded, never doubled.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Iterable
+
+from scheduler.clock import Clock
+from scheduler.errors import StoreError
+from scheduler.events import Events, LeaseLost
+from scheduler.periodic.run import TIMED_OUT, Run
+from scheduler.store.job_lock import LockTable
+
+logger = logging.getLogger("scheduler")
+
+BATCH = 1000
+
+
+class Leases:
+    """The leases of this process, by job and fence. `step` renews at a third of the lease."""
+
+    def __init__(self, locks: LockTable, clock: Clock, events: Events, *, lease: float) -> None:
+        self._locks = locks
+        self._clock = clock
+        self._events = events
+        self._lease = lease
+        self.margin = min(2.0, lease / 5)
+        self._held: dict[tuple[str, str, int], Run] = {}
+        self._lock = threading.Lock()
+        self._renew_at = clock.monotonic() + lease / 3
+        self._wake_at = float("inf")
+        self.wake: Callable[[], None] = lambda: None
+
+    def until(self, sent: float) -> float:
+        """Until when, by this machine's clock, a lease that was asked for at `sent` is surely ours."""
+        return sent + self._lease - self.margin
+
+    def add(self, runs: Iterable[Run]) -> None:
+        """Keep the leases of these runs."""
+        with self._lock:
+            for run in runs:
+                self._held[*run.key, run.fence] = run
+
+    def drop(self, runs: Iterable[Run]) -> None:
+        """Stop keeping the leases of these runs."""
+        with self._lock:
+            for run in runs:
+                self._held.pop((*run.key, run.fence), None)
+
+    def held(self) -> list[Run]:
+        """List the runs whose leases are kept."""
+        with self._lock:
+            return list(self._held.values())
+
+    def watch(self, run: Run) -> None:
+        """Take note of a deadline that begins to count."""
+        if run.deadline is not None and run.deadline < self._wake_at:
+            self.wake()
+
+    def step(self) -> float:
+        """Renew if it is time, then cancel what is lost or past its timeout; return the seconds until the next look."""
+        if self._clock.monotonic() >= self._renew_at:
+            self._renew()
+        now = self._clock.monotonic()
+        held = self.held()
+        self._lose([run for run in held if run.lease_until <= now], "it could not be renewed in time")
+        moments = [self._renew_at]
+        for run in held:
+            if run.deadline is not None and run.cancelled.reason is None:
+                if run.deadline <= now:
+                    run.cancelled.because(TIMED_OUT)
+                else:
+                    moments.append(run.deadline)
+            moments.append(run.lease_until)
+        self._wake_at = min(moments)
+        return max(0.001, self._wake_at - now)
+
+    def _renew(self) -> None:
+        self._renew_at = self._clock.monotonic() + self._lease / 3
+        held = sorted(self.held(), key=lambda run: run.key)
+        try:
+            for start in range(0, len(held), BATCH):
+                self._renew_batch(held[start : start + BATCH])
+        except StoreError as error:
+            # No answer is no renewal: each lease counts down from its last good one.
+            logger.warning("leases could not be renewed: %s", error)
+            self._renew_at = self._clock.monotonic() + min(1.0, self._lease / 10)
+
+    def _renew_batch(self, runs: list[Run]) -> None:
+        sent = self._clock.monotonic()
+        kept = self._locks.renew(runs)
+        with self._lock:
+            lost = []
+            for run, ours in zip(runs, kept, strict=True):
+                if ours:
+                    run.lease_until = self.until(sent)
+                elif (*run.key, run.fence) in self._held:  # else it was finished meanwhile
+                    lost.append(run)
+        self._lose(lost, "it went to somebody else")
+
+    def _lose(self, runs: list[Run], reason: str) -> None:
+        self.drop(runs)
+        for run in runs:
+            run.lost = True
+            run.cancelled.because("the lease was lost")
+            logger.warning("lost the lease of %s/%s fire %s: %s", *run.key, run.fire_at.isoformat(), reason)
+            if self._events:
+                self._events.emit(
+                    LeaseLost(
+                        tenant=run.key.tenant,
+                        job_id=run.key.job_id,
+                        fire_at=run.fire_at,
+                        attempt=run.attempt,
+                        reason=reason,
+                    )
+                )

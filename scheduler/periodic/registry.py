@@ -1,0 +1,221 @@
+"""The registry: what this process can run, and the mirror of the tables per tenant.
+
+Comes in: registrations, and rows from the sync. Goes out: what is due, and `jobs()` without a query.
+No I/O under its lock.
+"""
+
+import heapq
+import threading
+from collections.abc import Iterable
+from datetime import datetime
+
+from scheduler.errors import DuplicateJob, UnknownJob
+from scheduler.model.job import Body, JobInfo, JobSpec, Key, Outcome
+from scheduler.store.job import JobRow
+
+
+class Entry:
+    """One mirrored job. `wake_at` is when the loop looks at it next; `epoch` orders local writes and syncs."""
+
+    __slots__ = ("body", "epoch", "key", "next_run_at", "row", "spec", "spec_hash", "tries", "wake_at")
+
+    def __init__(self, key: Key, body: Body | None) -> None:
+        self.key = key
+        self.body = body
+        self.row: JobRow | None = None
+        self.spec: JobSpec
+        self.spec_hash = b""
+        self.next_run_at: datetime | None = None
+        self.wake_at: datetime | None = None
+        self.epoch = 0
+        self.tries = 0
+
+
+class Registry:
+    """Jobs by tenant, and a heap of what this process can run by when it is due."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._tenants: dict[str, dict[str, Entry]] = {}
+        self._bodies: dict[Key, Body] = {}
+        self._dormant: dict[Key, Body] = {}  # unregistered by another instance; run again if it comes back
+        self._heap: list[tuple[datetime, Key]] = []
+        self._epoch = 0
+
+    def reserve(self, bodies: dict[Key, Body]) -> None:
+        """Take ids for this process before anything is written; all of them or none."""
+        with self._lock:
+            for key in bodies:
+                if key in self._bodies:
+                    raise DuplicateJob(
+                        f"job {key.job_id!r} of tenant {key.tenant!r} is already registered in this process;"
+                        " unregister it first, or choose another id"
+                    )
+            self._bodies.update(bodies)
+            for key in bodies:
+                self._dormant.pop(key, None)
+
+    def unreserve(self, keys: Iterable[Key]) -> None:
+        """Give ids back whose registration failed."""
+        with self._lock:
+            for key in keys:
+                self._bodies.pop(key, None)
+
+    def attach(self, key: Key, spec: JobSpec, spec_hash: bytes, next_run_at: datetime | None) -> None:
+        """Mirror a job that this process has just registered."""
+        with self._lock:
+            entry = self._entry(key)
+            entry.spec, entry.spec_hash = spec, spec_hash
+            self._touch(entry, next_run_at)
+
+    def forget(self, key: Key, *, known: bool) -> None:
+        """Drop a job that was unregistered; `known` false raises if it was not even here."""
+        with self._lock:
+            self._dormant.pop(key, None)
+            here = self._bodies.pop(key, None) is not None
+            here = self._tenants.get(key.tenant, {}).pop(key.job_id, None) is not None or here
+        if not here and not known:
+            raise UnknownJob(f"there is no job {key.job_id!r} of tenant {key.tenant!r} to unregister")
+
+    def epoch(self) -> int:
+        """Mark a moment: what is written here after it is newer than what a sync reads now."""
+        with self._lock:
+            self._epoch += 1
+            return self._epoch
+
+    def merge(self, rows: Iterable[JobRow], *, epoch: int) -> int:
+        """Mirror what a sync read; local writes since `epoch` are newer and stay. Returns how many jobs there are."""
+        specs: dict[bytes, JobSpec] = {}
+        with self._lock:
+            seen: dict[str, set[str]] = {}
+            for row in rows:
+                seen.setdefault(row.tenant, set()).add(row.job_id)
+                entry = self._entry(Key(row.tenant, row.job_id))
+                if entry.epoch > epoch:
+                    continue
+                entry.row = row
+                if entry.spec_hash != row.spec_hash:
+                    entry.spec = specs.get(row.spec_hash) or JobSpec.from_json(row.spec)
+                    specs[row.spec_hash] = entry.spec
+                    entry.spec_hash = row.spec_hash
+                    entry.next_run_at = None
+                if entry.next_run_at != row.next_run_at or (row.paused_at is None) != (entry.wake_at is not None):
+                    self._schedule(entry, row.next_run_at, paused=row.paused_at is not None)
+            for tenant, jobs in list(self._tenants.items()):
+                kept = seen.get(tenant, set())
+                for job_id in [j for j, entry in jobs.items() if j not in kept and entry.epoch <= epoch]:
+                    del jobs[job_id]
+                    self._sleep(Key(tenant, job_id))
+                if not jobs:
+                    del self._tenants[tenant]
+            return sum(map(len, self._tenants.values()))
+
+    def due(self, now: datetime, limit: int) -> list[Entry]:
+        """Take up to `limit` jobs that are due and runnable here; each must be handed back by `put_back`."""
+        taken: list[Entry] = []
+        with self._lock:
+            while self._heap and len(taken) < limit and self._heap[0][0] <= now:
+                wake_at, key = heapq.heappop(self._heap)
+                entry = self._tenants.get(key.tenant, {}).get(key.job_id)
+                if entry is None or entry.wake_at != wake_at or entry.body is None:
+                    continue  # superseded by a newer heap entry
+                entry.wake_at = None
+                taken.append(entry)
+        return taken
+
+    def put_back(self, entry: Entry, next_run_at: datetime | None, *, not_before: datetime | None = None) -> None:
+        """Hand a taken job back with its next fire, to be looked at then, or not before a later moment."""
+        with self._lock:
+            if self._tenants.get(entry.key.tenant, {}).get(entry.key.job_id) is entry and entry.wake_at is None:
+                entry.tries = entry.tries + 1 if not_before else 0
+                self._touch(entry, next_run_at, not_before=not_before)
+
+    def hasten(self, key: Key) -> bool:
+        """Look at a job that waited for its own run as soon as it is due; say whether it waited."""
+        with self._lock:
+            entry = self._tenants.get(key.tenant, {}).get(key.job_id)
+            if entry is not None and entry.wake_at is not None and entry.wake_at != entry.next_run_at:
+                self._schedule(entry, entry.next_run_at)
+                return True
+            return False
+
+    def next_due(self) -> datetime | None:
+        """Return when the next runnable job is due."""
+        with self._lock:
+            while self._heap:
+                wake_at, key = self._heap[0]
+                entry = self._tenants.get(key.tenant, {}).get(key.job_id)
+                if entry is not None and entry.wake_at == wake_at and entry.body is not None:
+                    return wake_at
+                heapq.heappop(self._heap)
+        return None
+
+    def body(self, key: Key) -> tuple[Body, JobSpec] | None:
+        """Return what to run for a job and its present definition, if this process can run it."""
+        with self._lock:
+            entry = self._tenants.get(key.tenant, {}).get(key.job_id)
+            return None if entry is None or entry.body is None else (entry.body, entry.spec)
+
+    def tenants(self) -> list[str]:
+        """List the tenants of which this process runs something."""
+        with self._lock:
+            return sorted({key.tenant for key in (*self._bodies, *self._dormant)})
+
+    def bodies(self) -> dict[Key, Body]:
+        """Copy what this process can run."""
+        with self._lock:
+            return dict(self._bodies)
+
+    def jobs(self, tenant: str | None) -> list[JobInfo]:
+        """Show the mirror."""
+        with self._lock:
+            chosen = self._tenants if tenant is None else {tenant: self._tenants.get(tenant, {})}
+            return [_info(entry) for name in sorted(chosen) for _, entry in sorted(chosen[name].items())]
+
+    def _sleep(self, key: Key) -> None:
+        body = self._bodies.pop(key, None)
+        if body is not None:
+            self._dormant[key] = body
+
+    def _entry(self, key: Key) -> Entry:
+        if key in self._dormant:
+            self._bodies.setdefault(key, self._dormant.pop(key))
+        jobs = self._tenants.setdefault(key.tenant, {})
+        entry = jobs.get(key.job_id)
+        if entry is None:
+            entry = jobs[key.job_id] = Entry(key, None)
+        entry.body = self._bodies.get(key)
+        return entry
+
+    def _touch(self, entry: Entry, next_run_at: datetime | None, *, not_before: datetime | None = None) -> None:
+        self._epoch += 1
+        entry.epoch = self._epoch
+        self._schedule(entry, next_run_at, not_before=not_before)
+
+    def _schedule(
+        self, entry: Entry, next_run_at: datetime | None, *, not_before: datetime | None = None, paused: bool = False
+    ) -> None:
+        entry.next_run_at = next_run_at
+        if next_run_at is None or paused:
+            entry.wake_at = None
+            return
+        entry.wake_at = max(next_run_at, not_before) if not_before else next_run_at
+        if entry.body is not None:
+            heapq.heappush(self._heap, (entry.wake_at, entry.key))
+
+
+def _info(entry: Entry) -> JobInfo:
+    row = entry.row
+    return JobInfo(
+        tenant=entry.key.tenant,
+        job_id=entry.key.job_id,
+        spec=entry.spec,
+        runnable=entry.body is not None,
+        next_run_at=entry.next_run_at,
+        paused_at=row.paused_at if row else None,
+        running_fire_at=row.running_fire_at if row else None,
+        holder=row.holder if row else None,
+        last_fire_at=row.ledger_at if row else None,
+        last_outcome=Outcome(row.last_outcome) if row and row.last_outcome else None,
+        last_finished_at=row.last_finished_at if row else None,
+    )

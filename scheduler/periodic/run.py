@@ -1,0 +1,281 @@
+"""Run fires: a bounded pool of threads that calls bodies and never raises.
+
+Comes in: a claimed `Run`. Goes out: a `RunEnd` with outcome, error and times, handed to the finisher.
+"""
+
+import asyncio
+import logging
+import queue
+import threading
+import traceback
+from collections import Counter, deque
+from collections.abc import Callable, Coroutine
+from concurrent.futures import CancelledError
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from scheduler.clock import Clock, DatabaseClock
+from scheduler.events import Events, FireStarted
+from scheduler.model.job import Body, Cancelled, Key, Outcome, RunContext
+from scheduler.model.texts import LONGEST_ERROR, storable
+
+logger = logging.getLogger("scheduler")
+job_logger = logging.getLogger("scheduler.job")
+
+BACKLOG_SECONDS = 0.2
+LARGEST_BACKLOG = 2000
+STOPPING = "the process is stopping"
+TIMED_OUT = "timeout"
+
+
+class Run:
+    """One execution of a fire under a lease; what happens to it is written here by whoever sees it first."""
+
+    __slots__ = (
+        "attempt", "body", "cancelled", "claimed_at", "deadline", "fence", "fire_at", "key", "lease_until", "lost",
+        "started", "timeout",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        *,
+        key: Key,
+        fire_at: datetime,
+        attempt: int,
+        fence: int,
+        body: Body,
+        timeout: timedelta | None,
+        claimed_at: datetime,
+        lease_until: float,
+    ) -> None:
+        self.key = key
+        self.fire_at = fire_at
+        self.attempt = attempt
+        self.fence = fence
+        self.body = body
+        self.timeout = timeout
+        self.claimed_at = claimed_at  # by the database's clock
+        self.lease_until = lease_until  # by this machine's clock: later than that, it is not ours
+        self.deadline: float | None = None
+        self.started = False
+        self.lost = False
+        self.cancelled = Cancelled()
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnd:
+    """How a run ended."""
+
+    run: Run
+    outcome: Outcome
+    error: str | None
+    started_at: datetime
+    finished_at: datetime
+
+
+class Runner:
+    """Threads that take runs from a queue; started when there is work for them, at most `workers`."""
+
+    def __init__(
+        self,
+        *,
+        workers: int,
+        clock: Clock,
+        database_clock: DatabaseClock,
+        events: Events,
+        ended: Callable[[RunEnd], None],
+    ) -> None:
+        self._workers = workers
+        self._clock = clock
+        self._database_clock = database_clock
+        self._events = events
+        self._ended = ended
+        self._queue: queue.SimpleQueue[Run | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._threads: list[threading.Thread] = []
+        self._active: Counter[Key] = Counter()  # taken and not yet ended, zombies included
+        self._taken = 0
+        self._done = 0
+        self._rate: deque[tuple[float, int]] = deque([(clock.monotonic(), 0)])
+        self._loop = LoopThread()
+        self.on_start: Callable[[Run], None] = lambda _: None
+
+    def room(self) -> int:
+        """Say how many more fires to take: free workers, and what they ended lately in a fifth of a second.
+
+        Claims then come in large batches where bodies are quick, and one by one where they are slow and another
+        instance could start them sooner.
+        """
+        now = self._clock.monotonic()
+        with self._lock:
+            while len(self._rate) > 1 and self._rate[1][0] < now - BACKLOG_SECONDS:
+                self._rate.popleft()
+            backlog = min(self._done - self._rate[0][1], LARGEST_BACKLOG)
+            if now - self._rate[-1][0] > BACKLOG_SECONDS / 10:
+                self._rate.append((now, self._done))
+            return max(0, self._workers + backlog - (self._taken - self._done))
+
+    def active(self, key: Key) -> bool:
+        """Whether a body of this job is queued or running here, its lease held or lost."""
+        return key in self._active
+
+    def count(self) -> int:
+        """Count what is taken and has not ended."""
+        return self._taken - self._done
+
+    def take(self, runs: list[Run]) -> None:
+        """Queue runs."""
+        with self._lock:
+            self._taken += len(runs)
+            for run in runs:
+                self._active[run.key] += 1
+            missing = min(self._workers, self._taken - self._done) - len(self._threads)
+            for _ in range(missing):
+                thread = threading.Thread(target=self._work, name=f"scheduler-run-{len(self._threads)}", daemon=True)
+                self._threads.append(thread)
+                thread.start()
+        for run in runs:
+            self._queue.put(run)
+
+    def give_back(self) -> list[Run]:
+        """Take back what has not started."""
+        runs = []
+        while True:
+            try:
+                run = self._queue.get_nowait()
+            except queue.Empty:
+                break
+            if run is not None:
+                runs.append(run)
+                self._leave(run)
+        return runs
+
+    def stop(self) -> None:
+        """Let the threads end as they become free."""
+        for _ in self._threads:
+            self._queue.put(None)
+        self._loop.stop()
+
+    def execute(self, run: Run) -> RunEnd:
+        """Run one fire: start, call, classify. Never raises."""
+        started_at = self._start(run)
+        error: BaseException | None = None
+        try:
+            self._call(run, started_at)
+        except BaseException as raised:  # noqa: BLE001 - SystemExit and friends end the body, not the worker
+            error = raised
+        outcome = classify(error, run.cancelled)
+        text = None if error is None or outcome is Outcome.SUCCESS else describe(error)
+        return RunEnd(run, outcome, text, started_at, self._database_clock.now())
+
+    def _work(self) -> None:
+        while (run := self._queue.get()) is not None:
+            end = self.execute(run)
+            self._leave(run)
+            self._ended(end)
+
+    def _leave(self, run: Run) -> None:
+        with self._lock:
+            self._done += 1
+            self._active[run.key] -= 1
+            if not self._active[run.key]:
+                del self._active[run.key]
+
+    def _start(self, run: Run) -> datetime:
+        run.started = True
+        now = self._database_clock.now()
+        if run.timeout is not None:
+            run.deadline = self._clock.monotonic() + run.timeout.total_seconds()
+            self.on_start(run)
+        if self._events:
+            self._events.emit(
+                FireStarted(
+                    tenant=run.key.tenant,
+                    job_id=run.key.job_id,
+                    fire_at=run.fire_at,
+                    attempt=run.attempt,
+                    lateness=now - run.fire_at,
+                )
+            )
+        return now
+
+    def _call(self, run: Run, started_at: datetime) -> None:
+        if run.lost:
+            return
+        body = run.body
+        result = body.fn(self._context(run, started_at)) if body.takes_context else body.fn()
+        if body.is_async or asyncio.iscoroutine(result):
+            self._loop.run(result, run.cancelled)
+
+    def _context(self, run: Run, started_at: datetime) -> RunContext:
+        return RunContext(
+            tenant=run.key.tenant,
+            job_id=run.key.job_id,
+            fire_at=run.fire_at,
+            attempt=run.attempt,
+            fence=run.fence,
+            deadline=None if run.timeout is None else started_at + run.timeout,
+            cancelled=run.cancelled,
+            logger=logging.LoggerAdapter(
+                job_logger, {"tenant": run.key.tenant, "job_id": run.key.job_id, "fire_at": run.fire_at.isoformat()}
+            ),
+        )
+
+
+class LoopThread:
+    """An asyncio loop on a thread of its own, started when the first `async def` body needs it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def run(self, coroutine: Coroutine[Any, Any, object], cancelled: Cancelled) -> object:
+        """Run a coroutine to its end; `cancelled` cancels its task."""
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._started())
+        cancelled.then(future.cancel)
+        return future.result()
+
+    def stop(self) -> None:
+        """End the loop."""
+        with self._lock:
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(self._loop.stop)
+                self._loop = None
+
+    def _started(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                threading.Thread(target=_run_loop, args=(self._loop,), name="scheduler-asyncio", daemon=True).start()
+            return self._loop
+
+
+def classify(error: BaseException | None, cancelled: Cancelled) -> Outcome:
+    """Name the outcome of a body that returned or raised."""
+    if cancelled.reason == TIMED_OUT:
+        return Outcome.TIMEOUT
+    return Outcome.SUCCESS if error is None else Outcome.FAILED
+
+
+def describe(error: BaseException) -> str:
+    """Describe an error in at most 16 KB of storable text, whatever its author thought of."""
+    if isinstance(error, CancelledError | asyncio.CancelledError):
+        return "cancelled"
+    try:
+        message = str(error)
+    except BaseException as hostile:  # noqa: BLE001 - an error whose text raises is still an error
+        message = f"(its text raised {type(hostile).__name__})"
+    frames = "".join(traceback.format_tb(error.__traceback__, limit=-15))
+    head = storable(f"{type(error).__qualname__}: {message[:LONGEST_ERROR]}", LONGEST_ERROR * 3 // 4)
+    if len(message) > LONGEST_ERROR:
+        head += f" [cut from {len(message)} characters]"
+    return head + "\n" + storable(frames, LONGEST_ERROR // 8)
+
+
+def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+    finally:
+        loop.close()

@@ -1,0 +1,82 @@
+"""The only loop in the system: one named thread that calls `step`, sleeps as long as it says, and survives it."""
+
+import logging
+import random
+import threading
+from collections.abc import Callable
+
+from scheduler.errors import StoreUnavailable
+
+logger = logging.getLogger("scheduler")
+
+FIRST_BACKOFF = 1.0
+LAST_BACKOFF = 15.0
+
+
+class Service:
+    """Calls `step()` until stopped; `step` returns the seconds until it wants to be called again (None: when woken).
+
+    A step that raises is logged and tried again after a capped, jittered backoff, for ever.
+    """
+
+    def __init__(self, name: str, step: Callable[[], float | None], *, last_backoff: float = LAST_BACKOFF) -> None:
+        self.name = name
+        self._step = step
+        self._last_backoff = last_backoff
+        self._condition = threading.Condition()
+        self._woken = False
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+        self.failures = 0
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread = threading.Thread(target=self._loop, name=f"scheduler-{self.name}", daemon=True)
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Let the next step come at once."""
+        with self._condition:
+            self._woken = True
+            self._condition.notify()
+
+    def stop(self, timeout: float | None = None) -> bool:
+        """Ask the thread to end and wait for it; say whether it did."""
+        with self._condition:
+            self._stopping = True
+            self._condition.notify()
+        thread = self._thread
+        if thread is None or thread is threading.current_thread():
+            return True
+        thread.join(timeout)
+        return not thread.is_alive()
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the service was asked to end."""
+        return self._stopping
+
+    def _loop(self) -> None:
+        while not self._stopping:
+            delay = self._attempt()
+            with self._condition:
+                if not self._woken and not self._stopping:
+                    self._condition.wait(delay)
+                self._woken = False
+
+    def _attempt(self) -> float | None:
+        try:
+            delay: float | None = self._step()
+        except Exception as error:
+            self.failures += 1
+            backoff = min(FIRST_BACKOFF * 2 ** min(self.failures - 1, 10), self._last_backoff)
+            backoff *= random.uniform(0.75, 1.25)  # noqa: S311 - spreads instances, protects nothing
+            if isinstance(error, StoreUnavailable):
+                logger.warning("%s: %s; trying again in %.1f s", self.name, error, backoff)
+            else:
+                logger.exception("%s failed; trying again in %.1f s", self.name, backoff)
+            return backoff
+        if self.failures:
+            logger.info("%s works again after %d failed steps", self.name, self.failures)
+            self.failures = 0
+        return delay

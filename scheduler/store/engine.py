@@ -1,0 +1,242 @@
+"""Connections: a pool, a deadline on every statement, and third-party errors turned into ours.
+
+Works behind PgBouncer in transaction mode: autocommit, no session state but `plan_cache_mode` on direct connections.
+"""
+
+import contextlib
+import logging
+import struct
+import time
+from collections.abc import Generator, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
+
+import psycopg
+from psycopg import errors as pg
+from psycopg.abc import Buffer
+from psycopg.adapt import Loader
+from psycopg.conninfo import conninfo_to_dict
+from psycopg.pq import Format
+from sqlalchemy import Engine
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.pool import Pool, QueuePool
+
+from scheduler.errors import ConfigError, SchemaMismatch, StoreError, StoreUnavailable
+from scheduler.store.queries import statement
+
+logger = logging.getLogger("scheduler")
+
+Row = tuple[Any, ...]
+STATEMENT_DEADLINE = 10.0
+CONNECT_TIMEOUT = 10
+_AWAY = (
+    psycopg.OperationalError,
+    psycopg.InterfaceError,
+    pg.ReadOnlySqlTransaction,
+    pg.SerializationFailure,
+    pg.DeadlockDetected,
+)
+
+
+_INT8 = struct.Struct("!q")
+_POSTGRES_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
+
+
+class DeadlineExceeded(psycopg.OperationalError):
+    """A statement took longer than its deadline."""
+
+
+class BoundedConnection(psycopg.Connection[Row]):
+    """A connection whose every wait ends: a server, a pooler or a network that is silent cannot hold a thread."""
+
+    deadline: float = STATEMENT_DEADLINE
+    adopted: bool = False
+
+    def wait(self, gen: Any, *args: Any, **kwargs: Any) -> Any:
+        """Wait for the server, at most until the deadline; then the connection is no longer usable."""
+        try:
+            return super().wait(_until(time.monotonic() + self.deadline, gen), *args, **kwargs)
+        except DeadlineExceeded:
+            # The server may still be at work and hold locks: tell it to stop, on a connection of its own.
+            with contextlib.suppress(Exception):
+                self.cancel_safe(timeout=2.0)
+            self.pgconn.finish()
+            raise
+
+
+class UtcLoader(Loader):
+    """Instants as aware datetimes in UTC, whatever the session's zone: arithmetic on them then knows no DST."""
+
+    format = Format.BINARY
+
+    def load(self, data: Buffer) -> datetime:
+        """Read microseconds since 2000."""
+        (microseconds,) = _INT8.unpack(data)
+        return _POSTGRES_EPOCH + timedelta(microseconds=microseconds)
+
+
+class Database:
+    """Runs statements on pooled connections, each in a transaction of its own unless inside `transaction()`.
+
+    Every failure is a `StoreUnavailable` (trying again may help) or a `StoreError`, and costs the pool that
+    connection: a failover, a restarted or a read-only server is met with new connections.
+    """
+
+    def __init__(self, pool: Pool, *, schema: str, prepare: bool, deadline: float = STATEMENT_DEADLINE) -> None:
+        self.schema = schema
+        self.prepare = prepare
+        self.deadline = deadline
+        self._pool = pool
+
+    @classmethod
+    def open(cls, database: str | Engine, *, schema: str, prepare: bool) -> "Database":
+        """Make a pool for a DSN, or one like an engine's own; connects on first use."""
+        if isinstance(database, Engine):
+            if database.dialect.driver != "psycopg":
+                raise ConfigError(
+                    f"database: an Engine must use psycopg 3 (postgresql+psycopg://...), not {database.dialect.name}"
+                    f"+{database.dialect.driver}; or pass its URL as a text"
+                )
+            pool = database.pool.recreate()  # its creator and hooks, but connections of our own
+        else:
+            dsn = _dsn(database)
+            connect: Any = partial(_connect, dsn)
+            pool = QueuePool(connect, pool_size=3, max_overflow=5, timeout=CONNECT_TIMEOUT)
+        return cls(pool, schema=schema, prepare=prepare)
+
+    def separate(self, *, deadline: float) -> "Database":
+        """Give a part of the system connections that nobody else can use up."""
+        return Database(self._pool.recreate(), schema=self.schema, prepare=self.prepare, deadline=deadline)
+
+    def run(self, query: bytes, parameters: Mapping[str, Any]) -> list[Row]:
+        """Run one statement and return its rows."""
+        with self.connection() as connection:
+            return _run(connection, query, parameters, prepare=self.prepare)
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[BoundedConnection]:
+        """Run several statements as one; a server-side timeout stands behind the deadline."""
+        with self.connection() as connection, connection.transaction():
+            milliseconds = str(int(self.deadline * 1000))
+            connection.execute(statement("session", "bound_statements", self.schema), {"milliseconds": milliseconds})
+            yield connection
+
+    @contextlib.contextmanager
+    def connection(self) -> Iterator[BoundedConnection]:
+        """Borrow a connection; anything that goes wrong on it costs the pool that connection."""
+        with _translated():
+            proxy = self._pool.connect()
+            try:
+                yield self._adopt(proxy.driver_connection)
+            except BaseException:
+                proxy.invalidate()
+                raise
+            finally:
+                proxy.close()
+
+    def close(self) -> None:
+        """Close idle connections; borrowed ones close when they come back."""
+        self._pool.dispose()
+
+    def _adopt(self, connection: Any) -> BoundedConnection:
+        if type(connection) is not BoundedConnection:
+            if not isinstance(connection, psycopg.Connection):
+                raise ConfigError(f"database: an Engine must give psycopg connections, not {type(connection).__name__}")
+            connection.__class__ = BoundedConnection  # an engine's creator cannot be told which class to make
+        adopted: BoundedConnection = connection
+        adopted.deadline = self.deadline
+        if not adopted.autocommit:
+            adopted.autocommit = True
+        if not adopted.adopted:
+            adopted.adopted = True
+            adopted.adapters.register_loader("timestamptz", UtcLoader)
+            adopted.prepare_threshold = None  # what is prepared is said statement by statement
+            if self.prepare:
+                adopted.execute(statement("session", "generic_plans", self.schema))
+        return adopted
+
+
+class Listener:
+    """A connection that hears NOTIFY on the channel of the schema's name."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def __iter__(self) -> Iterator[bool]:
+        """Yield True for a notification and False now and then without one, until the connection breaks."""
+        with self._database.connection() as connection:
+            connection.execute(statement("session", "listen", self._database.schema))
+            yield True  # whatever was said before we listened
+            while True:
+                yield bool(list(connection.notifies(timeout=0.2, stop_after=1)))
+
+
+def _connect(dsn: str) -> BoundedConnection:
+    options: dict[str, Any] = {
+        "connect_timeout": CONNECT_TIMEOUT,
+        "keepalives_idle": 15,
+        "keepalives_interval": 5,
+        "keepalives_count": 3,
+        "tcp_user_timeout": 20_000,
+        "application_name": "scheduler",
+    }
+    given = conninfo_to_dict(dsn)
+    return BoundedConnection.connect(
+        dsn, autocommit=True, **{key: value for key, value in options.items() if key not in given}
+    )
+
+
+def _dsn(database: str) -> str:
+    """Accept SQLAlchemy's URL spelling beside libpq's own."""
+    scheme, found, _ = database.partition("://")
+    if not found or scheme in ("postgresql", "postgres"):
+        return database
+    try:
+        url = make_url(database)
+    except ArgumentError as error:
+        raise ConfigError(f"database: not a database URL: {error}") from None
+    if url.get_backend_name() != "postgresql":
+        raise ConfigError(f"database: must be a postgresql:// URL, not {scheme}://")
+    return url.set(drivername="postgresql").render_as_string(hide_password=False)
+
+
+def _run(connection: BoundedConnection, query: bytes, parameters: Mapping[str, Any], *, prepare: bool) -> list[Row]:
+    cursor = connection.execute(query, parameters, prepare=prepare, binary=True)
+    return cursor.fetchall() if cursor.description else []
+
+
+def _until(deadline: float, gen: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
+    try:
+        state = next(gen)
+        while True:
+            ready = yield state
+            if not ready and time.monotonic() >= deadline:
+                raise DeadlineExceeded("the database did not answer in time")
+            state = gen.send(ready)
+    except StopIteration as end:
+        return end.value
+
+
+@contextlib.contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except (pg.UndefinedTable, pg.InvalidSchemaName, pg.UndefinedColumn) as error:
+        raise SchemaMismatch(f"the database lacks what we need ({_brief(error)}); run `scheduler migrate`") from error
+    except _AWAY as error:
+        raise StoreUnavailable(f"Postgres is away: {_brief(error)}") from error
+    except PoolTimeout as error:
+        raise StoreUnavailable("every connection of the pool is in use") from error
+    except psycopg.Error as error:
+        raise StoreError(f"Postgres refused a statement: {_brief(error)}") from error
+    except SQLAlchemyError as error:
+        raise StoreUnavailable(f"no connection: {type(error).__name__}") from error
+
+
+def _brief(error: psycopg.Error) -> str:
+    """The first line only: details may quote rows."""
+    message = (error.diag.message_primary or str(error)).strip().splitlines()
+    return f"{message[0] if message else type(error).__name__}" + (f" [{error.sqlstate}]" if error.sqlstate else "")

@@ -1,0 +1,106 @@
+"""The `job` table: what was registered."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import NamedTuple
+
+from scheduler.model.job import JobSpec, Key, Outcome
+from scheduler.store.engine import Database, Row
+from scheduler.store.queries import statement
+
+
+class JobRow(NamedTuple):
+    """A job, its lease and its newest ledger row, as read for the mirror."""
+
+    tenant: str
+    job_id: str
+    spec_hash: bytes
+    next_run_at: datetime | None
+    paused_at: datetime | None
+    running_fire_at: datetime | None
+    holder: str | None
+    ledger_at: datetime | None
+    last_outcome: Outcome | None
+    last_finished_at: datetime | None
+    spec: str
+
+
+class KnownJob(NamedTuple):
+    """What the database knows of a job that is being registered; without a hash it is not registered."""
+
+    spec_hash: bytes | None
+    next_run_at: datetime | None
+    paused_at: datetime | None
+    created_at: datetime | None
+    last_fire_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobWrite:
+    """A definition to store, with the row it was decided on."""
+
+    key: Key
+    spec: JobSpec
+    spec_hash: bytes
+    next_run_at: datetime | None
+    known: KnownJob
+
+
+class JobTable:
+    """Statements on `job`. `now` is the moment a test plays; None is the database's own clock."""
+
+    def __init__(self, database: Database, now: Callable[[], datetime | None]) -> None:
+        self._database = database
+        self._now = now
+
+    def instant(self) -> datetime:
+        """Read the database's clock."""
+        moment: datetime = self._run("instant")[0][0]
+        return moment
+
+    def mirror(self, tenants: Iterable[str] | None) -> list[JobRow]:
+        """Read all jobs of the tenants, or of every tenant."""
+        rows = self._run("mirror", tenants=None if tenants is None else sorted(tenants))
+        return [JobRow._make(row) for row in rows]
+
+    def lookup(self, keys: Sequence[Key]) -> list[KnownJob]:
+        """Read what is known of each of the keys, in their order."""
+        rows = self._run("lookup", tenants=[key.tenant for key in keys], ids=[key.job_id for key in keys])
+        return [KnownJob._make(row) for row in rows]
+
+    def insert(self, writes: Sequence[JobWrite], *, holder: str) -> dict[Key, datetime]:
+        """Insert new jobs and return when each was created; a missing key was inserted by somebody else."""
+        rows = self._run("insert", holder=holder, **_columns(writes))
+        return {Key(tenant, job_id): created_at for tenant, job_id, created_at in rows}
+
+    def change(self, writes: Sequence[JobWrite], *, holder: str) -> set[Key]:
+        """Change definitions and return whose; a missing key was changed or fired by somebody else."""
+        old_hashes = [write.known.spec_hash for write in writes]
+        old_nexts = [write.known.next_run_at for write in writes]
+        rows = self._run("change", holder=holder, old_hashes=old_hashes, old_nexts=old_nexts, **_columns(writes))
+        return {Key(*row) for row in rows}
+
+    def remove(self, key: Key, *, holder: str) -> bool:
+        """Delete a job and say whether it was there; its lock row stays."""
+        return bool(self._run("remove", tenant=key.tenant, id=key.job_id, holder=holder))
+
+    def notify(self) -> None:
+        """Let the other instances sync now."""
+        self._run("notify", channel=self._database.schema)
+
+    def _run(self, name: str, **parameters: object) -> list[Row]:
+        query = statement("job", name, self._database.schema)
+        return self._database.run(query, {"now": self._now(), **parameters})
+
+
+def _columns(writes: Sequence[JobWrite]) -> dict[str, list[object]]:
+    return {
+        "tenants": [write.key.tenant for write in writes],
+        "ids": [write.key.job_id for write in writes],
+        "specs": [write.spec.to_json() for write in writes],
+        "hashes": [write.spec_hash for write in writes],
+        "deliveries": [write.spec.delivery for write in writes],
+        "overlaps": [write.spec.overlap for write in writes],
+        "nexts": [write.next_run_at for write in writes],
+    }

@@ -1,0 +1,37 @@
+"""The `job_history` table: the ledger."""
+
+from scheduler.model.job import HistoryEntry, Outcome
+from scheduler.store.engine import Database
+from scheduler.store.queries import statement
+
+
+class HistoryTable:
+    """Statements that read `job_history`; its rows are written by the statements that end a fire."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def newest(self, tenant: str, job_id: str | None, *, limit: int) -> list[HistoryEntry]:
+        """Read the newest rows of a tenant, or of one of its jobs."""
+        query = statement("job_history", "newest", self._database.schema)
+        rows = self._database.run(query, {"tenant": tenant, "job_id": job_id, "limit": limit})
+        return [
+            HistoryEntry(
+                at=row[0],
+                tenant=row[1],
+                job_id=row[2],
+                kind=row[3],
+                outcome=Outcome(row[4]),
+                reason=row[5],
+                attempt=row[6],
+                fence=row[7],
+                holder=row[8],
+                started_at=row[9],
+                finished_at=row[10],
+                missed_from=row[11],
+                missed_count=row[12],
+                error=row[13],
+                attempts=tuple(row[14] or ()),
+            )
+            for row in rows
+        ]

@@ -1,0 +1,171 @@
+"""The `job_lock` table: the lease on each job's running fire."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import NamedTuple, Protocol
+from uuid import UUID
+
+from scheduler.model.job import Key, Outcome
+from scheduler.model.schedules import Due
+from scheduler.store.engine import Database, Row
+from scheduler.store.queries import statement
+
+
+class Wanted(NamedTuple):
+    """A fire that the mirror believes due: claimed only if (next_run_at, spec_hash) are still what it saw."""
+
+    key: Key
+    spec_hash: bytes
+    seen: datetime
+    due: Due
+
+
+class Claimed(NamedTuple):
+    """The answer to the wanted fire at `position`; with no verdict, the row as it is now (no hash: it is gone)."""
+
+    position: int
+    verdict: str | None
+    fence: int | None
+    now: datetime
+    next_run_at: datetime | None
+    spec_hash: bytes | None
+    paused_at: datetime | None
+
+
+class Expired(NamedTuple):
+    """A lease that ran out; without a delivery its job is no longer registered."""
+
+    key: Key
+    fence: int
+    fire_at: datetime
+    starts: int
+    delivery: str | None
+    owner: UUID
+
+
+class Redriven(NamedTuple):
+    """An expired lease that is ours now."""
+
+    key: Key
+    fire_at: datetime
+    fence: int
+    starts: int
+    now: datetime
+
+
+class Held(Protocol):
+    """Whatever names a lease: a job and the fence it is held at."""
+
+    @property
+    def key(self) -> Key: ...  # noqa: D102
+    @property
+    def fence(self) -> int: ...  # noqa: D102
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The end of a run, to be accepted if the lease is still ours."""
+
+    key: Key
+    fence: int
+    fire_at: datetime
+    outcome: Outcome
+    error: str | None
+    started_at: datetime
+    finished_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """Who takes leases: a random id for each process start, a label for people, and for how long."""
+
+    owner: UUID
+    label: str
+    lease: timedelta
+
+
+class LockTable:
+    """Statements on `job_lock`. `now` is the moment a test plays; None is the database's own clock."""
+
+    def __init__(self, database: Database, now: Callable[[], datetime | None], holder: Holder) -> None:
+        self._database = database
+        self._now = now
+        self._holder = holder
+
+    def claim(self, wanted: Sequence[Wanted]) -> list[Claimed]:
+        """Take the lease of every due fire that nobody else has; never waits."""
+        rows = self._run(
+            "claim",
+            owner=self._holder.owner,
+            label=self._holder.label,
+            lease=self._holder.lease,
+            tenants=[want.key[0] for want in wanted],
+            ids=[want.key[1] for want in wanted],
+            hashes=[want.spec_hash for want in wanted],
+            seen=[want.seen for want in wanted],
+            fires=[want.due.fire_at for want in wanted],
+            nexts=[want.due.next_run_at for want in wanted],
+            missed_from=[want.due.missed_from for want in wanted],
+            missed_count=[want.due.missed_count for want in wanted],
+        )
+        return [Claimed(ord_ - 1, *rest) for ord_, *rest in rows]
+
+    def renew(self, leases: Sequence[Held]) -> list[bool]:
+        """Prolong leases; False where one is no longer ours."""
+        rows = self._run("renew", owner=self._holder.owner, lease=self._holder.lease, **_columns(leases))
+        kept = {row[0] - 1 for row in rows}
+        return [index in kept for index in range(len(leases))]
+
+    def finish(self, ends: Sequence[Finish]) -> list[bool]:
+        """Write ledger rows and free leases; False where the lease was lost and nothing was written."""
+        rows = self._run(
+            "finish",
+            owner=self._holder.owner,
+            label=self._holder.label,
+            fires=[end.fire_at for end in ends],
+            outcomes=[end.outcome.value for end in ends],
+            errors=[end.error for end in ends],
+            started=[end.started_at for end in ends],
+            finished=[end.finished_at for end in ends],
+            **_columns(ends),
+        )
+        accepted = {ord_ - 1 for ord_, accepted, recorded in rows if accepted or recorded}
+        return [index in accepted for index in range(len(ends))]
+
+    def release(self, leases: Sequence[Held], *, started: Sequence[bool]) -> None:
+        """Hand leases back so that their fires are re-driven at once; unstarted ones count no start."""
+        self._run("release", owner=self._holder.owner, started=list(started), **_columns(leases))
+
+    def expired(self, tenants: Sequence[str] | None) -> list[Expired]:
+        """Find leases that ran out."""
+        rows = self._run("expired", tenants=tenants)
+        return [Expired(Key(tenant, job_id), *rest) for tenant, job_id, *rest in rows]
+
+    def redrive(self, leases: Sequence[Held]) -> list[Redriven]:
+        """Take expired leases to run their fires again; what is missing went to somebody else."""
+        rows = self._run(
+            "redrive",
+            owner=self._holder.owner,
+            label=self._holder.label,
+            lease=self._holder.lease,
+            **_columns(leases),
+        )
+        return [Redriven(leases[ord_ - 1].key, *rest) for ord_, *rest in rows]
+
+    def bury(self, leases: Sequence[Held], *, reasons: Sequence[str]) -> list[tuple[Key, datetime]]:
+        """Record the fires of expired leases as crashed and free their jobs."""
+        rows = self._run("bury", reasons=list(reasons), **_columns(leases))
+        return [(Key(tenant, job_id), fire_at) for tenant, job_id, fire_at in rows]
+
+    def _run(self, name: str, **parameters: object) -> list[Row]:
+        query = statement("job_lock", name, self._database.schema)
+        return self._database.run(query, {"now": self._now(), **parameters})
+
+
+def _columns(leases: Sequence[Held]) -> dict[str, list[object]]:
+    return {
+        "tenants": [lease.key[0] for lease in leases],
+        "ids": [lease.key[1] for lease in leases],
+        "fences": [lease.fence for lease in leases],
+    }

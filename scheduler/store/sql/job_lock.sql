@@ -1,0 +1,161 @@
+-- name: claim
+-- One row per job asked for. verdict 'run': the lease is ours; 'skip': advanced without a run, the ledger says so;
+-- 'pass': that fire had run before, advanced; NULL: not ours, with the present row to heal the mirror by.
+-- Never waits: a row that another transaction holds is not ours. The compare-and-set on (next_run_at, spec_hash) is
+-- evaluated on the newest row version, after the lock. Lock order: job, then job_lock.
+WITH t AS (SELECT coalesce(%(now)s::timestamptz, now()) AS now),
+due AS MATERIALIZED (
+  SELECT p.*, d.verdict, d.fence, t.now
+  FROM t CROSS JOIN (
+    SELECT * FROM unnest(%(tenants)b::text[], %(ids)b::text[], %(hashes)b::bytea[], %(seen)b::timestamptz[],
+                         %(fires)b::timestamptz[], %(nexts)b::timestamptz[], %(missed_from)b::timestamptz[],
+                         %(missed_count)b::int4[])
+      WITH ORDINALITY AS p(tenant, id, spec_hash, seen, fire_at, next_run_at, missed_from, missed_count, ord)
+    ORDER BY p.tenant COLLATE "C", p.id COLLATE "C") p
+  LEFT JOIN LATERAL (
+    SELECT CASE WHEN l.last_fire_at >= p.fire_at THEN 'pass' WHEN l.owner IS NULL THEN 'run' ELSE 'skip' END AS verdict,
+           l.fence + 1 AS fence
+    FROM {schema}.job j JOIN {schema}.job_lock l ON l.tenant = j.tenant AND l.id = j.id
+    WHERE j.tenant = p.tenant AND j.id = p.id AND j.next_run_at = p.seen AND j.spec_hash = p.spec_hash
+      AND j.paused_at IS NULL AND p.fire_at >= p.seen AND p.fire_at <= t.now
+      AND (p.next_run_at IS NULL OR p.next_run_at > p.fire_at)
+      AND (l.owner IS NULL OR l.last_fire_at >= p.fire_at
+           OR (j.overlap = 'skip' AND l.expires_at >= t.now AND l.created_at <= p.seen))
+    FOR NO KEY UPDATE OF j, l SKIP LOCKED) d ON true),
+advance AS (
+  UPDATE {schema}.job j SET next_run_at = d.next_run_at
+  FROM due d WHERE d.verdict IS NOT NULL AND j.tenant = d.tenant AND j.id = d.id),
+lease AS (
+  UPDATE {schema}.job_lock l SET owner = %(owner)s, fence = d.fence, fire_at = d.fire_at, last_fire_at = d.fire_at,
+    created_at = d.now, expires_at = d.now + %(lease)s::interval, starts = 1, description = %(label)s,
+    missed_from = d.missed_from, missed_count = d.missed_count, attempts = '[]'
+  FROM due d WHERE d.verdict = 'run' AND l.tenant = d.tenant AND l.id = d.id),
+passed AS (
+  UPDATE {schema}.job_lock l SET last_fire_at = d.fire_at
+  FROM due d WHERE d.verdict = 'skip' AND l.tenant = d.tenant AND l.id = d.id),
+skipped AS (
+  INSERT INTO {schema}.job_history
+    (at, tenant, job_id, kind, outcome, reason, holder, finished_at, missed_from, missed_count)
+  SELECT fire_at, tenant, id, 'fire', 'skipped', 'overlap', %(label)s, now, missed_from, missed_count
+  FROM due WHERE verdict = 'skip' ON CONFLICT DO NOTHING)
+SELECT d.ord, d.verdict, d.fence, d.now, j.next_run_at, j.spec_hash, j.paused_at
+FROM due d
+LEFT JOIN LATERAL (
+  SELECT j.next_run_at, j.spec_hash, j.paused_at FROM {schema}.job j
+  WHERE d.verdict IS NULL AND j.tenant = d.tenant AND j.id = d.id) j ON true;
+
+-- name: renew
+-- Prolong leases. No row back for one: it was lost; somebody else may be running that fire.
+WITH mine AS MATERIALIZED (
+  SELECT p.*, coalesce(%(now)s::timestamptz, now()) AS now
+  FROM (SELECT * FROM unnest(%(tenants)b::text[], %(ids)b::text[], %(fences)b::int8[])
+          WITH ORDINALITY AS p(tenant, id, fence, ord)
+        ORDER BY p.tenant COLLATE "C", p.id COLLATE "C") p
+  CROSS JOIN LATERAL (
+    SELECT FROM {schema}.job_lock l
+    WHERE l.tenant = p.tenant AND l.id = p.id AND l.owner = %(owner)s AND l.fence = p.fence
+    FOR NO KEY UPDATE) l),
+renewed AS (
+  UPDATE {schema}.job_lock l SET expires_at = m.now + %(lease)s::interval
+  FROM mine m WHERE l.tenant = m.tenant AND l.id = m.id)
+SELECT ord FROM mine;
+
+-- name: finish
+-- End runs: free the lease and write the ledger row. accepted is false when the lease was lost, unless this very
+-- finish was committed before and only its answer was lost (recorded).
+WITH mine AS MATERIALIZED (
+  SELECT p.*, l.fire_at, l.starts, l.missed_from, l.missed_count, l.attempts
+  FROM (SELECT * FROM unnest(%(tenants)b::text[], %(ids)b::text[], %(fences)b::int8[], %(fires)b::timestamptz[],
+                             %(outcomes)b::text[], %(errors)b::text[], %(started)b::timestamptz[],
+                             %(finished)b::timestamptz[])
+          WITH ORDINALITY AS p(tenant, id, fence, run_fire_at, outcome, error, started_at, finished_at, ord)
+        ORDER BY p.tenant COLLATE "C", p.id COLLATE "C") p
+  LEFT JOIN LATERAL (
+    SELECT l.* FROM {schema}.job_lock l
+    WHERE l.tenant = p.tenant AND l.id = p.id AND l.owner = %(owner)s AND l.fence = p.fence
+    FOR NO KEY UPDATE) l ON true),
+freed AS (
+  UPDATE {schema}.job_lock l SET owner = NULL, fire_at = NULL, created_at = NULL, expires_at = NULL, starts = 0,
+    description = NULL, missed_from = NULL, missed_count = 0, attempts = '[]'
+  FROM mine m WHERE m.fire_at IS NOT NULL AND l.tenant = m.tenant AND l.id = m.id),
+ledger AS (
+  INSERT INTO {schema}.job_history (at, tenant, job_id, kind, outcome, fence, attempt, holder, started_at,
+    finished_at, missed_from, missed_count, error, attempts)
+  SELECT fire_at, tenant, id, 'fire', outcome, fence, starts, %(label)s, started_at, finished_at, missed_from,
+    missed_count, error, nullif(attempts, '[]')
+  FROM mine WHERE fire_at IS NOT NULL ON CONFLICT DO NOTHING)
+SELECT m.ord, m.fire_at IS NOT NULL AS accepted, h.fence IS NOT NULL AS recorded
+FROM mine m
+LEFT JOIN LATERAL (
+  SELECT h.fence FROM {schema}.job_history h
+  WHERE m.fire_at IS NULL AND h.tenant = m.tenant AND h.job_id = m.id AND h.at = m.run_fire_at AND h.kind = 'fire'
+    AND h.fence = m.fence) h ON true;
+
+-- name: release
+-- Hand fires back that this process will not end: they are re-driven at once. unstarted ones count no start.
+WITH mine AS MATERIALIZED (
+  SELECT p.* FROM (
+    SELECT * FROM unnest(%(tenants)b::text[], %(ids)b::text[], %(fences)b::int8[], %(started)b::bool[])
+      AS p(tenant, id, fence, started)
+    ORDER BY p.tenant COLLATE "C", p.id COLLATE "C") p
+  CROSS JOIN LATERAL (
+    SELECT FROM {schema}.job_lock l
+    WHERE l.tenant = p.tenant AND l.id = p.id AND l.owner = %(owner)s AND l.fence = p.fence
+    FOR NO KEY UPDATE) l)
+UPDATE {schema}.job_lock l
+SET expires_at = 'epoch', starts = CASE WHEN m.started THEN l.starts ELSE l.starts - 1 END
+FROM mine m WHERE l.tenant = m.tenant AND l.id = m.id;
+
+-- name: expired
+-- Leases that ran out, oldest first. No row: nobody died.
+SELECT l.tenant, l.id, l.fence, l.fire_at, l.starts, j.delivery, l.owner
+FROM {schema}.job_lock l
+LEFT JOIN {schema}.job j ON j.tenant = l.tenant AND j.id = l.id
+WHERE l.owner IS NOT NULL AND l.expires_at < coalesce(%(now)s::timestamptz, now())
+  AND (%(tenants)b::text[] IS NULL OR l.tenant = ANY(%(tenants)b::text[]))
+ORDER BY l.expires_at LIMIT 1000;
+
+-- name: redrive
+-- Take expired leases to run *their* fires again. No row back: another instance was faster, or it was renewed.
+WITH lost AS MATERIALIZED (
+  SELECT p.*, l.fire_at, l.starts + 1 AS starts, coalesce(%(now)s::timestamptz, now()) AS now
+  FROM (SELECT * FROM unnest(%(tenants)b::text[], %(ids)b::text[], %(fences)b::int8[])
+          WITH ORDINALITY AS p(tenant, id, fence, ord)
+        ORDER BY p.tenant COLLATE "C", p.id COLLATE "C") p
+  CROSS JOIN LATERAL (
+    SELECT l.fire_at, l.starts FROM {schema}.job_lock l
+    WHERE l.tenant = p.tenant AND l.id = p.id AND l.fence = p.fence AND l.owner IS NOT NULL
+      AND l.expires_at < coalesce(%(now)s::timestamptz, now())
+    FOR NO KEY UPDATE SKIP LOCKED) l),
+taken AS (
+  UPDATE {schema}.job_lock l SET owner = %(owner)s, fence = l.fence + 1, created_at = x.now,
+    expires_at = x.now + %(lease)s::interval, starts = x.starts, description = %(label)s,
+    attempts = CASE WHEN l.starts = 0 THEN l.attempts ELSE l.attempts || jsonb_build_object('attempt', l.starts,
+      'fence', l.fence, 'outcome', 'lost', 'holder', l.description, 'started_at', l.created_at) END
+  FROM lost x WHERE l.tenant = x.tenant AND l.id = x.id)
+SELECT ord, fire_at, fence + 1, starts, now FROM lost;
+
+-- name: bury
+-- Record fires that may not start again as crashed, and free their jobs. No row back: another instance did.
+WITH dead AS MATERIALIZED (
+  SELECT p.tenant, p.id, p.reason, l.fence, l.fire_at, l.starts, l.description, l.created_at, l.missed_from,
+    l.missed_count, l.attempts, coalesce(%(now)s::timestamptz, now()) AS now
+  FROM (SELECT * FROM unnest(%(tenants)b::text[], %(ids)b::text[], %(fences)b::int8[], %(reasons)b::text[])
+          AS p(tenant, id, fence, reason)
+        ORDER BY p.tenant COLLATE "C", p.id COLLATE "C") p
+  CROSS JOIN LATERAL (
+    SELECT l.* FROM {schema}.job_lock l
+    WHERE l.tenant = p.tenant AND l.id = p.id AND l.fence = p.fence AND l.owner IS NOT NULL
+      AND l.expires_at < coalesce(%(now)s::timestamptz, now())
+    FOR NO KEY UPDATE SKIP LOCKED) l),
+freed AS (
+  UPDATE {schema}.job_lock l SET fence = l.fence + 1, owner = NULL, fire_at = NULL, created_at = NULL,
+    expires_at = NULL, starts = 0, description = NULL, missed_from = NULL, missed_count = 0, attempts = '[]'
+  FROM dead d WHERE l.tenant = d.tenant AND l.id = d.id),
+ledger AS (
+  INSERT INTO {schema}.job_history (at, tenant, job_id, kind, outcome, reason, fence, attempt, holder, started_at,
+    finished_at, missed_from, missed_count, attempts)
+  SELECT fire_at, tenant, id, 'fire', 'crashed', reason, fence, starts, description, created_at, now, missed_from,
+    missed_count, nullif(attempts, '[]')
+  FROM dead ON CONFLICT DO NOTHING)
+SELECT tenant, id, fire_at FROM dead;

@@ -1,0 +1,11 @@
+-- name: bound_statements
+-- Behind the client's deadline stands the server's, for this transaction.
+SELECT set_config('statement_timeout', %(milliseconds)s, true);
+
+-- name: generic_plans
+-- Plans that probe by primary key at any batch size; custom ones would be made anew for each. Direct connections only.
+SET plan_cache_mode = force_generic_plan;
+
+-- name: listen
+-- Hear that something was registered or changed. The channel has the schema's name.
+LISTEN {schema};

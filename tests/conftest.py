@@ -1,0 +1,102 @@
+"""Real servers for every test: an embedded Postgres (or the one named by --postgresql-host), a schema per test."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+from psycopg.sql import SQL, Identifier
+from pytest_postgresql.janitor import DatabaseJanitor
+
+from scheduler import Scheduler
+from scheduler.embedded.postgres import EmbeddedPostgres
+from tests.support.recorder import Recorder
+
+embedded = pytest.StashKey[EmbeddedPostgres]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--full", action="store_true", help="run the proofs at the size of the issue, not of make check")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.option.postgresql_host is None and not config.option.collectonly:
+        server = config.stash[embedded] = EmbeddedPostgres(durable=False)
+        server.start()
+        config.option.postgresql_host = server.socket_folder
+        config.option.postgresql_port = "5432"
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    server = config.stash.get(embedded, None)
+    if server is not None:
+        server.stop()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Quick tests first: what breaks most often is seen soonest."""
+    items.sort(key=lambda item: "flows" in item.nodeid or "simulation" in item.nodeid)
+
+
+@pytest.fixture(scope="session")
+def full(request: pytest.FixtureRequest) -> bool:
+    return bool(request.config.option.full)
+
+
+@pytest.fixture(scope="session")
+def dsn(postgresql_noproc: Any) -> Iterator[str]:
+    """A database of this test run, on whatever server it uses."""
+    server = postgresql_noproc
+    database = f"scheduler_{uuid4().hex[:12]}"
+    janitor = DatabaseJanitor(
+        user=server.user, host=server.host, port=server.port, dbname=database, password=server.password
+    )
+    with janitor:
+        yield make_conninfo(
+            "", host=server.host, port=server.port, user=server.user, password=server.password, dbname=database
+        )
+
+
+@pytest.fixture
+def schema(dsn: str) -> Iterator[str]:
+    """A Postgres schema of this test."""
+    name = f"t_{uuid4().hex[:12]}"
+    yield name
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(Identifier(name)))
+
+
+@pytest.fixture
+def connection(dsn: str, schema: str) -> Iterator[psycopg.Connection[Any]]:
+    """A plain connection that looks into the test's schema."""
+    with psycopg.connect(dsn, autocommit=True) as plain:
+        plain.execute(SQL("SET search_path = {}").format(Identifier(schema)))
+        plain.execute("SET TimeZone = 'UTC'")
+        yield plain
+
+
+MakeScheduler = Callable[..., Scheduler]
+
+
+@pytest.fixture
+def make_scheduler(dsn: str, schema: str) -> Iterator[MakeScheduler]:
+    """Start schedulers on the test's schema; they are cancelled at its end."""
+    made: list[Scheduler] = []
+
+    def make(**options: Any) -> Scheduler:
+        scheduler = Scheduler(options.pop("database", dsn), schema=schema, **{"lease": "2s", **options})
+        made.append(scheduler)
+        return scheduler.start()
+
+    yield make
+    for scheduler in made:
+        if scheduler._parts is not None:
+            scheduler.cancel(timeout=5)
+
+
+@pytest.fixture
+def recorder() -> Recorder:
+    return Recorder()
