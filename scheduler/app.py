@@ -291,7 +291,7 @@ class Parts:
         self.loop = Loop(
             sync=self.sync, claimer=claimer, registry=self.registry, runner=self.runner, clock=clock,
             database_clock=self.database_clock, tenants=self._tenants,
-            sync_every=settings.sync_every.total_seconds(), rescue_every=max(0.2, min(2.0, lease / 5)),
+            sync_every=settings.sync_every.total_seconds(), rescue_every=max(0.2, min(3.0, lease / 5)),
         )  # fmt: skip
         self.loop_service = Service("loop", self.loop.step)
         self.lease_service = Service("lease", self.leases.step, last_backoff=1.0)

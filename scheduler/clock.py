@@ -8,6 +8,8 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
+LONGEST_QUESTION = 0.5
+
 
 class Clock(Protocol):
     """This machine's clocks."""
@@ -43,9 +45,15 @@ class DatabaseClock:
         self._clock = clock
         self._seen: tuple[datetime, float] | None = None
 
-    def observe(self, moment: datetime, *, sent: float, received: float) -> None:
-        """Note what the database's clock said between two local moments."""
-        self._seen = (moment, (sent + received) / 2)
+    def observe(self, moment: datetime, *, sent: float, received: float, certain: bool = False) -> bool:
+        """Note what the database's clock said between two local moments, unless they are too far apart to tell.
+
+        A process may be suspended between question and answer; `certain` takes even that, for want of better.
+        """
+        good = received - sent <= LONGEST_QUESTION
+        if good or certain:
+            self._seen = (moment, (sent + received) / 2)
+        return good
 
     def now(self) -> datetime:
         """Estimate the database's clock."""

@@ -66,10 +66,10 @@ class Service:
 
     def _attempt(self) -> float | None:
         try:
-            delay: float | None = self._step()
+            delay = self._step()
         except Exception as error:
             self.failures += 1
-            backoff = min(FIRST_BACKOFF * 2 ** min(self.failures - 1, 10), self._last_backoff)
+            backoff = min(FIRST_BACKOFF * 2.0 ** min(self.failures - 1, 10), self._last_backoff)
             backoff *= random.uniform(0.75, 1.25)  # noqa: S311 - spreads instances, protects nothing
             if isinstance(error, StoreUnavailable):
                 logger.warning("%s: %s; trying again in %.1f s", self.name, error, backoff)

@@ -71,9 +71,9 @@ class Registry:
     def forget(self, key: Key, *, known: bool) -> None:
         """Drop a job that was unregistered; `known` false raises if it was not even here."""
         with self._lock:
-            self._dormant.pop(key, None)
-            here = self._bodies.pop(key, None) is not None
-            here = self._tenants.get(key.tenant, {}).pop(key.job_id, None) is not None or here
+            mirrored = self._tenants.get(key.tenant, {}).pop(key.job_id, None)
+            body = self._bodies.pop(key, None) or self._dormant.pop(key, None)
+        here = mirrored is not None or body is not None
         if not here and not known:
             raise UnknownJob(f"there is no job {key.job_id!r} of tenant {key.tenant!r} to unregister")
 

@@ -155,7 +155,7 @@ class Database:
             adopted.adapters.register_loader("timestamptz", UtcLoader)
             adopted.prepare_threshold = None  # what is prepared is said statement by statement
             if self.prepare:
-                adopted.execute(statement("session", "generic_plans", self.schema))
+                adopted.execute(statement("session", "generic_plans", self.schema), {})
         return adopted
 
 
@@ -168,7 +168,7 @@ class Listener:
     def __iter__(self) -> Iterator[bool]:
         """Yield True for a notification and False now and then without one, until the connection breaks."""
         with self._database.connection() as connection:
-            connection.execute(statement("session", "listen", self._database.schema))
+            connection.execute(statement("session", "listen", self._database.schema), {})
             yield True  # whatever was said before we listened
             while True:
                 yield bool(list(connection.notifies(timeout=0.2, stop_after=1)))

@@ -27,4 +27,5 @@ def statement(table: str, name: str, schema: str) -> bytes:
     parts = _NAME.split(read(f"{table}.sql"))
     text = dict(zip(parts[1::2], parts[2::2], strict=True))[name]
     code = "\n".join(line for line in text.splitlines() if not line.startswith("--")).strip().rstrip(";")
-    return SQL(code).format(schema=Identifier(schema)).as_string(None).encode()
+    quoted = Identifier(schema).as_string(None).replace("%", "%%")  # parameters are always passed, if only {}
+    return SQL(code).format(schema=SQL(quoted)).as_string(None).encode()

@@ -62,7 +62,7 @@ def _version(connection: BoundedConnection, schema: str) -> int:
 def _execute(
     connection: BoundedConnection, name: str, schema: str, parameters: Mapping[str, object] | None = None
 ) -> list[Row]:
-    cursor = connection.execute(statement("schema_version", name, schema), parameters)
+    cursor = connection.execute(statement("schema_version", name, schema), parameters or {})
     return cursor.fetchall() if cursor.description else []
 
 

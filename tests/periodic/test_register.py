@@ -197,9 +197,7 @@ def test_start_at_is_the_first_fire_and_a_past_one_is_one_run_now(
     assert jobs == {"hourly": start + timedelta(hours=11), "later": FAR}
 
 
-def test_a_job_without_an_interval_fires_once_and_stays_done(
-    make_scheduler: MakeScheduler, recorder: Recorder
-) -> None:
+def test_a_job_without_an_interval_fires_once_and_stays_done(make_scheduler: MakeScheduler, recorder: Recorder) -> None:
     instance = recorder.listen(make_scheduler())
     instance.register("acme", "once", recorder.body)
     recorder.wait(lambda: recorder.of(FireEnded))

@@ -1,6 +1,7 @@
 """What bodies and events say happened, and a way to wait for it without sleeping."""
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -8,6 +9,14 @@ from scheduler import RunContext, Scheduler
 from scheduler.events import Event
 
 E = TypeVar("E", bound=Event)
+
+
+def until(done: Callable[[], Any], *, timeout: float = 15.0) -> None:
+    """Wait for something that no event tells of."""
+    end = time.monotonic() + timeout
+    while not done():
+        assert time.monotonic() < end, f"not within {timeout} s"
+        threading.Event().wait(0.02)
 
 
 class Recorder:

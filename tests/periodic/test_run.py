@@ -1,0 +1,287 @@
+"""What bodies do, and what it does to the loop: nothing."""
+
+import asyncio
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import psycopg
+import pytest
+
+from scheduler import Outcome, RunContext, Scheduler
+from scheduler.events import FireEnded, FireSkipped
+from scheduler.model.job import Cancelled
+from scheduler.periodic.run import classify, describe
+from tests.conftest import MakeScheduler
+from tests.support.recorder import Recorder, until
+
+
+class Hostile(Exception):
+    def __str__(self) -> str:
+        raise KeyboardInterrupt
+
+
+def exit_process() -> None:
+    raise SystemExit(3)
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def nul() -> None:
+    raise ValueError("a\0b \ud800 end")
+
+
+def huge() -> None:
+    raise ValueError("x" * 50_000_000)
+
+
+def hostile() -> None:
+    raise Hostile
+
+
+def unpicklable() -> object:
+    return threading.Lock()
+
+
+async def async_failure() -> None:
+    await asyncio.sleep(0)
+    raise LookupError("async")
+
+
+async def async_cancels_itself() -> None:
+    raise asyncio.CancelledError
+
+
+BODIES: dict[str, tuple[Any, Outcome, str]] = {
+    "exit": (exit_process, Outcome.FAILED, "SystemExit: 3"),
+    "interrupt": (interrupt, Outcome.FAILED, "KeyboardInterrupt"),
+    "nul": (nul, Outcome.FAILED, "a\\x00b \\ud800 end"),
+    "huge": (huge, Outcome.FAILED, "[cut from 50000000 characters]"),
+    "hostile": (hostile, Outcome.FAILED, "its text raised KeyboardInterrupt"),
+    "unpicklable": (unpicklable, Outcome.SUCCESS, ""),
+    "async failure": (async_failure, Outcome.FAILED, "LookupError: async"),
+    "async cancelled": (async_cancels_itself, Outcome.FAILED, "cancelled"),
+}
+
+
+def test_no_body_harms_the_batch_or_the_loop(make_scheduler: MakeScheduler, recorder: Recorder) -> None:
+    instance = recorder.listen(make_scheduler())
+    start = datetime.now(UTC)
+    instance.register_many(
+        [{"tenant": "acme", "job_id": name, "fn": fn, "start_at": start} for name, (fn, _, _) in BODIES.items()]
+    )
+    instance.register("acme", "good", recorder.body, every="100ms")
+    recorder.wait(lambda: {event.job_id for event in recorder.of(FireEnded)} >= BODIES.keys())
+    seen = len(recorder.runs)
+    recorder.wait(lambda: len(recorder.runs) >= seen + 3)
+    for name, (_, outcome, says) in BODIES.items():
+        (entry,) = [entry for entry in instance.history("acme", name) if entry.kind == "fire"]
+        assert (name, entry.outcome, entry.attempt) == (name, outcome, 1)
+        assert says in (entry.error or "")
+        assert len((entry.error or "").encode()) <= 16_384
+
+
+def test_a_fire_whose_partition_does_not_exist_is_recorded_all_the_same(
+    make_scheduler: MakeScheduler, recorder: Recorder, connection: psycopg.Connection[Any]
+) -> None:
+    instance = recorder.listen(make_scheduler())
+    start = datetime(1999, 1, 1, tzinfo=UTC)
+    instance.register("acme", "old", recorder.body, start_at=start)
+    recorder.wait(lambda: recorder.of(FireEnded))
+    rows = connection.execute("SELECT tableoid::regclass::text, at FROM job_history WHERE kind = 'fire'").fetchall()
+    assert rows == [("job_history_default", start)]
+
+
+def test_a_row_that_postgres_refuses_holds_back_nobody_else(
+    make_scheduler: MakeScheduler, recorder: Recorder, connection: psycopg.Connection[Any]
+) -> None:
+    instance = recorder.listen(make_scheduler())
+    connection.execute("ALTER TABLE job_history ADD CONSTRAINT trap CHECK (job_id <> 'bad' OR kind = 'audit')")
+    start = datetime.now(UTC)
+    instance.register_many(
+        [{"tenant": "acme", "job_id": name, "fn": recorder.body, "start_at": start} for name in ("a", "bad", "z")]
+    )
+    recorder.wait(lambda: len(recorder.of(FireEnded)) == 2)
+    assert {event.job_id for event in recorder.of(FireEnded)} == {"a", "z"}
+    connection.execute("ALTER TABLE job_history DROP CONSTRAINT trap")
+    recorder.wait(lambda: len(recorder.of(FireEnded)) == 3)
+    assert (recorder.of(FireEnded)[2].job_id, recorder.of(FireEnded)[2].attempt) == ("bad", 2)
+
+
+def test_a_timeout_cancels_the_context_and_an_async_body(make_scheduler: MakeScheduler, recorder: Recorder) -> None:
+    instance = recorder.listen(make_scheduler())
+    reasons: list[str | None] = []
+
+    @instance.register("acme", "sync", timeout="200ms")
+    def sync_body(ctx: RunContext) -> None:
+        assert ctx.deadline is not None
+        ctx.cancelled.wait(10)
+        reasons.append(ctx.cancelled.reason)
+
+    @instance.register("acme", "async", timeout="200ms")
+    async def async_body() -> None:
+        await asyncio.sleep(60)
+
+    recorder.wait(lambda: len(recorder.of(FireEnded)) == 2)
+    assert reasons == ["timeout"]
+    assert {event.outcome for event in recorder.of(FireEnded)} == {Outcome.TIMEOUT}
+    assert all(event.duration < timedelta(seconds=5) for event in recorder.of(FireEnded))
+
+
+def test_a_body_that_ignores_its_timeout_keeps_slot_and_lease_until_it_returns(
+    make_scheduler: MakeScheduler, recorder: Recorder, connection: psycopg.Connection[Any]
+) -> None:
+    first, second = recorder.listen(make_scheduler(lease="1s")), recorder.listen(make_scheduler(lease="1s"))
+    go_on = threading.Event()
+    calls: list[int] = []
+
+    def stubborn(ctx: RunContext) -> None:
+        calls.append(ctx.attempt)
+        go_on.wait(20)
+
+    for instance in (first, second):
+        instance.register("acme", "x", stubborn, timeout="100ms")
+    until(lambda: calls)
+    threading.Event().wait(2.5)  # longer than the lease: only renewals keep it
+    go_on.set()
+    recorder.wait(lambda: recorder.of(FireEnded))
+    assert calls == [1]
+    assert [event.outcome for event in recorder.of(FireEnded)] == [Outcome.TIMEOUT]
+
+
+def test_a_fire_that_comes_due_while_its_job_runs_is_skipped(make_scheduler: MakeScheduler, recorder: Recorder) -> None:
+    first, second = recorder.listen(make_scheduler()), recorder.listen(make_scheduler())
+    go_on = threading.Event()
+    for instance in (first, second):
+        instance.register("acme", "x", lambda: go_on.wait(20), every="300ms")
+    recorder.wait(lambda: len(recorder.of(FireSkipped)) >= 3)
+    go_on.set()
+    recorder.wait(lambda: recorder.of(FireEnded))
+    skipped = [entry for entry in first.history("acme", "x") if entry.outcome is Outcome.SKIPPED]
+    assert {entry.reason for entry in skipped} == {"overlap"}
+    assert len({entry.at for entry in skipped}) == len(skipped) >= 3
+
+
+def test_late_fires_within_the_grace_each_run_one_after_another(
+    make_scheduler: MakeScheduler, recorder: Recorder
+) -> None:
+    instance = recorder.listen(make_scheduler())
+    start = datetime.now(UTC) - timedelta(seconds=20)
+    instance.register("acme", "x", recorder.body, every="1s", start_at=start)
+    recorder.wait(lambda: len(recorder.runs) >= 20)
+    fires = [run.fire_at for run in recorder.runs[:20]]
+    assert fires == [start + timedelta(seconds=n) for n in range(20)]
+    assert recorder.of(FireSkipped) == []
+
+
+def test_cancel_waits_for_bodies_and_keeps_their_leases(
+    make_scheduler: MakeScheduler, recorder: Recorder, connection: psycopg.Connection[Any]
+) -> None:
+    instance = recorder.listen(make_scheduler(lease="1s"))
+    other = make_scheduler(lease="1s")
+    started = threading.Event()
+    attempts: list[int] = []
+
+    def slow(ctx: RunContext) -> None:
+        attempts.append(ctx.attempt)
+        started.set()
+        threading.Event().wait(2.5)
+
+    instance.register("acme", "x", slow)
+    started.wait(10)
+    other.register("acme", "x", slow)
+    instance.cancel(timeout=10)
+    assert attempts == [1]
+    assert connection.execute("SELECT outcome FROM job_history WHERE kind = 'fire'").fetchall() == [("success",)]
+
+
+def test_cancel_past_its_timeout_leaves_the_lease_to_run_out_and_the_fire_to_another(
+    make_scheduler: MakeScheduler, recorder: Recorder, connection: psycopg.Connection[Any]
+) -> None:
+    instance, other = make_scheduler(lease="2s"), recorder.listen(make_scheduler(lease="2s"))
+    started, release = threading.Event(), threading.Event()
+    seen: list[tuple[int, Cancelled]] = []
+
+    def stubborn(ctx: RunContext) -> None:
+        seen.append((ctx.attempt, ctx.cancelled))
+        started.set()
+        if ctx.attempt == 1:
+            release.wait(30)
+
+    instance.register("acme", "x", stubborn)
+    started.wait(10)
+    other.register("acme", "x", stubborn)
+    before = time.monotonic()
+    instance.cancel(timeout=0.2)
+    assert time.monotonic() - before < 5
+    assert seen[0][1].reason == "the process is stopping"
+    row = connection.execute("SELECT owner IS NOT NULL FROM job_lock").fetchone()
+    assert row == (True,)
+    recorder.wait(lambda: recorder.of(FireEnded))
+    assert [attempt for attempt, _ in seen] == [1, 2]
+    release.set()
+
+
+def test_cancel_hands_back_what_has_not_started(make_scheduler: MakeScheduler, recorder: Recorder) -> None:
+    instance, other = make_scheduler(max_workers=1), recorder.listen(make_scheduler())
+    go_on = threading.Event()
+    start = datetime.now(UTC)
+    names = [f"j{n}" for n in range(10)]
+
+    def body(ctx: RunContext) -> None:
+        recorder.body(ctx)
+        go_on.wait(10)
+
+    instance.register_many([{"tenant": "t", "job_id": name, "fn": body, "start_at": start} for name in names])
+    recorder.wait(lambda: recorder.runs)
+    threading.Timer(0.3, go_on.set).start()
+    instance.cancel(timeout=10)
+    other.register_many([{"tenant": "t", "job_id": name, "fn": body, "start_at": start} for name in names])
+    recorder.wait(lambda: len(recorder.runs) == 10)
+    assert {run.attempt for run in recorder.runs} == {1}
+
+
+def test_many_due_at_once_run_in_parallel_and_each_once(make_scheduler: MakeScheduler, recorder: Recorder) -> None:
+    instances = [recorder.listen(make_scheduler()) for _ in range(3)]
+    start = datetime.now(UTC) + timedelta(seconds=1)
+    for instance in instances:
+        instance.register_many(
+            [{"tenant": f"t{n % 9}", "job_id": f"j{n}", "fn": recorder.body, "start_at": start} for n in range(1500)]
+        )
+    recorder.wait(lambda: len(recorder.of(FireEnded)) == 1500)
+    assert len({(run.tenant, run.job_id) for run in recorder.runs}) == len(recorder.runs) == 1500
+
+
+def test_the_context_says_what_runs(make_scheduler: MakeScheduler, recorder: Recorder) -> None:
+    instance = recorder.listen(make_scheduler())
+    start = datetime.now(UTC).replace(microsecond=0)
+    instance.register("acme", "x", recorder.body, start_at=start, timeout="1h")
+    recorder.wait(lambda: recorder.of(FireEnded))
+    (run,) = recorder.runs
+    assert (run.tenant, run.job_id, run.fire_at, run.attempt, run.fence) == ("acme", "x", start, 1, 1)
+    assert run.deadline is not None
+    assert run.deadline - start > timedelta(minutes=59)
+    assert not run.cancelled
+    assert run.logger.extra == {"tenant": "acme", "job_id": "x", "fire_at": start.isoformat()}
+
+
+@pytest.mark.parametrize("fn", [lambda: None, lambda ctx: None, lambda ctx=None: None, lambda *a: None])
+def test_bodies_take_nothing_or_a_context(make_scheduler: MakeScheduler, recorder: Recorder, fn: Any) -> None:
+    instance: Scheduler = recorder.listen(make_scheduler(listen=False))
+    instance.register("acme", "x", fn)
+    recorder.wait(lambda: recorder.of(FireEnded))
+    assert recorder.of(FireEnded)[0].outcome is Outcome.SUCCESS
+
+
+def test_classify_and_describe() -> None:
+    cancelled = Cancelled()
+    assert classify(None, cancelled) is Outcome.SUCCESS
+    assert classify(ValueError(), cancelled) is Outcome.FAILED
+    cancelled.because("timeout")
+    cancelled.because("later reasons do not count")
+    assert classify(None, cancelled) is Outcome.TIMEOUT
+    assert describe(ValueError("é" * 20_000)).encode().isascii() is False
+    assert len(describe(ValueError("é" * 20_000)).encode()) <= 16_384

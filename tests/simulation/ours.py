@@ -1,0 +1,193 @@
+"""Our algorithm in the simulated world: the real registry, sync, claim, lease, finish and register on real SQL.
+
+Only the threads are replaced: bodies last as long as the world says, and record themselves outside our tables.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import cast
+from uuid import UUID
+
+from scheduler.clock import DatabaseClock
+from scheduler.errors import UnknownJob
+from scheduler.events import Event, Events, FireEnded, LeaseLost
+from scheduler.model.job import Key, Outcome, Registration
+from scheduler.periodic.claim import Claimer
+from scheduler.periodic.finish import Finisher
+from scheduler.periodic.lease import Leases
+from scheduler.periodic.loop import Loop
+from scheduler.periodic.register import Registrar
+from scheduler.periodic.registry import Registry
+from scheduler.periodic.run import Run, RunEnd, Runner
+from scheduler.periodic.sync import Sync
+from scheduler.store.engine import Database
+from scheduler.store.job import JobTable
+from scheduler.store.job_lock import Claimed, Holder, LockTable, Wanted
+from tests.simulation.world import Process, SimDatabase, Violation, World
+
+LEASE = timedelta(seconds=10)
+
+
+@dataclass
+class Record:
+    """What a body wrote down when it started."""
+
+    key: Key
+    fire_at: datetime
+    attempt: int
+    fence: int
+    process: Process
+    started_at: datetime
+    ends_at: datetime
+    run: Run
+    ended: bool = False
+
+
+class Log:
+    """What really happened, outside our tables."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+        self.accepted: list[tuple[Key, datetime]] = []
+
+
+class SimRunner:
+    """Stands where `Runner` stands: a run starts now and ends when the world's time has come."""
+
+    def __init__(self, world: World, process: Process, log: Log) -> None:
+        self.world, self.process, self.log = world, process, log
+        self.running: list[Record] = []
+
+    def room(self) -> int:
+        return max(0, 3 - len(self.running))
+
+    def active(self, key: Key) -> bool:
+        return any(record.key == key for record in self.running)
+
+    def take(self, runs: list[Run]) -> None:
+        for run in runs:
+            self._overlap(run)
+            run.started = True
+            lasts = self.world.rng.choice([0.0, 0.1, 2.0, 6.0, 14.0, 28.0])
+            record = Record(
+                run.key, run.fire_at, run.attempt, run.fence, self.process, self.world.now,
+                self.world.now + timedelta(seconds=lasts), run,
+            )  # fmt: skip
+            self.running.append(record)
+            self.log.records.append(record)
+
+    def ended(self) -> list[Record]:
+        done = [record for record in self.running if record.ends_at <= self.world.now]
+        self.running = [record for record in self.running if record.ends_at > self.world.now]
+        return done
+
+    def _overlap(self, run: Run) -> None:
+        for other in self.log.records:
+            if other.key != run.key or other.ended or other.process.crashed or other.process.suspended:
+                continue
+            if not other.run.lost and other.run.lease_until > self.world.monotonic():
+                raise Violation(f"{run.key} fence {run.fence} starts while fence {other.fence} holds its lease")
+
+
+class CountingLocks(LockTable):
+    """Counts why claims were not won."""
+
+    def __init__(self, world: World, database: Database, holder: Holder) -> None:
+        super().__init__(database, lambda: world.now, holder)
+        self.world = world
+
+    def claim(self, wanted: Sequence[Wanted]) -> list[Claimed]:
+        answers = super().claim(wanted)
+        for answer in answers:
+            if answer.verdict is None:
+                moved = answer.next_run_at != wanted[answer.position].seen
+                self.world.seen["stale mirror" if moved else "row held by another"] += 1
+        return answers
+
+
+class Instance(Process):
+    """One process of the app."""
+
+    def __init__(self, world: World, name: str, schema: str, log: Log, plans: dict[Key, str]) -> None:
+        super().__init__(world, name)
+        self.log = log
+        events = Events()
+        events.subscribe(self._event)
+        database = cast("Database", SimDatabase(world, self, schema))
+        clock = DatabaseClock(world)
+        holder = Holder(owner=UUID(int=world.rng.getrandbits(128)), label=name, lease=LEASE)
+        jobs = JobTable(database, lambda: world.now)
+        locks = CountingLocks(world, database, holder)
+        self.registry = Registry()
+        self.runner = SimRunner(world, self, log)
+        self.leases = Leases(locks, world, events, lease=LEASE.total_seconds())
+        self.finisher = Finisher(locks, self.leases, events, finished=self._finished)
+        self.sync = Sync(
+            jobs=jobs, registry=self.registry, clock=world, database_clock=clock, events=events,
+            tenants=self.registry.tenants,
+        )  # fmt: skip
+        claimer = Claimer(
+            registry=self.registry, locks=locks, leases=self.leases, runner=cast("Runner", self.runner), clock=world,
+            database_clock=clock, events=events,
+        )  # fmt: skip
+        self.loop = Loop(
+            sync=self.sync, claimer=claimer, registry=self.registry, runner=cast("Runner", self.runner), clock=world,
+            database_clock=clock, tenants=self.registry.tenants, sync_every=60.0, rescue_every=2.0,
+        )  # fmt: skip
+        self.registrar = Registrar(jobs=jobs, registry=self.registry, database_clock=clock, holder=name)
+        self.plans = plans
+        self.wishes: list[Callable[[], None]] = [lambda: self.register(dict(plans))]
+        self.spawn("api", self._api)
+        self.loop_actor = self.spawn("loop", self._loop)
+        self.spawn("lease", self.leases.step)
+        self.spawn("finish", self._finish)
+
+    def register(self, plans: dict[Key, str]) -> None:
+        items = [
+            Registration(tenant=key.tenant, job_id=key.job_id, fn=lambda: None, every=every).checked()
+            for key, every in plans.items()
+        ]
+        self.registry.unreserve(plans)
+        self.registrar.register(items)
+        self.poke(self.loop_actor)
+
+    def unregister_and_register(self, key: Key) -> None:
+        if any(record.key == key and not record.ended for record in self.log.records):
+            self.world.seen["unregistered while a run lived"] += 1
+        with suppress(UnknownJob):  # the answer to the first try was lost
+            self.registrar.unregister(key)
+        self.register({key: self.plans[key]})
+
+    def _api(self) -> float:
+        if not self.wishes:
+            return 0.5
+        wish = self.wishes[0]
+        self.sync.look()
+        wish()
+        self.wishes.pop(0)
+        return 0.5
+
+    def _loop(self) -> float:
+        if not self.registry.bodies():
+            return 0.2
+        return self.loop.step()
+
+    def _finish(self) -> float:
+        for record in self.runner.ended():
+            record.ended = True
+            now = self.world.now
+            self.finisher.put(RunEnd(record.run, Outcome.SUCCESS, None, record.started_at, now))
+        self.finisher.flush()
+        return 0.3
+
+    def _finished(self, keys: list[Key]) -> None:
+        if any([self.registry.hasten(key) for key in keys]):
+            self.poke(self.loop_actor)
+
+    def _event(self, event: Event) -> None:
+        if isinstance(event, FireEnded):
+            self.log.accepted.append((Key(event.tenant, event.job_id), event.fire_at))
+        elif isinstance(event, LeaseLost):
+            self.world.seen["lease lost"] += 1

@@ -1,0 +1,209 @@
+"""Thousands of seeds: the seed's algorithm runs a fire twice, ours never loses or doubles one."""
+
+import random
+from collections import Counter
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+
+from scheduler.model.job import Key
+from scheduler.store.engine import Database
+from scheduler.store.schema import migrate
+from tests.simulation.ours import Instance, Log
+from tests.simulation.seed import TABLES as seed_tables
+from tests.simulation.seed import SeedInstance
+from tests.simulation.world import START, World
+
+COVERED = (
+    "crash in claim",
+    "crash in finish",
+    "crash in renew",
+    "crash in redrive",
+    "suspended past the lease",
+    "changed",
+    "unregistered while a run lived",
+    "connection broke unanswered",
+    "finish waited",
+    "lease lost",
+    "re-driven",
+    "skipped",
+    "stale mirror",
+    "row held by another",
+    "missed",
+)
+
+
+# Every stretch of every schedule, noted by the database itself in the transaction that begins or ends it.
+EPOCHS = """
+CREATE TABLE epoch (seq bigserial, tenant text, id text, every interval, first timestamptz, until timestamptz);
+CREATE FUNCTION note_epoch() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$ BEGIN
+  IF TG_OP <> 'INSERT' THEN
+    UPDATE epoch SET until = OLD.next_run_at WHERE tenant = OLD.tenant AND id = OLD.id AND until IS NULL;
+  END IF;
+  IF TG_OP <> 'DELETE' THEN
+    INSERT INTO epoch (tenant, id, every, first)
+    VALUES (NEW.tenant, NEW.id, (NEW.spec->>'every_us')::bigint * interval '1 microsecond', NEW.next_run_at);
+  END IF;
+  RETURN NULL;
+END $$;
+CREATE TRIGGER made AFTER INSERT OR DELETE ON job FOR EACH ROW EXECUTE FUNCTION note_epoch();
+CREATE TRIGGER changed AFTER UPDATE ON job FOR EACH ROW WHEN (OLD.spec_hash <> NEW.spec_hash)
+  EXECUTE FUNCTION note_epoch();
+"""
+
+
+@pytest.fixture
+def simulation_schema(dsn: str, schema: str) -> str:
+    database = Database.open(dsn, schema=schema, prepare=True)
+    migrate(database)
+    database.close()
+    with psycopg.connect(dsn) as connection:
+        connection.execute("SELECT set_config('search_path', %s, false)", (schema,))
+        connection.execute(EPOCHS)
+    return schema
+
+
+@pytest.mark.timeout(3600)
+def test_ours_neither_loses_nor_doubles_a_fire(dsn: str, simulation_schema: str, full: bool) -> None:
+    seen: Counter[str] = Counter()
+    connections: list[psycopg.Connection[Any]] = []
+    for seed in range(3000 if full else 60):
+        try:
+            seen += simulate(seed, dsn, simulation_schema, connections)
+        except BaseException as error:
+            raise AssertionError(f"seed {seed}: {type(error).__name__}: {error}") from error
+    for connection in connections:
+        connection.close()
+    print(dict(seen))
+    assert [what for what in COVERED if not seen[what]] == []
+
+
+def test_the_seeds_algorithm_runs_a_fire_twice(dsn: str, simulation_schema: str) -> None:
+    with psycopg.connect(dsn) as connection:
+        connection.execute("SELECT set_config('search_path', %s, false)", (simulation_schema,))
+        connection.execute(seed_tables)
+        connection.execute("INSERT INTO seed_job VALUES ('a', %s, '10 s'), ('b', %s, '30 s')", (START, START))
+    world, runs = World(1, [], dsn), list[tuple[str, Any]]()
+    world.faults = False  # nothing dies: a mirror up to a minute old is enough
+    world.processes += [SeedInstance(world, f"i{n}", simulation_schema, ["a", "b"], runs) for n in range(3)]
+    try:
+        while world.now < START + timedelta(minutes=3):
+            if not world.step():
+                world.pass_time(0.1)
+    finally:
+        world.close()
+    fires = Counter(runs)
+    assert max(fires.values()) > 1, "the simulation no longer finds the double fire"
+    assert len(runs) > 2 * len(fires), "every instance runs every fire"
+
+
+def simulate(seed: int, dsn: str, schema: str, connections: list[psycopg.Connection[Any]]) -> Counter[str]:
+    random.seed(seed)
+    world = World(seed, connections, dsn)
+    log = Log()
+    plans = {Key(f"s{seed}", f"j{n}"): world.rng.choice(["5s", "10s", "30s"]) for n in range(2)}
+
+    def start() -> None:
+        world.processes.append(Instance(world, f"i{len(world.processes)}", schema, log, plans))
+
+    for _ in range(3):
+        start()
+    try:
+        for _ in range(700):
+            chance = world.rng.random()
+            if chance < 0.80 or not world.faults:
+                if not world.step():
+                    world.pass_time(world.rng.choice([0.05, 0.5, 2.0]))
+            elif chance < 0.985:
+                world.pass_time(world.rng.choice([0.001, 0.05, 0.3, 1.0]))
+            else:
+                misfortune(world, plans, start)
+        drain(world)
+        check(world, log, plans, schema, dsn)
+    finally:
+        world.close()
+    return world.seen
+
+
+def misfortune(world: World, plans: dict[Key, str], start: Any) -> None:
+    process = world.rng.choice(world.live())
+    assert isinstance(process, Instance)
+    kind = world.rng.choice(["crash", "crash", "suspend", "suspend", "change", "replace", "absence"])
+    if kind == "crash":
+        process.crash()
+        start()
+    elif kind == "suspend":
+        process.suspended = not process.suspended
+        if process.suspended:
+            process.suspended_at = world.now  # type: ignore[attr-defined]
+        elif (world.now - process.suspended_at).total_seconds() > 10:  # type: ignore[attr-defined]
+            world.seen["suspended past the lease"] += 1
+    elif kind == "change":
+        key = world.rng.choice(list(plans))
+        plans[key] = world.rng.choice(["5s", "10s", "30s"])
+        process.wishes.append(lambda: process.register({key: plans[key]}))
+        world.seen["changed"] += 1
+    elif kind == "replace":
+        key = world.rng.choice(list(plans))
+        process.wishes.append(lambda: process.unregister_and_register(key))
+    else:
+        world.pass_time(90)
+
+
+def drain(world: World) -> None:
+    """No more misfortune: everybody goes on until everything has settled."""
+    world.faults = False
+    for process in world.live():
+        process.suspended = False
+    end = world.now + timedelta(seconds=120)
+    while world.now < end:
+        for _ in range(10_000):
+            if not world.step():
+                break
+        else:
+            raise AssertionError("a busy loop: actors are ready for ever")
+        world.pass_time(1.0)
+
+
+def check(world: World, log: Log, plans: dict[Key, str], schema: str, dsn: str) -> None:
+    with psycopg.connect(dsn) as connection:
+        connection.execute("SELECT set_config('search_path', %s, false)", (schema,))
+        connection.execute("SET TimeZone = 'UTC'")
+        tenant = next(iter(plans)).tenant
+        ledger = connection.execute(
+            "SELECT job_id, at, outcome, missed_from, missed_count, attempts FROM job_history"
+            " WHERE tenant = %s AND kind = 'fire'", (tenant,),
+        ).fetchall()  # fmt: skip
+        under_way = connection.execute(
+            "SELECT id, fire_at, '', missed_from FROM job_lock WHERE tenant = %s AND owner IS NOT NULL", (tenant,)
+        ).fetchall()
+        epochs = connection.execute(
+            "SELECT id, every, first, until FROM epoch WHERE tenant = %s ORDER BY seq", (tenant,)
+        ).fetchall()
+        rows = connection.execute("SELECT id, next_run_at FROM job WHERE tenant = %s", (tenant,)).fetchall()
+        nexts: dict[str, Any] = dict(rows)
+    starts = Counter((record.key, record.fire_at, record.attempt) for record in log.records)
+    assert [start for start, count in starts.items() if count > 1] == [], "two runs of one (fire, attempt)"
+    accepted = Counter(log.accepted)
+    assert [fire for fire, count in accepted.items() if count > 1] == [], "two accepted finishes of a fire"
+    ended = {(Key(tenant, job_id), at) for job_id, at, outcome, *_ in ledger if outcome != "skipped"}
+    ran = {(record.key, record.fire_at) for record in log.records}
+    assert set(accepted) <= ended
+    for key in plans:
+        # Late fires wait for the longest body; what is later than the grace coalesces.
+        # A registration may have mistaken the time by half of an answer that took long.
+        assert world.now - timedelta(seconds=75) < nexts[key.job_id] <= world.now + timedelta(seconds=75), "stalled"
+    covered = ran | {(Key(tenant, job_id), at) for job_id, at, *_ in ledger}
+    missed = [(Key(tenant, row[0]), row[3], row[1]) for row in [*ledger, *under_way] if row[3] is not None]
+    for job_id, every, first, until in epochs:
+        key, fire = Key(tenant, job_id), first
+        while fire < (until or nexts[job_id]):
+            inside = any(job == key and begin <= fire < end for job, begin, end in missed)
+            assert (key, fire) in covered or inside, f"{key} lost its fire {fire}"
+            fire += every
+    world.seen["fires"] += len(ledger)
+    world.seen["re-driven"] += sum(1 for row in ledger if row[5])
+    world.seen["skipped"] += sum(1 for row in ledger if row[2] == "skipped")
+    world.seen["missed"] += sum(1 for row in ledger if row[4])

@@ -1,0 +1,120 @@
+"""The schema: fresh, migrated, raced for, named anything, and refusing illegal rows."""
+
+import threading
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.sql import SQL, Identifier
+
+from scheduler import ConfigError, Scheduler, SchemaMismatch
+from scheduler.store import schema as store_schema
+from scheduler.store.engine import Database
+from tests.conftest import MakeScheduler
+
+DESCRIBE = """
+SELECT 'column', c.relname || '.' || a.attname, format_type(a.atttypid, a.atttypmod) || ' ' || a.attnotnull || ' '
+       || coalesce(pg_get_expr(d.adbin, d.adrelid), '') || ' ' || coalesce(l.collname, '')
+FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+LEFT JOIN pg_attrdef d ON d.adrelid = c.oid AND d.adnum = a.attnum LEFT JOIN pg_collation l ON l.oid = a.attcollation
+WHERE c.relnamespace = %(schema)s::regnamespace AND c.relkind IN ('r', 'p')
+UNION ALL SELECT 'constraint', conrelid::regclass::text || '.' || conname, pg_get_constraintdef(oid)
+FROM pg_constraint WHERE connamespace = %(schema)s::regnamespace
+UNION ALL SELECT 'index', indexname, indexdef FROM pg_indexes WHERE schemaname = %(plain)s
+UNION ALL SELECT 'options', relname, reloptions::text FROM pg_class WHERE relnamespace = %(schema)s::regnamespace
+ORDER BY 1, 2, 3
+"""
+
+
+def describe(dsn: str, schema: str) -> list[tuple[str, ...]]:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        quoted = Identifier(schema).as_string(connection)
+        rows = connection.execute(DESCRIBE, {"schema": quoted, "plain": schema}).fetchall()
+        connection.execute(SQL("DROP SCHEMA {} CASCADE").format(Identifier(schema)))
+    return [tuple(str(cell).replace(f"{schema}.", "") for cell in row) for row in rows]
+
+
+def test_a_migrated_database_equals_a_fresh_one(dsn: str, schema: str) -> None:
+    database = Database.open(dsn, schema=schema, prepare=True)
+    assert store_schema.migrations() == list(range(1, store_schema.VERSION + 1))
+    assert store_schema.migrate(database) == (0, store_schema.VERSION)
+    fresh = describe(dsn, schema)
+    for version in store_schema.migrations():
+        store_schema.migrate(database, to=version)
+    store_schema.check(database)
+    database.close()
+    assert describe(dsn, schema) == fresh
+    assert len(fresh) > 50
+
+
+def test_twenty_instances_that_start_at_once_apply_it_once(dsn: str, schema: str) -> None:
+    results: list[object] = []
+
+    def go() -> None:
+        database = Database.open(dsn, schema=schema, prepare=True)
+        try:
+            results.append(store_schema.migrate(database))
+        except Exception as error:
+            results.append(error)
+        database.close()
+
+    threads = [threading.Thread(target=go) for _ in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    version = store_schema.VERSION
+    assert sorted(map(str, results)) == sorted(map(str, [(0, version)] + [(version, version)] * 19))
+
+
+@pytest.mark.parametrize("name", ['we"ird; DROP TABLE x; --', "with space", "ünï", "UPPER", "%s{schema}"])
+def test_any_schema_name_is_quoted(dsn: str, name: str, recorder: Any) -> None:
+    with Scheduler(dsn, schema=name, lease="2s") as instance:
+        instance.register("acme", "x", recorder.body, every="100ms")
+        recorder.wait(lambda: len(recorder.runs) >= 2)
+        assert instance.history("acme")
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(SQL("DROP SCHEMA {} CASCADE").format(Identifier(name)))
+
+
+@pytest.mark.parametrize("name", ["", "a\0b", "pg_mine", "x" * 64, "a\nb", 7])
+def test_a_bad_schema_name_is_refused(name: Any) -> None:
+    with pytest.raises(ConfigError, match="schema"):
+        Scheduler("postgresql://nowhere", schema=name)
+
+
+def test_without_migrate_a_mismatch_names_both_versions(
+    dsn: str, schema: str, make_scheduler: MakeScheduler, connection: psycopg.Connection[Any]
+) -> None:
+    with pytest.raises(SchemaMismatch, match=r"version 0.*needs version 1.*scheduler migrate"):
+        make_scheduler(migrate=False)
+    make_scheduler()
+    make_scheduler(migrate=False)
+    connection.execute("INSERT INTO schema_version VALUES (99)")
+    for migrate in (True, False):
+        with pytest.raises(SchemaMismatch, match="version 99.*needs version 1.*upgrade"):
+            make_scheduler(migrate=migrate)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "INSERT INTO job_lock (tenant, id, owner) VALUES ('t', 'x', gen_random_uuid())",
+        "INSERT INTO job_lock (tenant, id, starts) VALUES ('t', 'x', 1)",
+        "INSERT INTO job_lock (tenant, id, fence) VALUES ('t', 'x', -1)",
+        "INSERT INTO job (tenant, id, spec, spec_hash, delivery, overlap, created_at, updated_at)"
+        " VALUES ('', 'x', '{}', decode(repeat('00', 32), 'hex'), 'at_least_once', 'skip', now(), now())",
+        "INSERT INTO job (tenant, id, spec, spec_hash, delivery, overlap, created_at, updated_at)"
+        " VALUES ('t', 'x', '{}', decode(repeat('00', 32), 'hex'), 'exactly_once', 'skip', now(), now())",
+        "INSERT INTO job_history (at, tenant, job_id, kind, outcome, finished_at)"
+        " VALUES (now(), 't', 'x', 'fire', 'skipped', now())",
+        "INSERT INTO job_history (at, tenant, job_id, kind, outcome, finished_at)"
+        " VALUES (now(), 't', 'x', 'audit', 'success', now())",
+    ],
+)
+def test_illegal_rows_are_impossible(
+    make_scheduler: MakeScheduler, connection: psycopg.Connection[Any], row: str
+) -> None:
+    make_scheduler()
+    with pytest.raises(psycopg.errors.CheckViolation):
+        connection.execute(row.encode())
