@@ -3,6 +3,7 @@
 The functions here work on the one scheduler of the process; `Scheduler` is the class behind them.
 """
 
+import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
@@ -141,6 +142,14 @@ def jobs(tenant: str | None = None) -> list[JobInfo]:
 def history(tenant: str, job_id: str | None = None, limit: int = 50) -> list[HistoryEntry]:
     """Read the newest rows of the ledger, newest first."""
     return _initialised().history(tenant, job_id, limit)
+
+
+def _after_fork() -> None:
+    global _lock  # noqa: PLW0603 - the thread that held it may not exist in the child
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _initialised() -> Scheduler:

@@ -249,8 +249,9 @@ class Scheduler:
         """Drop everything that belongs to the parent: locks another thread may hold, its sockets, its identity."""
         parts, self._parts = self._parts, None
         self._lifecycle = threading.RLock()
+        self.events = self.events.copy()
         if parts is not None:
-            self._inherited = dict(parts.registry._bodies)  # noqa: SLF001 - its lock may be held for ever here
+            self._inherited = parts.registry.inherited()
             _parents.append(parts)  # never collected: closing would talk on the parent's sockets
 
 
@@ -327,6 +328,9 @@ class Parts:
             run.cancelled.because(STOPPING)
         self._wait(min(end, self.clock.monotonic()) + 1.0, lambda: self.runner.count() == 0)
         self._wait(max(end, self.clock.monotonic() + 2.0), self.finisher.idle)
+        self.finish_service.stop(timeout=0)
+        self.finisher.nudge()
+        self.finish_service.stop(timeout=self.database.deadline)  # what it holds is sent, and no longer ours to release
         self._release([run for run in self.leases.held() if not self.runner.active(run.key)])
         self.runner.stop()
         self.abandon()
@@ -363,7 +367,7 @@ class Parts:
         tenants = self.settings.tenants
         if tenants == "all":
             return None
-        return self.registry.tenants() if tenants == "registered" else list(tenants)
+        return sorted({*self.registry.tenants(), *(() if tenants == "registered" else tenants)})
 
     def _ended(self, end: RunEnd) -> None:
         self.finisher.put(end)

@@ -100,6 +100,12 @@ class Events:
 
         return unsubscribe
 
+    def copy(self) -> "Events":
+        """Make one with the same listeners and a lock of its own, for the child of a fork."""
+        made = Events()
+        made._listeners = self._listeners
+        return made
+
     def emit(self, event: Event) -> None:
         """Hand an event on."""
         for listener in self._listeners:

@@ -51,10 +51,9 @@ class Claimer:
         entries = self._registry.due(now, min(self._runner.room(), BATCH))
         asked: list[Entry] = []
         wanted: list[Wanted] = []
-        running = {run.key: run for run in self._leases.held()} if entries else {}
         for entry in entries:
             fire = entry.next_run_at
-            run = running.get(entry.key)
+            run = self._leases.get(entry.key)
             if fire is None:
                 continue
             if run is not None and fire < run.claimed_at:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from scheduler.clock import Clock
 from scheduler.errors import StoreError
 from scheduler.events import Events, LeaseLost
+from scheduler.model.job import Key
 from scheduler.periodic.run import TIMED_OUT, Run
 from scheduler.store.job_lock import LockTable
 
@@ -20,7 +21,7 @@ BATCH = 1000
 
 
 class Leases:
-    """The leases of this process, by job and fence. `step` renews at a third of the lease."""
+    """The leases of this process, by job. `step` renews them at a third of the lease."""
 
     def __init__(self, locks: LockTable, clock: Clock, events: Events, *, lease: float) -> None:
         self._locks = locks
@@ -28,7 +29,7 @@ class Leases:
         self._events = events
         self._lease = lease
         self.margin = min(2.0, lease / 5)
-        self._held: dict[tuple[str, str, int], Run] = {}
+        self._held: dict[Key, Run] = {}
         self._lock = threading.Lock()
         self._renew_at = clock.monotonic() + lease / 3
         self._wake_at = float("inf")
@@ -42,18 +43,23 @@ class Leases:
         """Keep the leases of these runs."""
         with self._lock:
             for run in runs:
-                self._held[*run.key, run.fence] = run
+                self._held[run.key] = run
 
     def drop(self, runs: Iterable[Run]) -> None:
         """Stop keeping the leases of these runs."""
         with self._lock:
             for run in runs:
-                self._held.pop((*run.key, run.fence), None)
+                if self._held.get(run.key) is run:
+                    del self._held[run.key]
 
     def held(self) -> list[Run]:
         """List the runs whose leases are kept."""
         with self._lock:
             return list(self._held.values())
+
+    def get(self, key: Key) -> Run | None:
+        """Return the run of a job whose lease is kept."""
+        return self._held.get(key)
 
     def watch(self, run: Run) -> None:
         """Take note of a deadline that begins to count."""
@@ -97,7 +103,7 @@ class Leases:
             for run, ours in zip(runs, kept, strict=True):
                 if ours:
                     run.lease_until = self.until(sent)
-                elif (*run.key, run.fence) in self._held:  # else it was finished meanwhile
+                elif self._held.get(run.key) is run:  # else it was finished meanwhile
                     lost.append(run)
         self._lose(lost, "it went to somebody else")
 

@@ -166,6 +166,10 @@ class Registry:
         with self._lock:
             return dict(self._bodies)
 
+    def inherited(self) -> dict[Key, Body]:
+        """Copy what the parent of a fork could run; without the lock, whose holder may not exist here."""
+        return dict(self._bodies)
+
     def jobs(self, tenant: str | None) -> list[JobInfo]:
         """Show the mirror."""
         with self._lock:

@@ -183,7 +183,7 @@ class Instance(Process):
         return 0.3
 
     def _finished(self, keys: list[Key]) -> None:
-        if any([self.registry.hasten(key) for key in keys]):
+        if sum(map(self.registry.hasten, keys)):
             self.poke(self.loop_actor)
 
     def _event(self, event: Event) -> None:

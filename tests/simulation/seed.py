@@ -13,6 +13,11 @@ CREATE TABLE seed_job (id text PRIMARY KEY, next_run_at timestamptz NOT NULL, re
 CREATE TABLE seed_lock (id text PRIMARY KEY, created_at timestamptz, description text);
 """
 
+SELECT = "SELECT id, next_run_at, repeat_every FROM {}.seed_job WHERE id = ANY(%(ids)s)"
+LOCK = "INSERT INTO {}.seed_lock VALUES (%(id)s, %(now)s, '') ON CONFLICT DO NOTHING RETURNING id"
+UPDATE = "UPDATE {}.seed_job SET next_run_at = %(next)s WHERE id = %(id)s"
+UNLOCK = "DELETE FROM {}.seed_lock WHERE id = %(id)s"
+
 
 class SeedInstance(Process):
     """One process that follows the document."""
@@ -31,15 +36,13 @@ class SeedInstance(Process):
         if self.running is not None:
             return self._finish(*self.running)
         if world.now >= self.sync_at:
-            rows = self._sql("seed_select", "SELECT id, next_run_at, repeat_every FROM {}.seed_job WHERE id = ANY(%(ids)s)",
-                             ids=self.jobs)  # fmt: skip
+            rows = self._sql(SELECT, ids=self.jobs)
             self.mirror = {row[0]: (row[1], row[2]) for row in rows}
             self.sync_at = world.now + timedelta(minutes=1)
         for job, (next_run_at, every) in sorted(self.mirror.items()):
             if next_run_at > world.now:
                 continue
-            locked = self._sql("seed_lock", "INSERT INTO {}.seed_lock VALUES (%(id)s, %(now)s, '') ON CONFLICT DO NOTHING"
-                               " RETURNING id", id=job, now=None)  # fmt: skip
+            locked = self._sql(LOCK, id=job, now=None)
             if locked:
                 self.runs.append((job, next_run_at))
                 self.running = (job, next_run_at, world.now + timedelta(seconds=world.rng.choice([0.1, 2.0])), every)
@@ -53,12 +56,10 @@ class SeedInstance(Process):
         while following <= self.world.now:
             following += every
         self.mirror[job] = (following, every)
-        self._sql(
-            "seed_update", "UPDATE {}.seed_job SET next_run_at = %(next)s WHERE id = %(id)s", next=following, id=job
-        )
-        self._sql("seed_unlock", "DELETE FROM {}.seed_lock WHERE id = %(id)s", id=job)
+        self._sql(UPDATE, next=following, id=job)
+        self._sql(UNLOCK, id=job)
         self.running = None
         return 0.0
 
-    def _sql(self, name: str, text: str, **parameters: Any) -> list[tuple[Any, ...]]:
-        return self.database.run(text.format(self.schema).encode(), {"name": name, **parameters})
+    def _sql(self, text: str, **parameters: Any) -> list[tuple[Any, ...]]:
+        return self.database.run(text.format(self.schema).encode(), {"name": text.split(maxsplit=1)[0], **parameters})

@@ -1,5 +1,6 @@
 """Thousands of seeds: the seed's algorithm runs a fire twice, ours never loses or doubles one."""
 
+import logging
 import random
 from collections import Counter
 from datetime import timedelta
@@ -76,7 +77,7 @@ def test_ours_neither_loses_nor_doubles_a_fire(dsn: str, simulation_schema: str,
             raise AssertionError(f"seed {seed}: {type(error).__name__}: {error}") from error
     for connection in connections:
         connection.close()
-    print(dict(seen))
+    logging.getLogger(__name__).info("seen over all seeds: %s", dict(seen))
     assert [what for what in COVERED if not seen[what]] == []
 
 

@@ -17,7 +17,7 @@ WHERE %(tenants)b::text[] IS NULL OR j.tenant = ANY(%(tenants)b::text[]);
 -- name: lookup
 -- Named jobs and what their lock rows remember. A NULL spec_hash: not registered.
 SELECT j.spec_hash, j.next_run_at, j.paused_at, j.created_at, l.last_fire_at
-FROM unnest(%(tenants)b::text[], %(ids)b::text[]) WITH ORDINALITY AS p(tenant, id, ord)
+FROM unnest((SELECT %(tenants)b::text[]), (SELECT %(ids)b::text[])) WITH ORDINALITY AS p(tenant, id, ord)
 LEFT JOIN LATERAL (SELECT * FROM {schema}.job j WHERE j.tenant = p.tenant AND j.id = p.id) j ON true
 LEFT JOIN LATERAL (SELECT * FROM {schema}.job_lock l WHERE l.tenant = p.tenant AND l.id = p.id) l ON true
 ORDER BY p.ord;
@@ -25,8 +25,9 @@ ORDER BY p.ord;
 -- name: insert
 -- New jobs with their lock rows. No row back: another instance registered that job first; look again.
 WITH p AS MATERIALIZED (
-  SELECT * FROM unnest(%(tenants)b::text[], %(ids)b::text[], %(specs)b::text[], %(hashes)b::bytea[],
-                       %(deliveries)b::text[], %(overlaps)b::text[], %(nexts)b::timestamptz[])
+  SELECT * FROM unnest((SELECT %(tenants)b::text[]), (SELECT %(ids)b::text[]), (SELECT %(specs)b::text[]),
+                       (SELECT %(hashes)b::bytea[]), (SELECT %(deliveries)b::text[]), (SELECT %(overlaps)b::text[]),
+                       (SELECT %(nexts)b::timestamptz[]))
     AS p(tenant, id, spec, spec_hash, delivery, overlap, next_run_at)
   ORDER BY p.tenant COLLATE "C", p.id COLLATE "C"),
 locks AS (
@@ -44,9 +45,10 @@ SELECT tenant, id, created_at FROM new;
 -- name: change
 -- New definitions of known jobs, compare-and-set. No row back: somebody was faster; look again.
 WITH p AS MATERIALIZED (
-  SELECT * FROM unnest(%(tenants)b::text[], %(ids)b::text[], %(specs)b::text[], %(hashes)b::bytea[],
-                       %(deliveries)b::text[], %(overlaps)b::text[], %(nexts)b::timestamptz[],
-                       %(old_hashes)b::bytea[], %(old_nexts)b::timestamptz[])
+  SELECT * FROM unnest((SELECT %(tenants)b::text[]), (SELECT %(ids)b::text[]), (SELECT %(specs)b::text[]),
+                       (SELECT %(hashes)b::bytea[]), (SELECT %(deliveries)b::text[]), (SELECT %(overlaps)b::text[]),
+                       (SELECT %(nexts)b::timestamptz[]), (SELECT %(old_hashes)b::bytea[]),
+                       (SELECT %(old_nexts)b::timestamptz[]))
     AS p(tenant, id, spec, spec_hash, delivery, overlap, next_run_at, old_hash, old_next)
   ORDER BY p.tenant COLLATE "C", p.id COLLATE "C"),
 held AS MATERIALIZED (

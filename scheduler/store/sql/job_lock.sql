@@ -1,3 +1,6 @@
+-- Arrays come in as `unnest((SELECT ..))`: the planner then expects ten rows whatever their length, and probes by
+-- primary key. Knowing that there are a thousand it would hash the whole table, for each batch.
+
 -- name: claim
 -- One row per job asked for. verdict 'run': the lease is ours; 'skip': advanced without a run, the ledger says so;
 -- 'pass': that fire had run before, advanced; NULL: not ours, with the present row to heal the mirror by.
@@ -7,9 +10,10 @@ WITH t AS (SELECT coalesce(%(now)s::timestamptz, now()) AS now),
 due AS MATERIALIZED (
   SELECT p.*, d.verdict, d.fence, t.now
   FROM t CROSS JOIN (
-    SELECT * FROM unnest(%(tenants)b::text[], %(ids)b::text[], %(hashes)b::bytea[], %(seen)b::timestamptz[],
-                         %(fires)b::timestamptz[], %(nexts)b::timestamptz[], %(missed_from)b::timestamptz[],
-                         %(missed_count)b::int4[])
+    SELECT * FROM unnest((SELECT %(tenants)b::text[]), (SELECT %(ids)b::text[]), (SELECT %(hashes)b::bytea[]),
+                         (SELECT %(seen)b::timestamptz[]), (SELECT %(fires)b::timestamptz[]),
+                         (SELECT %(nexts)b::timestamptz[]), (SELECT %(missed_from)b::timestamptz[]),
+                         (SELECT %(missed_count)b::int4[]))
       WITH ORDINALITY AS p(tenant, id, spec_hash, seen, fire_at, next_run_at, missed_from, missed_count, ord)
     ORDER BY p.tenant COLLATE "C", p.id COLLATE "C") p
   LEFT JOIN LATERAL (
@@ -48,7 +52,7 @@ LEFT JOIN LATERAL (
 -- Prolong leases. No row back for one: it was lost; somebody else may be running that fire.
 WITH mine AS MATERIALIZED (
   SELECT p.*, coalesce(%(now)s::timestamptz, now()) AS now
-  FROM (SELECT * FROM unnest(%(tenants)b::text[], %(ids)b::text[], %(fences)b::int8[])
+  FROM (SELECT * FROM unnest((SELECT %(tenants)b::text[]), (SELECT %(ids)b::text[]), (SELECT %(fences)b::int8[]))
           WITH ORDINALITY AS p(tenant, id, fence, ord)
         ORDER BY p.tenant COLLATE "C", p.id COLLATE "C") p
   CROSS JOIN LATERAL (
@@ -65,9 +69,10 @@ SELECT ord FROM mine;
 -- finish was committed before and only its answer was lost (recorded).
 WITH mine AS MATERIALIZED (
   SELECT p.*, l.fire_at, l.starts, l.missed_from, l.missed_count, l.attempts
-  FROM (SELECT * FROM unnest(%(tenants)b::text[], %(ids)b::text[], %(fences)b::int8[], %(fires)b::timestamptz[],
-                             %(outcomes)b::text[], %(errors)b::text[], %(started)b::timestamptz[],
-                             %(finished)b::timestamptz[])
+  FROM (SELECT * FROM unnest((SELECT %(tenants)b::text[]), (SELECT %(ids)b::text[]), (SELECT %(fences)b::int8[]),
+                             (SELECT %(fires)b::timestamptz[]), (SELECT %(outcomes)b::text[]),
+                             (SELECT %(errors)b::text[]), (SELECT %(started)b::timestamptz[]),
+                             (SELECT %(finished)b::timestamptz[]))
           WITH ORDINALITY AS p(tenant, id, fence, run_fire_at, outcome, error, started_at, finished_at, ord)
         ORDER BY p.tenant COLLATE "C", p.id COLLATE "C") p
   LEFT JOIN LATERAL (
@@ -95,7 +100,8 @@ LEFT JOIN LATERAL (
 -- Hand fires back that this process will not end: they are re-driven at once. unstarted ones count no start.
 WITH mine AS MATERIALIZED (
   SELECT p.* FROM (
-    SELECT * FROM unnest(%(tenants)b::text[], %(ids)b::text[], %(fences)b::int8[], %(started)b::bool[])
+    SELECT * FROM unnest((SELECT %(tenants)b::text[]), (SELECT %(ids)b::text[]), (SELECT %(fences)b::int8[]),
+                         (SELECT %(started)b::bool[]))
       AS p(tenant, id, fence, started)
     ORDER BY p.tenant COLLATE "C", p.id COLLATE "C") p
   CROSS JOIN LATERAL (
@@ -119,7 +125,7 @@ ORDER BY l.expires_at LIMIT 1000;
 -- Take expired leases to run *their* fires again. No row back: another instance was faster, or it was renewed.
 WITH lost AS MATERIALIZED (
   SELECT p.*, l.fire_at, l.starts + 1 AS starts, coalesce(%(now)s::timestamptz, now()) AS now
-  FROM (SELECT * FROM unnest(%(tenants)b::text[], %(ids)b::text[], %(fences)b::int8[])
+  FROM (SELECT * FROM unnest((SELECT %(tenants)b::text[]), (SELECT %(ids)b::text[]), (SELECT %(fences)b::int8[]))
           WITH ORDINALITY AS p(tenant, id, fence, ord)
         ORDER BY p.tenant COLLATE "C", p.id COLLATE "C") p
   CROSS JOIN LATERAL (
@@ -140,7 +146,8 @@ SELECT ord, fire_at, fence + 1, starts, now FROM lost;
 WITH dead AS MATERIALIZED (
   SELECT p.tenant, p.id, p.reason, l.fence, l.fire_at, l.starts, l.description, l.created_at, l.missed_from,
     l.missed_count, l.attempts, coalesce(%(now)s::timestamptz, now()) AS now
-  FROM (SELECT * FROM unnest(%(tenants)b::text[], %(ids)b::text[], %(fences)b::int8[], %(reasons)b::text[])
+  FROM (SELECT * FROM unnest((SELECT %(tenants)b::text[]), (SELECT %(ids)b::text[]), (SELECT %(fences)b::int8[]),
+                             (SELECT %(reasons)b::text[]))
           AS p(tenant, id, fence, reason)
         ORDER BY p.tenant COLLATE "C", p.id COLLATE "C") p
   CROSS JOIN LATERAL (

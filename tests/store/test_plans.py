@@ -1,0 +1,85 @@
+"""The plans of the hot statements on large tables: probes by primary key, never a scan."""
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+
+from scheduler.store.engine import Database
+from scheduler.store.queries import statement
+from scheduler.store.schema import migrate
+
+JOBS = 20_000
+AT = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+def large(dsn: str, schema: str, connection: psycopg.Connection[Any]) -> psycopg.Connection[Any]:
+    database = Database.open(dsn, schema=schema, prepare=True)
+    migrate(database)
+    database.close()
+    connection.execute(
+        "INSERT INTO job (tenant, id, spec, spec_hash, delivery, overlap, next_run_at, created_at, updated_at)"
+        " SELECT 't' || n %% 100, 'j' || n, '{}', decode(repeat('00', 32), 'hex'), 'at_least_once', 'skip', now(),"
+        " now(), now() FROM generate_series(1, %s) n",
+        (JOBS,),
+    )
+    connection.execute("INSERT INTO job_lock (tenant, id) SELECT tenant, id FROM job")
+    connection.execute(
+        "INSERT INTO job_history (at, tenant, job_id, kind, outcome, finished_at)"
+        " SELECT now() - n * interval '1 minute', tenant, id, 'fire', 'success', now()"
+        " FROM job, generate_series(1, 5) n"
+    )
+    connection.execute("ANALYZE")
+    return connection
+
+
+PARAMETERS: dict[str, Any] = {
+    "now": None,
+    "owner": uuid4(),
+    "label": "x",
+    "lease": timedelta(seconds=30),
+    "tenants": ["t1"] * 1000,
+    "ids": [f"j{n}" for n in range(1000)],
+    "hashes": [b"0" * 32] * 1000,
+    "seen": [AT] * 1000,
+    "fires": [AT] * 1000,
+    "nexts": [AT] * 1000,
+    "missed_from": [AT] * 1000,
+    "missed_count": [0] * 1000,
+    "fences": [1] * 1000,
+    "outcomes": ["success"] * 1000,
+    "errors": ["x"] * 1000,
+    "started": [AT] * 1000,
+    "finished": [AT] * 1000,
+    "reasons": ["x"] * 1000,
+    "tenant": "t1",
+    "job_id": "j101",
+    "limit": 50,
+}
+
+
+@pytest.mark.parametrize(
+    ("table", "name"),
+    [
+        ("job_lock", "claim"),
+        ("job_lock", "renew"),
+        ("job_lock", "finish"),
+        ("job_lock", "redrive"),
+        ("job_lock", "bury"),
+        ("job", "lookup"),
+        ("job_history", "newest"),
+    ],
+)
+def test_hot_statements_probe_by_key(large: psycopg.Connection[Any], schema: str, table: str, name: str) -> None:
+    query = statement(table, name, schema).decode()
+    wanted = set(re.findall(r"%\((\w+)\)", query))
+    parameters = {key: value for key, value in PARAMETERS.items() if key in wanted}
+    rows = large.execute(f"EXPLAIN {query}".encode(), parameters, prepare=True).fetchall()  # a custom plan: the worst
+    plan = "\n".join(row[0] for row in rows)
+    assert not re.search(r"Seq Scan on (job|job_lock|job_history\w*)\b", plan), plan
+    assert "Hash Join" not in plan, plan
+    assert "Merge Join" not in plan, plan
