@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, overload
 
-from scheduler.app import F, Scheduler, Tenants
+from scheduler.app import F, Scheduler
+from scheduler.config import Tenants
 from scheduler.errors import (
     AlreadyInitialised,
     ConfigError,

@@ -93,7 +93,7 @@ def make_scheduler(dsn: str, schema: str) -> Iterator[MakeScheduler]:
 
     yield make
     for scheduler in made:
-        if scheduler._parts is not None:
+        if scheduler._instance is not None:
             scheduler.cancel(timeout=5)
 
 

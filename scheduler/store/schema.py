@@ -4,23 +4,11 @@ import re
 from collections.abc import Mapping
 from importlib.resources import files
 
-from scheduler.errors import ConfigError, SchemaMismatch
+from scheduler.errors import SchemaMismatch
 from scheduler.store.engine import BoundedConnection, Database, Row
 from scheduler.store.queries import read, statement
 
 VERSION = 1
-LONGEST_NAME = 63
-
-
-def checked_name(schema: object) -> str:
-    """Check the name of the Postgres schema; it is quoted wherever it is used."""
-    if not isinstance(schema, str) or not schema or "\0" in schema:
-        raise ConfigError(f"schema: must be a text without NUL, not {schema!r}")
-    if len(schema.encode(errors="replace")) > LONGEST_NAME or schema.startswith("pg_"):
-        raise ConfigError(f"schema: must be at most {LONGEST_NAME} bytes and not begin with pg_, not {schema[:80]!r}")
-    if not schema.isprintable():
-        raise ConfigError(f"schema: must be printable, not {schema!r}")
-    return schema
 
 
 def migrate(database: Database, *, to: int = VERSION) -> tuple[int, int]:

@@ -155,7 +155,7 @@ def test_a_failover_to_a_read_only_server_is_survived(recorder: Recorder) -> Non
                 admin.execute(f"ALTER SYSTEM SET default_transaction_read_only = {mode}")
                 admin.execute("SELECT pg_reload_conf()")
                 if mode == "on":
-                    until(lambda: instance._parts is not None and instance._parts.loop_service.failures >= 1)
+                    until(lambda: instance._instance is not None and instance._instance.loop_service.failures >= 1)
         seen = len(recorder.runs)
         recorder.wait(lambda: len(recorder.runs) >= seen + 3)
         instance.cancel()

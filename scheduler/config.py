@@ -1,0 +1,101 @@
+"""Settings: what a scheduler is constructed with, checked; every error names its key."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Literal
+
+from scheduler.errors import ConfigError
+from scheduler.model.durations import duration
+from scheduler.model.texts import name, storable
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
+LONGEST_SCHEMA = 63
+
+Tenants = Literal["registered", "all"] | Sequence[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The arguments of `Scheduler`, checked; no `label` means host and process id."""
+
+    database: "str | Engine"
+    schema: str
+    tenants: Tenants
+    sync_every: timedelta
+    lease: timedelta
+    max_workers: int
+    label: str | None
+    migrate: bool
+    listen: str | bool
+    prepare: bool
+
+
+def checked_settings(
+    *,
+    database: "str | Engine",
+    schema: object,
+    tenants: object,
+    sync_every: object,
+    lease: object,
+    max_workers: object,
+    label: object,
+    migrate: bool,
+    listen: str | bool | None,
+    prepare: bool,
+) -> Settings:
+    """Check every setting before anything is started."""
+    if isinstance(database, str) and not database.strip():
+        raise ConfigError("database: is empty; pass a DSN like postgresql://user@host/app, or None")
+    return Settings(
+        database=database,
+        schema=checked_schema(schema),
+        tenants=_tenants(tenants),
+        sync_every=duration(sync_every, name="sync_every", error=ConfigError),
+        lease=_lease(lease),
+        max_workers=_workers(max_workers),
+        label=_label(label),
+        migrate=migrate,
+        listen=prepare if listen is None else listen,
+        prepare=prepare,
+    )
+
+
+def checked_schema(schema: object) -> str:
+    """Check the name of the Postgres schema; it is quoted wherever it is used."""
+    if not isinstance(schema, str) or not schema or not schema.isprintable():
+        raise ConfigError(f"schema: must be a printable text, not {schema!r}")
+    if len(schema.encode(errors="replace")) > LONGEST_SCHEMA or schema.startswith("pg_"):
+        raise ConfigError(f"schema: must be at most {LONGEST_SCHEMA} bytes and not begin with pg_, not {schema[:80]!r}")
+    return schema
+
+
+def _tenants(tenants: object) -> Tenants:
+    if tenants in ("registered", "all"):
+        return tenants
+    if isinstance(tenants, str) or not isinstance(tenants, Iterable):
+        raise ConfigError(f'tenants: must be "registered", "all" or a list of names, not {tenants!r}')
+    return [name(tenant, what="tenant") for tenant in tenants]
+
+
+def _lease(lease: object) -> timedelta:
+    value = duration(lease, name="lease", error=ConfigError)
+    if not timedelta(milliseconds=500) <= value <= timedelta(hours=1):
+        raise ConfigError(f"lease: must be between 500ms and 1h, not {lease!r}")
+    return value
+
+
+def _workers(workers: object) -> int:
+    if not isinstance(workers, int) or not 1 <= workers <= 10_000:
+        raise ConfigError(f"max_workers: must be a number from 1 to 10000, not {workers!r}")
+    return workers
+
+
+def _label(label: object) -> str | None:
+    if label is None:
+        return None
+    if not isinstance(label, str) or not label:
+        raise ConfigError(f"label: must be a text, not {label!r}")
+    return storable(label, 200)

@@ -1,0 +1,168 @@
+"""One running instance: everything that lives between start and cancel, constructed and taken down here."""
+
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from uuid import uuid4
+
+from scheduler.clock import DatabaseClock, SystemClock
+from scheduler.config import Settings
+from scheduler.errors import StoreError
+from scheduler.events import Events
+from scheduler.model.job import Body, Key
+from scheduler.periodic.claim import Claimer
+from scheduler.periodic.finish import Finisher
+from scheduler.periodic.lease import Leases
+from scheduler.periodic.loop import Loop
+from scheduler.periodic.register import Registrar
+from scheduler.periodic.registry import Registry
+from scheduler.periodic.run import STOPPING, Run, RunEnd, Runner
+from scheduler.periodic.sync import Sync
+from scheduler.service import Service
+from scheduler.store import schema as store_schema
+from scheduler.store.engine import Database, Listener
+from scheduler.store.job import JobTable
+from scheduler.store.job_history import HistoryTable
+from scheduler.store.job_lock import Holder, LockTable
+
+logger = logging.getLogger("scheduler")
+
+
+class Instance:
+    """The parts, their threads and their connections."""
+
+    def __init__(self, settings: Settings, events: Events, bodies: dict[Key, Body]) -> None:
+        self.settings = settings
+        lease = settings.lease.total_seconds()
+        clock = SystemClock()
+        self.clock = clock
+        self.database_clock = DatabaseClock(clock)
+        self.database = Database.open(settings.database, schema=settings.schema, prepare=settings.prepare)
+        self.lease_database = self.database.separate(deadline=min(5.0, lease / 3))
+        label = settings.label or f"{socket.gethostname()}:{os.getpid()}"
+        holder = Holder(owner=uuid4(), label=label, lease=settings.lease)
+        jobs = JobTable(self.database, _database_time)
+        self.locks = LockTable(self.database, _database_time, holder)
+        self.history = HistoryTable(self.database)
+        self.registry = Registry()
+        self.registry.reserve(bodies)
+        self.leases = Leases(LockTable(self.lease_database, _database_time, holder), clock, events, lease=lease)
+        self.finisher = Finisher(self.locks, self.leases, events, finished=self._finished)
+        self.runner = Runner(
+            workers=settings.max_workers, clock=clock, database_clock=self.database_clock, events=events,
+            ended=self._ended,
+        )  # fmt: skip
+        self.registrar = Registrar(jobs=jobs, registry=self.registry, database_clock=self.database_clock, holder=label)
+        self.sync = Sync(
+            jobs=jobs, registry=self.registry, clock=clock, database_clock=self.database_clock, events=events,
+            tenants=self._tenants,
+        )  # fmt: skip
+        claimer = Claimer(
+            registry=self.registry, locks=self.locks, leases=self.leases, runner=self.runner, clock=clock,
+            database_clock=self.database_clock, events=events,
+        )  # fmt: skip
+        self.loop = Loop(
+            sync=self.sync, claimer=claimer, registry=self.registry, runner=self.runner, clock=clock,
+            database_clock=self.database_clock, tenants=self._tenants,
+            sync_every=settings.sync_every.total_seconds(), rescue_every=max(0.2, min(3.0, lease / 5)),
+        )  # fmt: skip
+        self.loop_service = Service("loop", self.loop.step)
+        self.lease_service = Service("lease", self.leases.step, last_backoff=1.0)
+        self.finish_service = Service("finish", self.finisher.step, last_backoff=5.0)
+        self.leases.wake = self.lease_service.wake
+        self.runner.on_start = self.leases.watch
+        self.listener: Database | None = None
+        self.listen_service: Service | None = None
+        if settings.listen:
+            direct = settings.database if settings.listen is True else str(settings.listen)
+            self.listener = Database.open(direct, schema=settings.schema, prepare=False)
+            self.listen_service = Service("listen", self._listen)
+
+    def start(self) -> None:
+        """Reach the database, see to the schema, start the threads."""
+        if self.settings.migrate:
+            store_schema.migrate(self.database)
+        else:
+            store_schema.check(self.database)
+        self.sync.look()
+        for service in self._services():
+            service.start()
+
+    def stop(self, timeout: float) -> None:
+        """Drain, then release; see `Scheduler.cancel`."""
+        end = self.clock.monotonic() + max(0.0, timeout)
+        self.loop.stopping = True
+        self.loop_service.stop(timeout=self.database.deadline + 5)
+        self._release(self.runner.give_back())
+        self._wait(end, lambda: self.runner.count() == 0)
+        stuck = self.leases.held() if self.runner.count() else []
+        for run in stuck:
+            run.cancelled.because(STOPPING)
+        self._wait(min(end, self.clock.monotonic()) + 1.0, lambda: self.runner.count() == 0)
+        self._wait(max(end, self.clock.monotonic() + 2.0), self.finisher.idle)
+        self.finish_service.stop(timeout=0)
+        self.finisher.nudge()
+        self.finish_service.stop(timeout=self.database.deadline)  # what it holds is sent, and no longer ours to release
+        self._release([run for run in self.leases.held() if not self.runner.active(run.key)])
+        self.runner.stop()
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Stop the threads and close the connections."""
+        for service in self._services():
+            service.stop(timeout=0)
+        self.finisher.nudge()
+        for service in self._services():
+            service.stop(timeout=2.0)
+        for database in (self.database, self.lease_database, self.listener):
+            if database is not None:
+                database.close()
+
+    def _services(self) -> list[Service]:
+        services = [self.lease_service, self.finish_service, self.loop_service]
+        return services if self.listen_service is None else [*services, self.listen_service]
+
+    def _wait(self, until: float, done: Callable[[], bool]) -> None:
+        pause = threading.Event()
+        while not done() and self.clock.monotonic() < until:
+            pause.wait(0.01)
+
+    def _release(self, runs: list[Run]) -> None:
+        self.leases.drop(runs)
+        try:
+            if runs:
+                self.locks.release(runs, started=[run.started for run in runs])
+        except StoreError as error:
+            logger.warning("%d leases could not be released and will run out: %s", len(runs), error)
+
+    def _tenants(self) -> Sequence[str] | None:
+        tenants = self.settings.tenants
+        if tenants == "all":
+            return None
+        return sorted({*self.registry.tenants(), *(() if tenants == "registered" else tenants)})
+
+    def _ended(self, end: RunEnd) -> None:
+        self.finisher.put(end)
+        if self.loop.starved:
+            self.loop.starved = False
+            self.loop_service.wake()
+
+    def _finished(self, keys: list[Key]) -> None:
+        if sum(map(self.registry.hasten, keys)):
+            self.loop_service.wake()
+
+    def _listen(self) -> float:
+        if self.listener is not None and self.listen_service is not None:
+            for heard in Listener(self.listener):
+                if self.listen_service.stopping:
+                    break
+                if heard:
+                    self.loop.sync_soon()
+                    self.loop_service.wake()
+        return 0.0
+
+
+def _database_time() -> None:
+    """Let Postgres say what time it is."""
