@@ -14,7 +14,7 @@ from scheduler.config import Tenants, checked_settings
 from scheduler.errors import AlreadyInitialised, InvalidOption, NotInitialised
 from scheduler.events import Event, Events
 from scheduler.instance import Instance
-from scheduler.model.job import Body, Delivery, HistoryEntry, JobFunction, JobInfo, Key, Registration
+from scheduler.model.job import Body, Cancelled, Delivery, HistoryEntry, JobFunction, JobInfo, Key, Registration
 from scheduler.model.texts import name
 
 if TYPE_CHECKING:
@@ -249,6 +249,7 @@ def _limit(limit: object) -> int:
 
 
 def _forked() -> None:
+    Cancelled.after_fork()
     for scheduler in list(_live):
         scheduler._after_fork()  # noqa: SLF001 - the class's own hook
     _live.clear()

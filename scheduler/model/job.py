@@ -148,32 +148,55 @@ class CheckedRegistration:
     body: Body
 
 
-class Cancelled(threading.Event):
+class Cancelled:
     """True once the run should end: past its timeout, without its lease, or in a process that stops.
 
-    `if ctx.cancelled:` reads it, `ctx.cancelled.wait(5)` sleeps until then or for five seconds.
+    `if ctx.cancelled:` reads it, `ctx.cancelled.wait(5)` sleeps until then or for five seconds. `reason` says why.
     """
 
+    __slots__ = ("_callback", "_event", "reason")
+    _lock = threading.Lock()  # shared: a run that is cancelled, or that waits, is rare
+
     def __init__(self) -> None:
-        super().__init__()
         self.reason: str | None = None
+        self._event: threading.Event | None = None  # made when somebody waits: most runs never do
         self._callback: Callable[[], object] | None = None
 
+    @classmethod
+    def after_fork(cls) -> None:
+        """Drop a lock whose holder may not exist in the child."""
+        cls._lock = threading.Lock()
+
     def __bool__(self) -> bool:
-        return self.is_set()
+        return self.reason is not None
+
+    def is_set(self) -> bool:
+        """Whether the run should end."""
+        return self.reason is not None
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Sleep until the run should end, at most for `timeout` seconds; say whether it should."""
+        with self._lock:
+            if self.reason is not None:
+                return True
+            self._event = event = self._event or threading.Event()
+        return event.wait(timeout)
 
     def because(self, reason: str) -> None:
         """Set it with the reason; the first reason stays."""
-        if self.reason is None:
-            self.reason = reason
-        self.set()
-        if self._callback is not None:
-            self._callback()
+        with self._lock:
+            self.reason = self.reason or reason
+            event, callback = self._event, self._callback
+        if event is not None:
+            event.set()
+        if callback is not None:
+            callback()
 
     def then(self, callback: Callable[[], object]) -> None:
         """Call `callback` when it is set, or now if it is."""
-        self._callback = callback
-        if self.is_set():
+        with self._lock:
+            self._callback = callback
+        if self.reason is not None:
             callback()
 
 
