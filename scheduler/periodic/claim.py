@@ -5,6 +5,7 @@ definition on their newest version. A stale mirror, a second instance or a repea
 the commit leaves a lease that only its own fire may take over, at a higher fence; a late finisher's fence is old.
 """
 
+import logging
 from collections.abc import Sequence
 from datetime import timedelta
 
@@ -16,6 +17,8 @@ from scheduler.periodic.lease import Leases
 from scheduler.periodic.registry import Entry, Registry
 from scheduler.periodic.run import Run, Runner
 from scheduler.store.job_lock import Claimed, Expired, LockTable, Wanted
+
+logger = logging.getLogger("scheduler")
 
 BATCH = 1000
 FIRST_RETRY = timedelta(milliseconds=20)
@@ -174,8 +177,13 @@ class Claimer:
         return any(run.attempt > 1 for run in self._leases.held())
 
     def _begin(self, runs: list[Run]) -> None:
-        self._leases.add(runs)
-        self._runner.take(runs)
+        """Start runs whose leases are surely ours: this process may have been suspended before it read the answer."""
+        now = self._clock.monotonic()
+        ours = [run for run in runs if run.lease_until > now]
+        if len(ours) < len(runs):
+            logger.warning("%d leases had run out before they were known here; not started", len(runs) - len(ours))
+        self._leases.add(ours)
+        self._runner.take(ours)
 
 
 def buried_because(lease: Expired) -> str | None:

@@ -201,7 +201,8 @@ class Runner:
         return now
 
     def _call(self, run: Run, started_at: datetime) -> None:
-        if run.lost:
+        if run.lost or run.lease_until <= self._clock.monotonic():
+            run.lost = True  # it waited longer than its lease: somebody else may be at it
             return
         body = run.body
         result = body.fn(self._context(run, started_at)) if body.takes_context else body.fn()
@@ -277,5 +278,10 @@ def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
     asyncio.set_event_loop(loop)
     try:
         loop.run_forever()
+        tasks = asyncio.all_tasks(loop)
+        for task in tasks:
+            task.cancel()
+        loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        loop.run_until_complete(loop.shutdown_asyncgens())
     finally:
         loop.close()

@@ -285,3 +285,20 @@ def test_classify_and_describe() -> None:
     assert classify(None, cancelled) is Outcome.TIMEOUT
     assert describe(ValueError("é" * 20_000)).encode().isascii() is False
     assert len(describe(ValueError("é" * 20_000)).encode()) <= 16_384
+
+
+def test_an_async_body_that_outlives_cancel_is_ended_with_its_loop(make_scheduler: MakeScheduler) -> None:
+    instance = make_scheduler()
+    started, ended = threading.Event(), threading.Event()
+
+    @instance.register("acme", "x")
+    async def long() -> None:
+        started.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.set()
+
+    started.wait(10)
+    instance.cancel(timeout=0.1)
+    assert ended.wait(5)
