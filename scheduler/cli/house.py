@@ -1,0 +1,88 @@
+"""What `scheduler up` runs: Postgres, Redis, and a scheduler with the sample jobs."""
+
+import logging
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+from scheduler.app import Scheduler
+from scheduler.cli.dsn import place
+from scheduler.cli.samples import SAMPLES
+from scheduler.cli.view import Places
+from scheduler.embedded.postgres import EmbeddedPostgres, shared_folder
+from scheduler.embedded.redis import EmbeddedRedis
+from scheduler.errors import ConfigError
+from scheduler.events import Event
+from scheduler.model.job import JobInfo
+
+SCHEMA = "scheduler_up"  # never among the tables of a real installation
+BODIES_END = 1.0
+
+logger = logging.getLogger("scheduler")
+
+
+class House:
+    """Opens and closes in a thread of its own; `ending` keeps it from opening what is still closed."""
+
+    def __init__(self, database: str | None, listener: Callable[[Event], None]) -> None:
+        self._database = database
+        self._listener = listener
+        self._opened = ExitStack()
+        self._scheduler: Scheduler | None = None
+        self._postgres_at = self._redis_at = ""
+        self.ending = False
+
+    def open(self) -> None:
+        """Start everything; what was started before an error is for `close`."""
+        for start in (self._start_postgres, self._start_redis, self._start_scheduler):
+            if not self.ending:
+                start()
+
+    def close(self) -> None:
+        """Stop everything, the last first, each even if another fails to."""
+        self._scheduler = None
+        self._opened.close()
+
+    @property
+    def places(self) -> Places | None:
+        """Where everything is, once all of it runs."""
+        return None if self._scheduler is None else Places(postgres=self._postgres_at, redis=self._redis_at)
+
+    def jobs(self) -> list[JobInfo]:
+        """List the jobs, without a query."""
+        return [] if self._scheduler is None else self._scheduler.jobs()
+
+    def _start_postgres(self) -> None:
+        if self._database is not None:
+            self._postgres_at = place(self._database)
+            return
+        folder = shared_folder()
+        server = EmbeddedPostgres(folder)
+        self._database = server.start()
+        self._opened.callback(server.stop)
+        self._postgres_at = f"embedded in {_short(folder)}"
+
+    def _start_redis(self) -> None:
+        server = EmbeddedRedis()
+        try:
+            self._redis_at = server.start()
+        except ConfigError as error:
+            self._redis_at = "none"
+            logger.warning("%s", error)
+        else:
+            self._opened.callback(server.stop)
+
+    def _start_scheduler(self) -> None:
+        scheduler = Scheduler(self._database, schema=SCHEMA, lease="10s", sync_every="2s")
+        scheduler.subscribe(self._listener)
+        scheduler.start()
+        self._opened.callback(scheduler.cancel, timeout=BODIES_END)
+        scheduler.register_many(SAMPLES)
+        self._scheduler = scheduler
+
+
+def _short(folder: Path) -> str:
+    try:
+        return f"~/{folder.relative_to(Path.home())}"
+    except (ValueError, RuntimeError):
+        return str(folder)

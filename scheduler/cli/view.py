@@ -1,0 +1,124 @@
+"""What both ways of showing share: who is shown, how moments and spans are written, and the one palette."""
+
+import io
+import logging
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Protocol, Self
+
+from rich.console import Console
+from rich.theme import Theme
+
+from scheduler.events import Event, FireCrashed, FireEnded, FireSkipped, FireStarted, LeaseLost, Synced
+from scheduler.model.job import JobInfo, Outcome
+
+# Middle tones: legible on a dark and on a light background.
+PALETTE = Theme(
+    {
+        "title": "bold #4c8fd6",
+        "accent": "#4c8fd6",
+        "success": "#3f9e5a",
+        "warning": "#c08a1e",
+        "failure": "bold #d0495c",
+        "quiet": "#808890",
+    }
+)
+STYLES = {
+    Outcome.SUCCESS: "success",
+    Outcome.SKIPPED: "warning",
+    Outcome.TIMEOUT: "warning",
+    Outcome.FAILED: "failure",
+    Outcome.CRASHED: "failure",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """Where the servers are, as one may show it."""
+
+    postgres: str
+    redis: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A line of the log: of which job, what happened, and how it looks."""
+
+    tenant: str
+    job_id: str
+    word: str
+    style: str
+    text: str
+
+
+class View(Protocol):
+    """A way of showing what happens; called by one thread."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *_: object) -> None: ...
+
+    def opened(self, places: Places) -> None:
+        """Everything runs."""
+        ...
+
+    def tell(self, message: Event | logging.LogRecord) -> None:
+        """Something happened."""
+        ...
+
+    def draw(self, jobs: Sequence[JobInfo]) -> None:
+        """Some time has passed."""
+        ...
+
+    def ending(self) -> None:
+        """Everything is about to stop."""
+        ...
+
+    def closed(self, summary: str) -> None:
+        """Everything has stopped."""
+        ...
+
+
+def console() -> Console:
+    """Make the console on stdout; what its encoding lacks is a question mark."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+    return Console(theme=PALETTE, highlight=False, file=sys.stdout)
+
+
+def line(message: Event | logging.LogRecord) -> Line | None:
+    """Say what a message is in the log, if it is anything there."""
+    if isinstance(message, logging.LogRecord):
+        style = "failure" if message.levelno >= logging.ERROR else "warning"
+        return Line(tenant="", job_id="", word=message.levelname.lower(), style=style, text=message.getMessage())
+    if isinstance(message, FireStarted | Synced):
+        return None
+    word, style, text = _happened(message)
+    return Line(tenant=message.tenant, job_id=message.job_id, word=word, style=style, text=text)
+
+
+def brief(span: timedelta) -> str:
+    """Write a span in at most six characters."""
+    seconds = span.total_seconds()
+    if abs(seconds) < 0.9995:
+        return f"{seconds * 1000:.0f} ms"
+    if abs(seconds) < 60:
+        return f"{seconds:.1f} s"
+    minutes, seconds = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h{minutes:02}m" if hours else f"{minutes}m{seconds:02}s"
+
+
+def _happened(event: FireEnded | FireSkipped | LeaseLost | FireCrashed) -> tuple[str, str, str]:
+    match event:
+        case FireEnded():
+            tries = f", start {event.attempt}" if event.attempt > 1 else ""
+            error = f": {event.error.splitlines()[0]}" if event.error else ""
+            return str(event.outcome), STYLES.get(event.outcome, "quiet"), f"{brief(event.duration)}{tries}{error}"
+        case FireSkipped():
+            return "skipped", "warning", event.reason
+        case LeaseLost():
+            return "lost", "failure", event.reason
+        case FireCrashed():
+            return "crashed", "failure", event.reason
