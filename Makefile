@@ -1,0 +1,70 @@
+# What people and CI call. `make` alone lists it; options go into ARGS: make up ARGS="--for 15"
+VENV ?= .venv
+BIN := $(VENV)/bin
+ARGS ?=
+
+# A Python that has every wheel; a PYTHON that was given is taken as it is.
+ifeq ($(origin PYTHON),undefined)
+PYTHONS := python3 python3.12 python3.11 python3.13
+else
+PYTHONS := $(PYTHON)
+endif
+PYTHON ?= python3
+
+.DEFAULT_GOAL := help
+.PHONY: help up test check lint types imports bench clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
+
+up: $(VENV)/.up ## watch sample jobs fire, on servers of its own; Ctrl-C ends it
+	@$(BIN)/scheduler up $(ARGS)
+
+test: $(VENV)/.dev ## run the test suite on temporary servers
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: lint types imports test ## lint, types, imports and tests: what has to hold before a commit
+
+lint: $(VENV)/.dev ## look for bad style
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+types: $(VENV)/.dev ## check the types
+	@$(BIN)/mypy
+
+imports: $(VENV)/.dev ## check who imports whom
+	@$(BIN)/lint-imports
+
+bench: $(VENV)/.dev ## measure, beside others
+	@$(BIN)/python bench/recurring.py $(ARGS)
+
+clean: ## remove the environment, caches and builds
+	rm -rf $(VENV) .mypy_cache .ruff_cache .import_linter_cache .hypothesis .pytest_cache dist build
+	find scheduler tests bench -name __pycache__ -prune -exec rm -rf {} +
+
+# The environment, made once, and installed into again when pyproject.toml has changed.
+$(VENV)/.up: pyproject.toml | $(BIN)/python
+	@echo "installing into $(VENV): this takes a minute, once"
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(BIN)/python -m ensurepip # its making was interrupted
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[all]'
+	@touch $@
+
+# Not `pip install --group dev`: a fresh environment often has a pip older than that.
+$(VENV)/.dev: pyproject.toml $(VENV)/.up
+	@$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["dev"], sep="\n")' > $(VENV)/dev.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement $(VENV)/dev.txt
+	@touch $@
+
+$(BIN)/python:
+	@for wanted in "(3, 11) <= v < (3, 13)" "v >= (3, 11)"; do \
+	  for python in $(PYTHONS); do \
+	    if $$python -c "import sys; v = sys.version_info[:2]; sys.exit(not ($$wanted))" 2>/dev/null; then \
+	      if ! $$python -c "import ensurepip, venv" 2>/dev/null; then \
+	        echo "$$python cannot make environments: install its venv (Debian, Ubuntu: apt-get install python3-venv)" >&2; exit 1; \
+	      fi; \
+	      $$python -m venv $(VENV) || { rm -rf $(VENV); exit 1; }; \
+	      exit 0; \
+	    fi; \
+	  done; \
+	done; \
+	echo "this needs Python 3.11 or newer; tried $(PYTHONS). Name one: make PYTHON=/path/to/python" >&2; exit 1

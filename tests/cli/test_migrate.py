@@ -1,0 +1,105 @@
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import psycopg
+import pytest
+from click.testing import CliRunner, Result
+from psycopg.sql import SQL, Identifier
+
+from scheduler.cli.main import cli
+from scheduler.store.schema import VERSION
+
+
+def scheduler(*arguments: str, environment: dict[str, str] | None = None) -> Result:
+    clean: dict[str, str | None] = {"SCHEDULER_DATABASE_URL": None, "DATABASE_URL": None}
+    return CliRunner().invoke(cli, arguments, env=clean | (environment or {}), catch_exceptions=False)
+
+
+def failed(result: Result, code: int = 1) -> str:
+    """The one line of a failure."""
+    assert (result.exit_code, result.stdout) == (code, "")
+    assert result.stderr.count("\n") == 1, result.stderr
+    return result.stderr
+
+
+def test_an_empty_schema_is_made_and_a_second_time_there_is_nothing_to_do(dsn: str, schema: str) -> None:
+    first = scheduler("migrate", "--database", dsn, "--schema", schema)
+    assert (first.exit_code, first.output) == (0, f"schema {schema}: version 0 -> {VERSION}\n")
+    second = scheduler("migrate", "--schema", schema, environment={"DATABASE_URL": dsn})
+    assert second.output == f"schema {schema}: version {VERSION} -> {VERSION} (nothing to do)\n"
+
+
+def test_json_is_one_object(dsn: str, schema: str) -> None:
+    done = scheduler("migrate", "--schema", schema, "--json", environment={"SCHEDULER_DATABASE_URL": dsn})
+    assert json.loads(done.output) == {"schema": schema, "before": 0, "after": VERSION}
+
+
+def test_a_schema_of_a_later_version_is_left_alone(dsn: str, schema: str) -> None:
+    scheduler("migrate", "--database", dsn, "--schema", schema)
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        newer = SQL("INSERT INTO {}.schema_version (version) VALUES (999)").format(Identifier(schema))
+        connection.execute(newer)
+    line = failed(scheduler("migrate", "--database", dsn, "--schema", schema))
+    assert "upgrade the singleton-scheduler package" in line
+
+
+@pytest.mark.parametrize(
+    ("database", "says"),
+    [
+        ("postgresql://ada:swordfish@127.0.0.1:1/app", "refused"),
+        ("postgresql+psycopg://ada:swordfish@127.0.0.1:1/app", "refused"),
+        ("postgresql://ada:sword@fish@127.0.0.1:1/app", "is the server up"),
+        ("host=127.0.0.1 port=1 password='swordfish' user=ada", "refused"),
+        ("host=127.0.0.1 port=1 password=swordfish nonsense", "is the server up"),
+        ("postgresql//ada:swordfish@127.0.0.1/app", "is the server up"),
+        ("postgresql://ada:swordfish@127.0.0.1:port/app", "is the server up"),
+        ("mysql://ada:swordfish@127.0.0.1/app", "must be a postgresql:// URL"),
+        ("postgresql://127.0.0.1:1/app?password=swordfish&user=ada", "refused"),
+    ],
+)
+def test_a_wrong_dsn_is_one_line_with_a_cure_and_without_the_password(database: str, says: str) -> None:
+    line = failed(scheduler("migrate", "--database", database))
+    assert line.startswith("scheduler: ")
+    assert says in line
+    assert "--database" in line or "database:" in line
+    assert "sword" not in line
+    assert "fish" not in line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["migrate"], "--database"),
+        (["migrate", "--database"], "requires an argument"),
+        (["up", "--for", "-1"], "--for"),
+        (["up", "--for", "nan"], "--for"),
+        (["up", "--for", "soon"], "--for"),
+        (["down"], "down"),
+    ],
+)
+def test_wrong_usage_is_code_2(arguments: Sequence[str], says: str) -> None:
+    result = scheduler(*arguments)
+    assert result.exit_code == 2
+    assert says in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [(["--database", " "], "database: is empty"), (["--database", "x", "--schema", "pg_mine"], "schema: must be")],
+)
+def test_a_wrong_setting_is_code_1_and_named(arguments: Sequence[str], says: str) -> None:
+    assert says in failed(scheduler("migrate", *arguments))
+
+
+def test_as_a_process_it_prints_no_traceback() -> None:
+    command = [sys.executable, "-m", "scheduler", "migrate", "--database", "postgresql://127.0.0.1:1/app"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+
+
+def test_help_names_every_command_and_version_is_ours() -> None:
+    assert {"up", "migrate"} <= set(scheduler("--help").output.split())
+    assert scheduler("--version").output.startswith("scheduler, version ")

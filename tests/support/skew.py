@@ -1,0 +1,24 @@
+"""What makes a process believe a wrong time: real libfaketime where it is installed, else our own shim."""
+
+import os
+from pathlib import Path
+
+SHIM = Path(__file__).parent / "skewed"
+
+
+def libfaketime() -> Path | None:
+    """Find the library; LIBFAKETIME names it where it is not in the usual place."""
+    named = os.environ.get("LIBFAKETIME")
+    found = [Path(named)] if named else sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))
+    return found[0] if found else None
+
+
+def skewed(seconds: int) -> dict[str, str]:
+    """Return the environment of a process whose wall clock is so far ahead."""
+    library = libfaketime()
+    if not seconds:
+        return {}
+    if library is not None:
+        return {"LD_PRELOAD": str(library), "FAKETIME": f"{seconds:+d}s", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+    path = os.pathsep.join([str(SHIM), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return {"PYTHONPATH": path, "SKEW_SECONDS": str(seconds)}
