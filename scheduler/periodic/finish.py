@@ -58,7 +58,7 @@ class Finisher:
             self._send(ends)
 
     def _gather(self, first: RunEnd | None) -> list[RunEnd]:
-        ends = self._unsure or ([first] if first is not None else [])
+        ends = self._unsure or ([first] if first is not None and not self._refused(first) else [])
         while len(ends) < BATCH:
             try:
                 end = self._queue.get_nowait()

@@ -302,3 +302,25 @@ def test_an_async_body_that_outlives_cancel_is_ended_with_its_loop(make_schedule
     started.wait(10)
     instance.cancel(timeout=0.1)
     assert ended.wait(5)
+
+
+def test_a_body_that_ends_because_the_process_stops_is_started_again_by_another(
+    make_scheduler: MakeScheduler, recorder: Recorder
+) -> None:
+    instance, other = make_scheduler(lease="20s"), recorder.listen(make_scheduler(lease="20s"))
+    started = threading.Event()
+
+    def cut_short(ctx: RunContext) -> None:
+        recorder.body(ctx)
+        started.set()
+        if ctx.attempt == 1:
+            ctx.cancelled.wait(30)
+
+    instance.register("acme", "x", cut_short)
+    started.wait(10)
+    other.register("acme", "x", cut_short)
+    instance.cancel(timeout=0.1)
+    recorder.wait(lambda: recorder.of(FireEnded), timeout=8)  # handed back: long before the lease runs out
+    assert [run.attempt for run in recorder.runs] == [1, 2]
+    (entry,) = [entry for entry in other.history("acme", "x") if entry.kind == "fire"]
+    assert (entry.outcome, entry.attempt, entry.attempts[0]["outcome"]) == (Outcome.SUCCESS, 2, "lost")
