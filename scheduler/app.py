@@ -59,7 +59,7 @@ class Scheduler:
         prepare: bool = True,
     ) -> None:
         self.settings = checked_settings(
-            database=_database() if database is None else database,
+            database=database,
             schema=schema,
             tenants=tenants,
             sync_every=sync_every,
@@ -73,7 +73,7 @@ class Scheduler:
         self._lifecycle = threading.RLock()
         self._instance: Instance | None = None
         self._inherited: dict[Key, Body] | None = None
-        self.events = Events()
+        self._events = Events()
 
     def start(self) -> Self:
         """Apply or check the schema and start the background threads; raises if Postgres cannot be reached."""
@@ -91,6 +91,9 @@ class Scheduler:
         leases are not released, they run out, and the fires start again elsewhere.
         """
         with self._lifecycle:
+            if self._instance is None and self._inherited is not None:
+                self._inherited = None  # never started in this process
+                return
             instance = self._running()
             self._instance = None
             _live.discard(self)
@@ -177,7 +180,7 @@ class Scheduler:
 
     def subscribe(self, listener: Callable[[Event], None]) -> Callable[[], None]:
         """Call `listener` with every event of this instance, in our threads; returns what ends it."""
-        return self.events.subscribe(listener)
+        return self._events.subscribe(listener)
 
     def __enter__(self) -> Self:
         return self.start()
@@ -193,14 +196,14 @@ class Scheduler:
             if self._instance is None and self._inherited is not None:
                 # Forked from a process where it ran: the first call in the child gives it an identity of its own.
                 logger.info("scheduler inherited through a fork: starting it anew in process %d", os.getpid())
-                inherited, self._inherited = self._inherited, None
-                self._start(inherited)
+                self._start(self._inherited)
+                self._inherited = None
             if self._instance is None:
                 raise NotInitialised("this scheduler is not started; call start() first")
             return self._instance
 
     def _start(self, bodies: dict[Key, Body]) -> None:
-        instance = Instance(self.settings, self.events, bodies)
+        instance = Instance(self.settings, self.settings.database or _database(), self._events, bodies)
         try:
             instance.start()
         except BaseException:
@@ -219,7 +222,7 @@ class Scheduler:
         """Drop everything that belongs to the parent: locks another thread may hold, its sockets, its identity."""
         instance, self._instance = self._instance, None
         self._lifecycle = threading.RLock()
-        self.events = self.events.copy()
+        self._events = self._events.copy()
         if instance is not None:
             self._inherited = instance.registry.inherited()
             _parents.append(instance)  # never collected: closing would talk on the parent's sockets

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Literal
 
-from scheduler.errors import ConfigError
+from scheduler.errors import ConfigError, InvalidName
 from scheduler.model.durations import duration
 from scheduler.model.texts import name, storable
 
@@ -19,9 +19,9 @@ Tenants = Literal["registered", "all"] | Sequence[str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The arguments of `Scheduler`, checked; no `label` means host and process id."""
+    """The arguments of `Scheduler`, checked; no label means host and process id, no database the environment's."""
 
-    database: "str | Engine"
+    database: "str | Engine | None"
     schema: str
     tenants: Tenants
     sync_every: timedelta
@@ -35,31 +35,29 @@ class Settings:
 
 def checked_settings(
     *,
-    database: "str | Engine",
+    database: object,
     schema: object,
     tenants: object,
     sync_every: object,
     lease: object,
     max_workers: object,
     label: object,
-    migrate: bool,
-    listen: str | bool | None,
-    prepare: bool,
+    migrate: object,
+    listen: object,
+    prepare: object,
 ) -> Settings:
     """Check every setting before anything is started."""
-    if isinstance(database, str) and not database.strip():
-        raise ConfigError("database: is empty; pass a DSN like postgresql://user@host/app, or None")
     return Settings(
-        database=database,
+        database=_database(database),
         schema=checked_schema(schema),
         tenants=_tenants(tenants),
         sync_every=duration(sync_every, name="sync_every", error=ConfigError),
         lease=_lease(lease),
         max_workers=_workers(max_workers),
         label=_label(label),
-        migrate=migrate,
-        listen=prepare if listen is None else listen,
-        prepare=prepare,
+        migrate=_switch(migrate, name="migrate"),
+        listen=_listen(listen, prepare=_switch(prepare, name="prepare")),
+        prepare=_switch(prepare, name="prepare"),
     )
 
 
@@ -72,12 +70,37 @@ def checked_schema(schema: object) -> str:
     return schema
 
 
+def _database(database: object) -> "str | Engine | None":
+    if isinstance(database, str) and not database.strip():
+        raise ConfigError("database: is empty; pass a DSN like postgresql://user@host/app, or None")
+    if database is None or isinstance(database, str) or hasattr(database, "pool"):
+        return database  # type: ignore[return-value]
+    raise ConfigError(f"database: must be a DSN, a SQLAlchemy Engine or None, not {type(database).__name__}")
+
+
+def _listen(listen: object, *, prepare: bool) -> str | bool:
+    if listen is None:
+        return prepare
+    if not isinstance(listen, str | bool) or listen == "":
+        raise ConfigError(f"listen: must be a DSN, True, False or None, not {listen!r}")
+    return listen
+
+
+def _switch(value: object, *, name: str) -> bool:
+    if not isinstance(value, bool):
+        raise ConfigError(f"{name}: must be True or False, not {value!r}")
+    return value
+
+
 def _tenants(tenants: object) -> Tenants:
     if tenants in ("registered", "all"):
         return tenants
     if isinstance(tenants, str) or not isinstance(tenants, Iterable):
         raise ConfigError(f'tenants: must be "registered", "all" or a list of names, not {tenants!r}')
-    return [name(tenant, what="tenant") for tenant in tenants]
+    try:
+        return [name(tenant, what="tenant") for tenant in tenants]
+    except InvalidName as error:
+        raise ConfigError(f"tenants: {error}") from None
 
 
 def _lease(lease: object) -> timedelta:
@@ -88,7 +111,7 @@ def _lease(lease: object) -> timedelta:
 
 
 def _workers(workers: object) -> int:
-    if not isinstance(workers, int) or not 1 <= workers <= 10_000:
+    if not isinstance(workers, int) or isinstance(workers, bool) or not 1 <= workers <= 10_000:
         raise ConfigError(f"max_workers: must be a number from 1 to 10000, not {workers!r}")
     return workers
 

@@ -111,5 +111,5 @@ class Events:
         for listener in self._listeners:
             try:
                 listener(event)
-            except Exception:
+            except BaseException:  # whatever it raises, the thread is ours
                 logger.exception("a listener failed on %s", type(event).__name__)

@@ -5,6 +5,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from scheduler.clock import DatabaseClock, SystemClock
@@ -22,10 +23,13 @@ from scheduler.periodic.run import STOPPING, Run, RunEnd, Runner
 from scheduler.periodic.sync import Sync
 from scheduler.service import Service
 from scheduler.store import schema as store_schema
-from scheduler.store.engine import Database, Listener
+from scheduler.store.engine import Database
 from scheduler.store.job import JobTable
 from scheduler.store.job_history import HistoryTable
 from scheduler.store.job_lock import Holder, LockTable
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
 
 logger = logging.getLogger("scheduler")
 
@@ -33,13 +37,13 @@ logger = logging.getLogger("scheduler")
 class Instance:
     """The parts, their threads and their connections."""
 
-    def __init__(self, settings: Settings, events: Events, bodies: dict[Key, Body]) -> None:
+    def __init__(self, settings: Settings, database: "str | Engine", events: Events, bodies: dict[Key, Body]) -> None:
         self.settings = settings
         lease = settings.lease.total_seconds()
         clock = SystemClock()
         self.clock = clock
         self.database_clock = DatabaseClock(clock)
-        self.database = Database.open(settings.database, schema=settings.schema, prepare=settings.prepare)
+        self.database = Database.open(database, schema=settings.schema, prepare=settings.prepare)
         self.lease_database = self.database.separate(deadline=min(5.0, lease / 3))
         label = settings.label or f"{socket.gethostname()}:{os.getpid()}"
         holder = Holder(owner=uuid4(), label=label, lease=settings.lease)
@@ -73,11 +77,11 @@ class Instance:
         self.finish_service = Service("finish", self.finisher.step, last_backoff=5.0)
         self.leases.wake = self.lease_service.wake
         self.runner.on_start = self.leases.watch
-        self.listener: Database | None = None
+        self.listen_database: Database | None = None
         self.listen_service: Service | None = None
         if settings.listen:
-            direct = settings.database if settings.listen is True else str(settings.listen)
-            self.listener = Database.open(direct, schema=settings.schema, prepare=False)
+            direct = database if settings.listen is True else str(settings.listen)
+            self.listen_database = Database.open(direct, schema=settings.schema, prepare=False)
             self.listen_service = Service("listen", self._listen)
 
     def start(self) -> None:
@@ -100,7 +104,7 @@ class Instance:
         stuck = self.leases.held() if self.runner.count() else []
         for run in stuck:
             run.cancelled.because(STOPPING)
-        self._wait(min(end, self.clock.monotonic()) + 1.0, lambda: self.runner.count() == 0)
+        self._wait(end + 1.0, lambda: self.runner.count() == 0)
         self._wait(max(end, self.clock.monotonic() + 2.0), self.finisher.idle)
         self.finish_service.stop(timeout=0)
         self.finisher.nudge()
@@ -116,7 +120,7 @@ class Instance:
         self.finisher.nudge()
         for service in self._services():
             service.stop(timeout=2.0)
-        for database in (self.database, self.lease_database, self.listener):
+        for database in (self.database, self.lease_database, self.listen_database):
             if database is not None:
                 database.close()
 
@@ -154,8 +158,8 @@ class Instance:
             self.loop_service.wake()
 
     def _listen(self) -> float:
-        if self.listener is not None and self.listen_service is not None:
-            for heard in Listener(self.listener):
+        if self.listen_database is not None and self.listen_service is not None:
+            for heard in self.listen_database.notifications():
                 if self.listen_service.stopping:
                     break
                 if heard:

@@ -51,35 +51,40 @@ class JobSpec:
     timeout: timedelta | None = None
     delivery: Delivery = "at_least_once"
     overlap: Literal["skip", "queue_one"] = "skip"
+    foreign: bool = False
 
     def to_json(self) -> str:
-        """Write the canonical form: equal definitions are equal texts."""
-        plan = self.schedule
-        start = plan.start_at
-        return json.dumps(
-            {
-                "every_us": microseconds(plan.every) if isinstance(plan, Every) else None,
-                "start_at": start.isoformat() if start else None,
-                "timeout_us": microseconds(self.timeout) if self.timeout else None,
-                "delivery": self.delivery,
-                "overlap": self.overlap,
-            },
-            sort_keys=True,
-            separators=(",", ":"),
-        )
+        """Write the canonical form: equal definitions are equal texts.
+
+        What is as it is by default is left out, so that an option of a later version changes no hash of this one.
+        """
+        plan, start = self.schedule, self.schedule.start_at
+        values: dict[str, object] = {
+            "every_us": microseconds(plan.every) if isinstance(plan, Every) else None,
+            "start_at": start.isoformat() if start else None,
+            "timeout_us": microseconds(self.timeout) if self.timeout else None,
+            "delivery": None if self.delivery == "at_least_once" else self.delivery,
+            "overlap": None if self.overlap == "skip" else self.overlap,
+        }
+        return json.dumps({key: value for key, value in values.items() if value is not None}, sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str) -> "JobSpec":
-        """Read what `to_json` wrote; keys of a later version are left alone."""
+        """Read what `to_json` wrote. A definition of a later version is `foreign`: known, and not run here."""
         data: dict[str, Any] = json.loads(text)
-        every, timeout = data.get("every_us"), data.get("timeout_us")
-        start = datetime.fromisoformat(data["start_at"]) if data.get("start_at") else None
+        every, timeout, start_text = (
+            data.pop("every_us", None),
+            data.pop("timeout_us", None),
+            data.pop("start_at", None),
+        )
+        start = datetime.fromisoformat(start_text) if start_text else None
         plan = Once(start_at=start) if every is None else Every(every=timedelta(microseconds=every), start_at=start)
         return cls(
             schedule=plan,
             timeout=None if timeout is None else timedelta(microseconds=timeout),
-            delivery=data["delivery"],
-            overlap=data["overlap"],
+            delivery=data.pop("delivery", "at_least_once"),
+            overlap=data.pop("overlap", "skip"),
+            foreign=bool(data),
         )
 
     def hash(self) -> bytes:

@@ -5,7 +5,6 @@ All instants are aware and in UTC. The next fire is always computed from the *sc
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Protocol
 
 from scheduler.errors import InvalidSchedule
 from scheduler.model.durations import LONGEST, duration
@@ -22,27 +21,6 @@ class Due:
     next_run_at: datetime | None
     missed_from: datetime | None = None
     missed_count: int = 0
-
-
-class Schedule(Protocol):
-    """The fires of a job, as pure arithmetic."""
-
-    @property
-    def start_at(self) -> datetime | None:
-        """The first fire, where the user gave one."""
-        ...
-
-    def first(self, registered_at: datetime) -> datetime:
-        """Return the first fire of a job that was registered at that moment."""
-        ...
-
-    def following(self, fire: datetime) -> datetime | None:
-        """Return the fire after a fire."""
-        ...
-
-    def until(self, fire: datetime, moment: datetime) -> tuple[datetime, int]:
-        """From a fire on, return the newest one at or before a moment, and how many there are."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +62,10 @@ class Once:
         return fire, 1
 
 
-def schedule(*, every: object = None, start_at: object = None) -> Every | Once:
+Schedule = Every | Once
+
+
+def schedule(*, every: object = None, start_at: object = None) -> Schedule:
     """Read a schedule from what `register` was given."""
     start = None if start_at is None else instant(start_at, name="start_at")
     if every is None:
@@ -130,14 +111,17 @@ def reschedule(
     last_fire_at: datetime | None,
     next_run_at: datetime | None,
     now: datetime,
-    known: bool,
+    before: Schedule | None,
 ) -> datetime | None:
-    """Return the next fire of a job that is registered anew (`known` false) or with a changed definition.
+    """Return the next fire of a job that is registered anew (no `before`) or with a changed definition.
 
-    A fire at or before the last one is never given out again. A changed interval goes on from the last fire, so
-    that a weekly job fires in an app that deploys a change every day; a changed one-time job fires again only when
-    it was given a new start.
+    A definition that changed in something else keeps its fires. A fire at or before the last one is never given out
+    again. A changed interval goes on from the last fire, so that a weekly job fires in an app that deploys a change
+    every day; a changed one-time job fires again only when it was given a new start.
     """
+    if before == plan:
+        return next_run_at
+    known = before is not None
     start = plan.start_at
     if isinstance(plan, Once):
         if start is None:
@@ -146,7 +130,7 @@ def reschedule(
     if start is not None and (start > now or last_fire_at is None):
         following: datetime | None = start
     elif last_fire_at is not None and known:
-        following = max(plan.following(last_fire_at) or now, now)
+        following = max(plan.following(last_fire_at), now)
     else:
         following = max(plan.first(created_at), now) if start is None else start
     if following is not None and last_fire_at is not None and following <= last_fire_at:

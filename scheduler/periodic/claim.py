@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from scheduler.clock import Clock, DatabaseClock
+from scheduler.errors import StoreError, StoreUnavailable
 from scheduler.events import Events, FireCrashed, FireSkipped
 from scheduler.model.job import GRACE, MOST_STARTS
 from scheduler.model.schedules import due
@@ -72,16 +73,28 @@ class Claimer:
     def rescue(self, tenants: Sequence[str] | None) -> None:
         """Re-drive the fires of expired leases that this process can run, and bury those that may not start again."""
         expired = self._locks.expired(tenants)
-        dead = [(lease, reason) for lease in expired if (reason := buried_because(lease))]
-        if dead:
-            buried = self._locks.bury([lease for lease, _ in dead], reasons=[reason for _, reason in dead])
-            reasons = {lease.key: reason for lease, reason in dead}
-            for key, fire_at in buried:
-                self._registry.hasten(key)
-                self._events.emit(
-                    FireCrashed(tenant=key.tenant, job_id=key.job_id, fire_at=fire_at, reason=reasons[key])
-                )
-        self._redrive([lease for lease in expired if not buried_because(lease)])
+        dead = {lease: reason for lease in expired if (reason := buried_because(lease))}
+        self._redrive([lease for lease in expired if lease not in dead])
+        self._bury(dead)
+
+    def _bury(self, dead: dict[Expired, str]) -> None:
+        if not dead:
+            return
+        try:
+            buried = self._locks.bury(list(dead), reasons=list(dead.values()))
+        except StoreUnavailable:
+            raise
+        except StoreError:
+            if len(dead) == 1:
+                logger.exception("a crashed fire cannot be recorded: %s", next(iter(dead)).key)
+                return
+            for lease, reason in dead.items():  # one row that Postgres refuses must not hold back the others
+                self._bury({lease: reason})
+            return
+        reasons = {lease.key: reason for lease, reason in dead.items()}
+        for key, fire_at in buried:
+            self._registry.hasten(key)
+            self._events.emit(FireCrashed(tenant=key.tenant, job_id=key.job_id, fire_at=fire_at, reason=reasons[key]))
 
     def _ask(self, asked: list[Entry], wanted: list[Wanted]) -> None:
         sent = self._clock.monotonic()
@@ -97,7 +110,7 @@ class Claimer:
         for answer in answers:
             entry, want = asked[answer.position], wanted[answer.position]
             if answer.verdict is None:
-                self._lost(entry, want, answer)
+                self._heal(entry, want, answer)
                 continue
             self._registry.put_back(entry, want.due.next_run_at)
             if answer.verdict == "run" and answer.fence is not None and entry.body is not None:
@@ -121,7 +134,7 @@ class Claimer:
                 )
         self._begin(runs)
 
-    def _lost(self, entry: Entry, want: Wanted, answer: Claimed) -> None:
+    def _heal(self, entry: Entry, want: Wanted, answer: Claimed) -> None:
         """Heal the mirror by the row as it is now; what is merely locked or leased is asked for again, ever later."""
         if answer.spec_hash != want.spec_hash or answer.paused_at is not None:
             self.stale = True

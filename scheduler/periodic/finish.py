@@ -80,29 +80,26 @@ class Finisher:
         self._leases.drop(runs)  # or a renewal that meets the freed row would call it lost
         self._unsure = ends
         try:
-            accepted = self._locks.finish([_finish(end) for end in ends])
+            reasons = self._finish(ends)
         except StoreUnavailable:
             self._leases.add([run for run in runs if not run.lost])
             raise
-        except StoreError:
-            accepted = [self._send_alone(end) for end in ends]
         self._unsure = []
-        for end, ours in zip(ends, accepted, strict=True):
-            if ours:
+        for end, reason in zip(ends, reasons, strict=True):
+            if reason is None:
                 self._announce(end)
             else:
-                self._refuse(end, LOST)
+                self._refuse(end, reason)
         self._finished([run.key for run in runs])
 
-    def _send_alone(self, end: RunEnd) -> bool:
-        """One row that Postgres will not have must not hold back the others."""
+    def _finish(self, ends: list[RunEnd]) -> list[str | None]:
+        """Send ends, and say why each was refused; a row that Postgres will not have holds back no other."""
         try:
-            return self._locks.finish([_finish(end)])[0]
+            return [None if ours else LOST for ours in self._locks.finish([_row(end) for end in ends])]
         except StoreUnavailable:
             raise
         except StoreError as error:
-            logger.error("a finish of %s/%s was refused: %s; its fire will be re-driven", *end.run.key, error)
-            return False
+            return [str(error)] if len(ends) == 1 else [self._finish([end])[0] for end in ends]
 
     def _announce(self, end: RunEnd) -> None:
         if end.error is not None:
@@ -140,6 +137,6 @@ class Finisher:
             )
 
 
-def _finish(end: RunEnd) -> Finish:
+def _row(end: RunEnd) -> Finish:
     run = end.run
     return Finish(run.key, run.fence, run.fire_at, end.outcome, end.error, end.started_at, end.finished_at)

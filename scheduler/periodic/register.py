@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from scheduler.clock import DatabaseClock
 from scheduler.errors import DuplicateJob, StoreUnavailable
-from scheduler.model.job import CheckedRegistration, Key
+from scheduler.model.job import CheckedRegistration, JobSpec, Key
 from scheduler.model.schedules import reschedule
 from scheduler.periodic.registry import Registry
 from scheduler.store.job import JobTable, JobWrite, KnownJob
@@ -70,7 +70,7 @@ class Registrar:
             (changed if known.spec_hash else new)[item.key] = write
         written: set[Key] = set()
         if new:
-            written |= self.jobs.insert(list(new.values()), holder=self.holder).keys()
+            written |= self.jobs.insert(list(new.values()), holder=self.holder)
         if changed:
             written |= self.jobs.change(list(changed.values()), holder=self.holder)
         for key in written:
@@ -87,6 +87,6 @@ class Registrar:
             last_fire_at=known.last_fire_at,
             next_run_at=known.next_run_at,
             now=now,
-            known=known.spec_hash is not None,
+            before=None if known.spec is None else JobSpec.from_json(known.spec).schedule,
         )
         return JobWrite(key=item.key, spec=item.spec, spec_hash=spec_hash, next_run_at=next_run_at, known=known)

@@ -60,6 +60,9 @@ class Registry:
         with self._lock:
             for key in keys:
                 self._bodies.pop(key, None)
+                entry = self._tenants.get(key.tenant, {}).get(key.job_id)
+                if entry is not None:
+                    entry.body = None
 
     def attach(self, key: Key, spec: JobSpec, spec_hash: bytes, next_run_at: datetime | None) -> None:
         """Mirror a job that this process has just registered."""
@@ -99,6 +102,8 @@ class Registry:
                     specs[row.spec_hash] = entry.spec
                     entry.spec_hash = row.spec_hash
                     entry.next_run_at = None
+                if entry.spec.foreign:
+                    entry.body = None  # registered by a later version of this library, which knows how to run it
                 if entry.next_run_at != row.next_run_at or (row.paused_at is None) != (entry.wake_at is not None):
                     self._schedule(entry, row.next_run_at, paused=row.paused_at is not None)
             for tenant, jobs in list(self._tenants.items()):
@@ -161,14 +166,9 @@ class Registry:
         with self._lock:
             return sorted({key.tenant for key in (*self._bodies, *self._dormant)})
 
-    def bodies(self) -> dict[Key, Body]:
-        """Copy what this process can run."""
-        with self._lock:
-            return dict(self._bodies)
-
     def inherited(self) -> dict[Key, Body]:
         """Copy what the parent of a fork could run; without the lock, whose holder may not exist here."""
-        return dict(self._bodies)
+        return {**self._dormant, **self._bodies}
 
     def jobs(self, tenant: str | None) -> list[JobInfo]:
         """Show the mirror."""

@@ -10,7 +10,7 @@ import threading
 import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -159,9 +159,10 @@ class Runner:
 
     def execute(self, run: Run) -> RunEnd:
         """Run one fire: start, call, classify. Never raises."""
-        started_at = self._start(run)
+        started_at = self._database_clock.now()
         error: BaseException | None = None
         try:
+            self._start(run, started_at)
             self._call(run, started_at)
         except BaseException as raised:  # noqa: BLE001 - SystemExit and friends end the body, not the worker
             error = raised
@@ -182,9 +183,8 @@ class Runner:
             if not self._active[run.key]:
                 del self._active[run.key]
 
-    def _start(self, run: Run) -> datetime:
+    def _start(self, run: Run, now: datetime) -> None:
         run.started = True
-        now = self._database_clock.now()
         if run.timeout is not None:
             run.deadline = self._clock.monotonic() + run.timeout.total_seconds()
             self.on_start(run)
@@ -198,7 +198,6 @@ class Runner:
                     lateness=now - run.fire_at,
                 )
             )
-        return now
 
     def _call(self, run: Run, started_at: datetime) -> None:
         if run.lost or run.lease_until <= self._clock.monotonic():
@@ -233,9 +232,10 @@ class LoopThread:
 
     def run(self, coroutine: Coroutine[Any, Any, object], cancelled: Cancelled) -> object:
         """Run a coroutine to its end; `cancelled` cancels its task."""
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._started())
-        cancelled.then(future.cancel)
-        return future.result()
+        loop = self._started()
+        ended: Future[object] = Future()
+        loop.call_soon_threadsafe(_start_task, loop, coroutine, cancelled, ended)
+        return ended.result()
 
     def stop(self) -> None:
         """End the loop."""
@@ -272,6 +272,24 @@ def describe(error: BaseException) -> str:
     if len(message) > LONGEST_ERROR:
         head += f" [cut from {len(message)} characters]"
     return head + "\n" + storable(frames, LONGEST_ERROR // 8)
+
+
+def _start_task(
+    loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, object], cancelled: Cancelled, ended: Future[object]
+) -> None:
+    """Start a body; its end is the task's own, after whatever it does when it is cancelled."""
+    task = loop.create_task(coroutine)
+
+    def done(task: asyncio.Task[object]) -> None:
+        if task.cancelled():
+            ended.set_exception(CancelledError())
+        elif (error := task.exception()) is not None:
+            ended.set_exception(error)
+        else:
+            ended.set_result(task.result())
+
+    task.add_done_callback(done)
+    cancelled.then(lambda: loop.call_soon_threadsafe(task.cancel))
 
 
 def _run_loop(loop: asyncio.AbstractEventLoop) -> None:

@@ -32,6 +32,7 @@ logger = logging.getLogger("scheduler")
 Row = tuple[Any, ...]
 STATEMENT_DEADLINE = 10.0
 CONNECT_TIMEOUT = 10
+NOT_A_DSN = "database: not a DSN; write postgresql://user:password@host/name, or host=... dbname=... user=..."
 _AWAY = (
     psycopg.OperationalError,
     psycopg.InterfaceError,
@@ -137,6 +138,14 @@ class Database:
             finally:
                 proxy.close()
 
+    def notifications(self) -> Iterator[bool]:
+        """Listen: yield True for a notification, False now and then without one, until the connection breaks."""
+        with self.connection() as connection:
+            connection.execute(statement("session", "listen", self.schema), {})
+            yield True  # whatever was said before we listened
+            while True:
+                yield bool(list(connection.notifies(timeout=0.2, stop_after=1)))
+
     def close(self) -> None:
         """Close idle connections; borrowed ones close when they come back."""
         self._pool.dispose()
@@ -159,21 +168,6 @@ class Database:
         return adopted
 
 
-class Listener:
-    """A connection that hears NOTIFY on the channel of the schema's name."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-    def __iter__(self) -> Iterator[bool]:
-        """Yield True for a notification and False now and then without one, until the connection breaks."""
-        with self._database.connection() as connection:
-            connection.execute(statement("session", "listen", self._database.schema), {})
-            yield True  # whatever was said before we listened
-            while True:
-                yield bool(list(connection.notifies(timeout=0.2, stop_after=1)))
-
-
 def _connect(dsn: str) -> BoundedConnection:
     options: dict[str, Any] = {
         "connect_timeout": CONNECT_TIMEOUT,
@@ -190,17 +184,22 @@ def _connect(dsn: str) -> BoundedConnection:
 
 
 def _dsn(database: str) -> str:
-    """Accept SQLAlchemy's URL spelling beside libpq's own."""
+    """Check a DSN, in libpq's spelling or SQLAlchemy's; what is wrong is said without quoting it, for its password."""
     scheme, found, _ = database.partition("://")
-    if not found or scheme in ("postgresql", "postgres"):
-        return database
+    if found and "+" in scheme:
+        try:
+            url = make_url(database)
+        except ArgumentError:
+            raise ConfigError(NOT_A_DSN) from None
+        database = url.set(drivername=url.get_backend_name()).render_as_string(hide_password=False)
+        scheme = url.get_backend_name()
+    if found and scheme not in ("postgresql", "postgres"):
+        raise ConfigError(f"database: must be a postgresql:// URL, not {scheme[:20]}://")
     try:
-        url = make_url(database)
-    except ArgumentError as error:
-        raise ConfigError(f"database: not a database URL: {error}") from None
-    if url.get_backend_name() != "postgresql":
-        raise ConfigError(f"database: must be a postgresql:// URL, not {scheme}://")
-    return url.set(drivername="postgresql").render_as_string(hide_password=False)
+        conninfo_to_dict(database)
+    except psycopg.ProgrammingError:
+        raise ConfigError(NOT_A_DSN) from None
+    return database
 
 
 def _run(connection: BoundedConnection, query: bytes, parameters: Mapping[str, Any], *, prepare: bool) -> list[Row]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 
-from scheduler.model.job import JobSpec, Key, Outcome
+from scheduler.model.job import JobSpec, Key
 from scheduler.store.engine import Database, Row
 from scheduler.store.queries import statement
 
@@ -21,7 +21,7 @@ class JobRow(NamedTuple):
     running_fire_at: datetime | None
     holder: str | None
     ledger_at: datetime | None
-    last_outcome: Outcome | None
+    last_outcome: str | None
     last_finished_at: datetime | None
     spec: str
 
@@ -34,6 +34,7 @@ class KnownJob(NamedTuple):
     paused_at: datetime | None
     created_at: datetime | None
     last_fire_at: datetime | None
+    spec: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,10 +70,9 @@ class JobTable:
         rows = self._run("lookup", tenants=[key.tenant for key in keys], ids=[key.job_id for key in keys])
         return [KnownJob._make(row) for row in rows]
 
-    def insert(self, writes: Sequence[JobWrite], *, holder: str) -> dict[Key, datetime]:
-        """Insert new jobs and return when each was created; a missing key was inserted by somebody else."""
-        rows = self._run("insert", holder=holder, **_columns(writes))
-        return {Key(tenant, job_id): created_at for tenant, job_id, created_at in rows}
+    def insert(self, writes: Sequence[JobWrite], *, holder: str) -> set[Key]:
+        """Insert new jobs and return which; a missing key was inserted by somebody else."""
+        return {Key(*row) for row in self._run("insert", holder=holder, **_columns(writes))}
 
     def change(self, writes: Sequence[JobWrite], *, holder: str) -> set[Key]:
         """Change definitions and return whose; a missing key was changed or fired by somebody else."""

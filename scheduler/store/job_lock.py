@@ -38,10 +38,8 @@ class Expired(NamedTuple):
 
     key: Key
     fence: int
-    fire_at: datetime
     starts: int
     delivery: str | None
-    owner: UUID
 
 
 class Redriven(NamedTuple):

@@ -1,36 +1,46 @@
 """The schema: applied whole to a new database, by forward migrations to an older one, under one lock."""
 
-import re
 from collections.abc import Mapping
-from importlib.resources import files
 
 from scheduler.errors import SchemaMismatch
 from scheduler.store.engine import BoundedConnection, Database, Row
 from scheduler.store.queries import read, statement
 
 VERSION = 1
+MIGRATION_DEADLINE = 3600.0
 
 
-def migrate(database: Database, *, to: int = VERSION) -> tuple[int, int]:
-    """Bring the database to a version and return (before, after); twenty instances may call it at once."""
-    schema = database.schema
-    with database.transaction() as connection:
-        _execute(connection, "lock", schema, {"name": f"scheduler:{schema}"})
-        before = _version(connection, schema)
-        if before > VERSION:
-            raise SchemaMismatch(_mismatch(schema, before))
-        if before == to:
-            return before, to
-        if not before:
-            _execute(connection, "create", schema)
-        _execute(connection, "enter", schema)
-        if not before and to == VERSION:
-            connection.execute(read("schema.sql").encode())
-        else:
-            for version in range(before + 1, to + 1):
-                connection.execute(read(f"migrations/{version:03d}.sql").encode())
-        _execute(connection, "record", schema, {"version": to})
-    return before, to
+def migrate(database: Database) -> tuple[int, int]:
+    """Bring the database to our version and return (before, after); twenty instances may call it at once."""
+    patient = database.separate(deadline=MIGRATION_DEADLINE)
+    try:
+        with patient.transaction() as connection:
+            _execute(connection, "lock", database.schema, {"name": f"scheduler:{database.schema}"})
+            before = _version(connection, database.schema)
+            if before > VERSION:
+                raise SchemaMismatch(_mismatch(database.schema, before))
+            if before == 0:
+                create(connection, database.schema, read("schema.sql"), VERSION)
+            for version in range(before + 1, VERSION + 1) if before else ():
+                upgrade(connection, database.schema, version)
+    finally:
+        patient.close()
+    return before, VERSION
+
+
+def create(connection: BoundedConnection, schema: str, text: str, version: int) -> None:
+    """Apply a whole schema to an empty place."""
+    _execute(connection, "create", schema)
+    _execute(connection, "enter", schema)
+    connection.execute(text.encode())
+    _execute(connection, "record", schema, {"version": version})
+
+
+def upgrade(connection: BoundedConnection, schema: str, version: int) -> None:
+    """Apply the migration to a version."""
+    _execute(connection, "enter", schema)
+    connection.execute(read(f"migrations/{version:03d}.sql").encode())
+    _execute(connection, "record", schema, {"version": version})
 
 
 def check(database: Database) -> None:
@@ -58,9 +68,3 @@ def _mismatch(schema: str, found: int) -> str:
     cure = "run `scheduler migrate`" if found < VERSION else "upgrade the singleton-scheduler package"
     state = f"at version {found}" if found else "not installed (version 0)"
     return f"schema {schema!r} is {state}, this package needs version {VERSION}: {cure}"
-
-
-def migrations() -> list[int]:
-    """List the versions that have a migration."""
-    folder = files("scheduler.store").joinpath("sql", "migrations")
-    return sorted(int(entry.name[:3]) for entry in folder.iterdir() if re.fullmatch(r"\d{3}\.sql", entry.name))

@@ -47,22 +47,24 @@ def test_a_fire_is_never_given_out_again(
     every: timedelta, last: datetime, now: datetime, start: datetime | None, known: bool
 ) -> None:
     plan = Every(every=every, start_at=start)
-    following = reschedule(plan, created_at=now, last_fire_at=last, next_run_at=None, now=now, known=known)
+    before = Every(every=2 * every) if known else None
+    following = reschedule(plan, created_at=now, last_fire_at=last, next_run_at=None, now=now, before=before)
     assert following is not None
     assert following > last
 
 
 def at(plan: Every | Once, *, known: bool, last: datetime | None = None, following: datetime | None = None) -> object:
     week = timedelta(days=7)
+    before = Every(every=week) if known else None
     return reschedule(
-        plan, created_at=NOON - week, last_fire_at=last, next_run_at=following, now=NOON, known=known
+        plan, created_at=NOON - week, last_fire_at=last, next_run_at=following, now=NOON, before=before
     )  # fmt: skip
 
 
 def test_reschedule_by_example() -> None:
     hour, day = timedelta(hours=1), timedelta(days=1)
     # A new job: one interval from now, or at its start, future or past.
-    fresh = reschedule(Every(every=day), created_at=NOON, last_fire_at=None, next_run_at=None, now=NOON, known=False)
+    fresh = reschedule(Every(every=day), created_at=NOON, last_fire_at=None, next_run_at=None, now=NOON, before=None)
     assert fresh == NOON + day
     assert at(Every(every=day, start_at=NOON - hour), known=False) == NOON - hour
     # A changed interval goes on from the last fire, and does not fire in the past.
@@ -73,6 +75,10 @@ def test_reschedule_by_example() -> None:
     assert at(Every(every=day, start_at=NOON + hour), known=True, last=NOON - day) == NOON + hour
     # Registered anew after it was unregistered: on its grid, after the last fire.
     assert at(Every(every=day, start_at=NOON - 2 * day), known=False, last=NOON - day) == NOON
+    # Changed in something else: its fires stay, also those that wait.
+    same = Every(every=hour, start_at=NOON - day)
+    args = {"created_at": NOON - day, "last_fire_at": NOON - 3 * hour, "next_run_at": NOON - 2 * hour, "now": NOON}
+    assert reschedule(same, before=same, **args) == NOON - 2 * hour
     # One-time jobs.
     assert at(Once(), known=False) == NOON
     assert at(Once(), known=True, last=NOON - day) is None
@@ -114,6 +120,11 @@ def test_definitions_survive_their_json_and_hash_alike(
     assert again == spec
     assert again.hash() == spec.hash()
     assert JobSpec(schedule=plan, timeout=timeout).hash() != spec.hash()
+
+
+def test_a_definition_of_a_later_version_is_known_and_not_run() -> None:
+    assert JobSpec.from_json('{"every_us": 1000000, "cron": "0 6 * * *"}').foreign
+    assert JobSpec(schedule=Every(every=MINUTE)).to_json() == '{"every_us": 60000000}'
 
 
 @given(text=st.text(), longest=st.integers(0, 50))

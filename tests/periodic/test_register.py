@@ -218,3 +218,64 @@ def test_a_fire_that_has_run_is_not_given_out_again_by_unregister_and_register(
     instance.unregister("acme", "x")
     instance.register("acme", "x", recorder.body, every="1h", start_at=start)
     assert instance.jobs()[0].next_run_at == start + timedelta(hours=1)
+
+
+def test_a_registration_that_fails_half_way_leaves_nothing_running_here(
+    make_scheduler: MakeScheduler, connection: psycopg.Connection[Any], recorder: Recorder
+) -> None:
+    make_scheduler().register("acme", "old", nothing, every="1s")
+    instance = recorder.listen(make_scheduler())
+    connection.execute("ALTER TABLE job ADD CONSTRAINT trap CHECK (id <> 'bad')")
+    items = [{"tenant": "acme", "job_id": name, "fn": recorder.body, "every": "1s"} for name in ("old", "bad")]
+    with pytest.raises(scheduler.StoreError):
+        instance.register_many(items)
+    assert [job.runnable for job in instance.jobs()] in ([], [False])
+    connection.execute("ALTER TABLE job DROP CONSTRAINT trap")
+    instance.register_many(items)
+    recorder.wait(lambda: {run.job_id for run in recorder.runs} == {"old", "bad"})
+
+
+def test_changing_only_the_timeout_keeps_every_fire(
+    make_scheduler: MakeScheduler, connection: psycopg.Connection[Any]
+) -> None:
+    make_scheduler().register("acme", "x", nothing, every="1h", start_at=FAR)
+    make_scheduler().register("acme", "x", nothing, every="1h", start_at=FAR, timeout="5m")
+    assert connection.execute("SELECT next_run_at FROM job").fetchone() == (FAR,)
+
+
+def test_a_job_of_a_later_version_is_known_and_left_alone(
+    make_scheduler: MakeScheduler, connection: psycopg.Connection[Any], recorder: Recorder
+) -> None:
+    instance = recorder.listen(make_scheduler(sync_every="1s"))
+    instance.register("acme", "x", recorder.body, every="1h")
+    connection.execute(
+        "UPDATE job SET spec = '{\"cron\": \"* * * * *\"}', spec_hash = decode(repeat('ab', 32), 'hex'),"
+        " next_run_at = now() + interval '2 s'"
+    )
+    recorder.wait(lambda: [job.runnable for job in instance.jobs()] == [False])
+    recorder.wait(lambda: len(recorder.of(Synced)) >= 4)
+    assert recorder.runs == []
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"database": 7}, "database"),
+        ({"database": "postgresql//ada:swordfish@h/app"}, "database: not a DSN"),
+        ({"database": "  "}, "database: is empty"),
+        ({"database": "mysql://h/app"}, "postgresql"),
+        ({"tenants": [""]}, "tenants"),
+        ({"tenants": "acme"}, "tenants"),
+        ({"max_workers": True}, "max_workers"),
+        ({"max_workers": 0}, "max_workers"),
+        ({"lease": "10ms"}, "lease"),
+        ({"sync_every": "0s"}, "sync_every"),
+        ({"label": ""}, "label"),
+        ({"listen": 7}, "listen"),
+        ({"migrate": "no"}, "migrate"),
+    ],
+)
+def test_bad_settings_name_their_key_and_no_secret(dsn: str, options: dict[str, Any], says: str) -> None:
+    with pytest.raises(scheduler.ConfigError, match=says) as caught:
+        scheduler.Scheduler(**{"database": dsn, **options}).start()
+    assert "swordfish" not in str(caught.value)

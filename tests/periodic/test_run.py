@@ -324,3 +324,35 @@ def test_a_body_that_ends_because_the_process_stops_is_started_again_by_another(
     assert [run.attempt for run in recorder.runs] == [1, 2]
     (entry,) = [entry for entry in other.history("acme", "x") if entry.kind == "fire"]
     assert (entry.outcome, entry.attempt, entry.attempts[0]["outcome"]) == (Outcome.SUCCESS, 2, "lost")
+
+
+def test_an_async_body_keeps_its_slot_until_it_has_really_ended(
+    make_scheduler: MakeScheduler, recorder: Recorder
+) -> None:
+    instance = recorder.listen(make_scheduler())
+    cleaned = threading.Event()
+
+    @instance.register("acme", "x", timeout="100ms")
+    async def tidy() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0.5)
+            cleaned.set()
+
+    recorder.wait(lambda: recorder.of(FireEnded))
+    assert cleaned.is_set()
+    assert recorder.of(FireEnded)[0].outcome is Outcome.TIMEOUT
+    assert recorder.of(FireEnded)[0].duration > timedelta(seconds=0.5)
+
+
+def test_a_listener_that_raises_anything_harms_no_worker(make_scheduler: MakeScheduler, recorder: Recorder) -> None:
+    instance = make_scheduler(max_workers=1)
+
+    def hostile_listener(event: object) -> None:
+        raise SystemExit
+
+    instance.subscribe(hostile_listener)
+    recorder.listen(instance)
+    instance.register("acme", "x", recorder.body, every="100ms")
+    recorder.wait(lambda: len(recorder.of(FireEnded)) >= 3)

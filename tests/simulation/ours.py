@@ -170,7 +170,7 @@ class Instance(Process):
         return 0.5
 
     def _loop(self) -> float:
-        if not self.registry.bodies():
+        if not self.registry.tenants():
             return 0.2
         return self.loop.step()
 

@@ -16,7 +16,7 @@ WHERE %(tenants)b::text[] IS NULL OR j.tenant = ANY(%(tenants)b::text[]);
 
 -- name: lookup
 -- Named jobs and what their lock rows remember. A NULL spec_hash: not registered.
-SELECT j.spec_hash, j.next_run_at, j.paused_at, j.created_at, l.last_fire_at
+SELECT j.spec_hash, j.next_run_at, j.paused_at, j.created_at, l.last_fire_at, j.spec::text
 FROM unnest((SELECT %(tenants)b::text[]), (SELECT %(ids)b::text[])) WITH ORDINALITY AS p(tenant, id, ord)
 LEFT JOIN LATERAL (SELECT * FROM {schema}.job j WHERE j.tenant = p.tenant AND j.id = p.id) j ON true
 LEFT JOIN LATERAL (SELECT * FROM {schema}.job_lock l WHERE l.tenant = p.tenant AND l.id = p.id) l ON true
@@ -40,7 +40,7 @@ new AS (
 audit AS (
   INSERT INTO {schema}.job_history (at, tenant, job_id, kind, outcome, holder, finished_at)
   SELECT created_at, tenant, id, 'audit', 'registered', %(holder)s, created_at FROM new ON CONFLICT DO NOTHING)
-SELECT tenant, id, created_at FROM new;
+SELECT tenant, id FROM new;
 
 -- name: change
 -- New definitions of known jobs, compare-and-set. No row back: somebody was faster; look again.

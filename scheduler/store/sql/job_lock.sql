@@ -113,13 +113,13 @@ SET expires_at = 'epoch', starts = CASE WHEN m.started THEN l.starts ELSE l.star
 FROM mine m WHERE l.tenant = m.tenant AND l.id = m.id;
 
 -- name: expired
--- Leases that ran out, oldest first. No row: nobody died.
-SELECT l.tenant, l.id, l.fence, l.fire_at, l.starts, j.delivery, l.owner
+-- Leases that ran out, in any order: those that nobody here can help must not hide the others. No row: nobody died.
+SELECT l.tenant, l.id, l.fence, l.starts, j.delivery
 FROM {schema}.job_lock l
 LEFT JOIN {schema}.job j ON j.tenant = l.tenant AND j.id = l.id
 WHERE l.owner IS NOT NULL AND l.expires_at < coalesce(%(now)s::timestamptz, now())
   AND (%(tenants)b::text[] IS NULL OR l.tenant = ANY(%(tenants)b::text[]))
-ORDER BY l.expires_at LIMIT 1000;
+ORDER BY random() LIMIT 1000;
 
 -- name: redrive
 -- Take expired leases to run *their* fires again. No row back: another instance was faster, or it was renewed.
