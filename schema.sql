@@ -42,7 +42,9 @@ CREATE TABLE job_lock (
   PRIMARY KEY (tenant, id),
   CONSTRAINT held_whole_or_not_at_all CHECK (
     num_nonnulls(owner, fire_at, created_at, expires_at) IN (0, 4)),
-  CONSTRAINT free_is_clean CHECK (owner IS NOT NULL OR (starts = 0 AND missed_from IS NULL AND missed_count = 0)),
+  CONSTRAINT free_is_clean CHECK (owner IS NOT NULL
+    OR (starts = 0 AND missed_count = 0 AND description IS NULL AND attempts = '[]')),
+  CONSTRAINT a_fire_under_way_was_given_out CHECK (fire_at IS NULL OR last_fire_at >= fire_at),
   CONSTRAINT missed_whole_or_not_at_all CHECK ((missed_from IS NULL) = (missed_count = 0))
 ) WITH (fillfactor = 50);
 
@@ -61,12 +63,15 @@ CREATE TABLE job_history (
   started_at   timestamptz,
   finished_at  timestamptz      NOT NULL,
   missed_from  timestamptz,
-  missed_count integer          NOT NULL DEFAULT 0,
-  error        text             CHECK (octet_length(error) <= 65536),
-  attempts     jsonb,                     -- the earlier starts of a fire that was re-driven
+  missed_count integer          NOT NULL DEFAULT 0 CHECK (missed_count >= 0),
+  error        text             CHECK (octet_length(error) <= 16384),
+  attempts     jsonb            CHECK (jsonb_typeof(attempts) = 'array'),  -- earlier starts of a re-driven fire
   UNIQUE (tenant, job_id, at, kind),
   CONSTRAINT audit_is_not_a_fire CHECK ((kind = 'audit') = (outcome IN ('registered', 'changed', 'unregistered'))),
-  CONSTRAINT skipped_has_a_reason CHECK (outcome <> 'skipped' OR reason IS NOT NULL)
+  CONSTRAINT skipped_has_a_reason CHECK (outcome <> 'skipped' OR reason IS NOT NULL),
+  CONSTRAINT only_a_run_has_a_fence CHECK ((fence IS NULL) = (outcome IN
+    ('skipped', 'registered', 'changed', 'unregistered'))),
+  CONSTRAINT missed_whole_or_not_at_all CHECK ((missed_from IS NULL) = (missed_count = 0))
 ) PARTITION BY RANGE (at);
 
 CREATE TABLE job_history_default PARTITION OF job_history DEFAULT;

@@ -7,18 +7,16 @@ import asyncio
 import logging
 import queue
 import threading
-import traceback
 from collections import Counter, deque
-from collections.abc import Callable, Coroutine
-from concurrent.futures import CancelledError, Future
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
 from scheduler.clock import Clock, DatabaseClock
 from scheduler.events import Events, FireStarted
+from scheduler.model.failures import classify, describe
 from scheduler.model.job import Body, Cancelled, Key, Outcome, RunContext
-from scheduler.model.texts import LONGEST_ERROR, storable
+from scheduler.periodic.coroutines import LoopThread
 
 logger = logging.getLogger("scheduler")
 job_logger = logging.getLogger("scheduler.job")
@@ -26,7 +24,6 @@ job_logger = logging.getLogger("scheduler.job")
 BACKLOG_SECONDS = 0.2
 LARGEST_BACKLOG = 2000
 STOPPING = "the process is stopping"
-TIMED_OUT = "timeout"
 
 
 class Run:
@@ -221,85 +218,3 @@ class Runner:
                 job_logger, {"tenant": run.key.tenant, "job_id": run.key.job_id, "fire_at": run.fire_at.isoformat()}
             ),
         )
-
-
-class LoopThread:
-    """An asyncio loop on a thread of its own, started when the first `async def` body needs it."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-
-    def run(self, coroutine: Coroutine[Any, Any, object], cancelled: Cancelled) -> object:
-        """Run a coroutine to its end; `cancelled` cancels its task."""
-        loop = self._started()
-        ended: Future[object] = Future()
-        loop.call_soon_threadsafe(_start_task, loop, coroutine, cancelled, ended)
-        return ended.result()
-
-    def stop(self) -> None:
-        """End the loop."""
-        with self._lock:
-            if self._loop is not None:
-                self._loop.call_soon_threadsafe(self._loop.stop)
-                self._loop = None
-
-    def _started(self) -> asyncio.AbstractEventLoop:
-        with self._lock:
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                threading.Thread(target=_run_loop, args=(self._loop,), name="scheduler-asyncio", daemon=True).start()
-            return self._loop
-
-
-def classify(error: BaseException | None, cancelled: Cancelled) -> Outcome:
-    """Name the outcome of a body that returned or raised."""
-    if cancelled.reason == TIMED_OUT:
-        return Outcome.TIMEOUT
-    return Outcome.SUCCESS if error is None else Outcome.FAILED
-
-
-def describe(error: BaseException) -> str:
-    """Describe an error in at most 16 KB of storable text, whatever its author thought of."""
-    if isinstance(error, CancelledError | asyncio.CancelledError):
-        return "cancelled"
-    try:
-        message = str(error)
-    except BaseException as hostile:  # noqa: BLE001 - an error whose text raises is still an error
-        message = f"(its text raised {type(hostile).__name__})"
-    frames = "".join(traceback.format_tb(error.__traceback__, limit=-15))
-    head = storable(f"{type(error).__qualname__}: {message[:LONGEST_ERROR]}", LONGEST_ERROR * 3 // 4)
-    if len(message) > LONGEST_ERROR:
-        head += f" [cut from {len(message)} characters]"
-    return head + "\n" + storable(frames, LONGEST_ERROR // 8)
-
-
-def _start_task(
-    loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, object], cancelled: Cancelled, ended: Future[object]
-) -> None:
-    """Start a body; its end is the task's own, after whatever it does when it is cancelled."""
-    task = loop.create_task(coroutine)
-
-    def done(task: asyncio.Task[object]) -> None:
-        if task.cancelled():
-            ended.set_exception(CancelledError())
-        elif (error := task.exception()) is not None:
-            ended.set_exception(error)
-        else:
-            ended.set_result(task.result())
-
-    task.add_done_callback(done)
-    cancelled.then(lambda: loop.call_soon_threadsafe(task.cancel))
-
-
-def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
-    asyncio.set_event_loop(loop)
-    try:
-        loop.run_forever()
-        tasks = asyncio.all_tasks(loop)
-        for task in tasks:
-            task.cancel()
-        loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
-        loop.run_until_complete(loop.shutdown_asyncgens())
-    finally:
-        loop.close()

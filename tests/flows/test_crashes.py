@@ -37,7 +37,7 @@ def test_a_fire_that_kills_its_process_is_crashed_after_three_starts_and_takes_n
     make_fleet: MakeFleet, full: bool
 ) -> None:
     count = 4 if full else 2
-    killer = Job(job_id=ONE, start_at=soon(3.0), body="die", seconds=0.4)
+    killer = Job(job_id=ONE, start_at=soon(2.5), body="die", seconds=0.4)
     fleet = make_fleet([*periodic(6 * count, seconds=0.6), killer], lease=1.5)
     fleet.ready(*fleet.start(count))
 
@@ -47,7 +47,7 @@ def test_a_fire_that_kills_its_process_is_crashed_after_three_starts_and_takes_n
 
     with ledger_of(fleet) as connection:
         (row,) = wait_for(crashed, "it is recorded as crashed", timeout=60)
-    ledger = prove(fleet, soon(2.0))
+    ledger = prove(fleet, soon(1.0))
     starts = fleet.records(ONE, "start")
     assert [r.attempt for r in starts] == [1, 2, 3]
     assert len({r.pid for r in starts}) == 3

@@ -18,8 +18,8 @@ from tests.support.waiting import rest, wait_for, wait_until
 
 @pytest.mark.timeout(900)
 def test_four_processes_run_every_fire_exactly_once(make_fleet: MakeFleet, full: bool) -> None:
-    jobs, seconds = (50, 60) if full else (20, 6)
-    fleet = make_fleet(periodic(jobs))
+    jobs, seconds = (50, 60) if full else (20, 5)
+    fleet = make_fleet(periodic(jobs, lead=4.0))
     pids = fleet.start(4)
     ledger = prove(fleet, fleet.jobs[0].start_at + timedelta(seconds=seconds))
     runs = Counter((r.job_id, r.fire_at) for r in fleet.records(phase="start"))
@@ -31,7 +31,7 @@ def test_four_processes_run_every_fire_exactly_once(make_fleet: MakeFleet, full:
 
 @pytest.mark.timeout(900)
 def test_a_kill_every_few_seconds_loses_nothing_and_doubles_no_attempt(make_fleet: MakeFleet, full: bool) -> None:
-    jobs, seconds = (50, 60) if full else (20, 8)
+    jobs, seconds = (50, 60) if full else (20, 7)
     fleet = make_fleet(periodic(jobs, seconds=0.3))
     fleet.start(4)
     fleet.ready()
@@ -61,7 +61,7 @@ def recoveries(fleet: Fleet) -> list[float]:
 
 @pytest.mark.timeout(900)
 def test_a_rolling_restart_needs_no_second_attempt(make_fleet: MakeFleet, full: bool) -> None:
-    jobs, seconds = (50, 60) if full else (20, 6)
+    jobs, seconds = (50, 60) if full else (20, 5)
     fleet = make_fleet(periodic(jobs, seconds=0.2))
     fleet.ready(*fleet.start(3))
     end = soon(seconds)
@@ -81,8 +81,8 @@ def test_a_rolling_restart_needs_no_second_attempt(make_fleet: MakeFleet, full: 
 
 @pytest.mark.timeout(900)
 def test_wall_clocks_an_hour_apart_change_nothing(make_fleet: MakeFleet, full: bool) -> None:
-    jobs, seconds = (50, 60) if full else (20, 6)
-    fleet = make_fleet(periodic(jobs))
+    jobs, seconds = (50, 60) if full else (20, 5)
+    fleet = make_fleet(periodic(jobs, lead=4.0))
     skews = {fleet.start(environment=skewed(seconds))[0]: seconds for seconds in (-3600, 0, 3600)}
     ledger = prove(fleet, fleet.jobs[0].start_at + timedelta(seconds=seconds))
     assert {(row.outcome, row.attempt) for row in ledger} == {("success", 1)}

@@ -36,7 +36,7 @@ def everybody_runs(fleet: Fleet, *, since: float, timeout: float) -> float:
 def test_a_stopped_and_restarted_postgres(
     make_fleet: MakeFleet, own_postgres: EmbeddedPostgres, mode: str, full: bool
 ) -> None:
-    jobs, before, away = (50, 10, 20) if full else (20, 2, 5)
+    jobs, before, away = (50, 10, 20) if full else (20, 1, 5)
     fleet = make_fleet(periodic(jobs, seconds=0.2), dsn=own_postgres.dsn)
     pids = fleet.start(3)
     fleet.ready()
@@ -47,7 +47,7 @@ def test_a_stopped_and_restarted_postgres(
     own_postgres.resume()
     everybody_runs(fleet, since=time.monotonic(), timeout=30)
     assert fleet.alive() == pids
-    prove(fleet, soon(2.0))
+    prove(fleet, soon(1.0))
 
 
 @pytest.mark.timeout(900)

@@ -1,5 +1,6 @@
 """register, unregister, jobs, history: the API of flow 1 and its errors."""
 
+import threading
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -152,11 +153,9 @@ def test_a_job_unregistered_elsewhere_is_dropped_and_comes_back_with_its_functio
     recorder.wait(lambda: [job.runnable for job in mine.jobs()] == [True])
 
 
-def test_twenty_instances_register_the_same_jobs_at_once(
+def test_instances_register_the_same_jobs_at_once(
     make_scheduler: MakeScheduler, connection: psycopg.Connection[Any]
 ) -> None:
-    import threading
-
     instances = [make_scheduler(listen=False) for _ in range(5)]
     barrier = threading.Barrier(len(instances))
     errors: list[BaseException] = []

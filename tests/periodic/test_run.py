@@ -11,8 +11,8 @@ import pytest
 
 from scheduler import Outcome, RunContext, Scheduler
 from scheduler.events import FireEnded, FireSkipped
+from scheduler.model.failures import classify, describe
 from scheduler.model.job import Cancelled
-from scheduler.periodic.run import classify, describe
 from tests.conftest import MakeScheduler
 from tests.support.recorder import Recorder, until
 
@@ -244,7 +244,7 @@ def test_cancel_hands_back_what_has_not_started(make_scheduler: MakeScheduler, r
     assert {run.attempt for run in recorder.runs} == {1}
 
 
-def test_many_due_at_once_run_in_parallel_and_each_once(make_scheduler: MakeScheduler, recorder: Recorder) -> None:
+def test_many_due_at_once_run_each_once_over_three_instances(make_scheduler: MakeScheduler, recorder: Recorder) -> None:
     instances = [recorder.listen(make_scheduler()) for _ in range(3)]
     start = datetime.now(UTC) + timedelta(seconds=1)
     for instance in instances:

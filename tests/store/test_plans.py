@@ -29,8 +29,8 @@ def large(dsn: str, schema: str, connection: psycopg.Connection[Any]) -> psycopg
     )
     connection.execute("INSERT INTO job_lock (tenant, id) SELECT tenant, id FROM job")
     connection.execute(
-        "INSERT INTO job_history (at, tenant, job_id, kind, outcome, finished_at)"
-        " SELECT now() - n * interval '1 minute', tenant, id, 'fire', 'success', now()"
+        "INSERT INTO job_history (at, tenant, job_id, kind, outcome, finished_at, fence)"
+        " SELECT now() - n * interval '1 minute', tenant, id, 'fire', 'success', now(), 1"
         " FROM job, generate_series(1, 5) n"
     )
     connection.execute("ANALYZE")

@@ -109,8 +109,12 @@ def test_without_migrate_a_mismatch_names_both_versions(
         " VALUES ('t', 'x', '{}', decode(repeat('00', 32), 'hex'), 'exactly_once', 'skip', now(), now())",
         "INSERT INTO job_history (at, tenant, job_id, kind, outcome, finished_at)"
         " VALUES (now(), 't', 'x', 'fire', 'skipped', now())",
+        "INSERT INTO job_history (at, tenant, job_id, kind, outcome, finished_at, fence)"
+        " VALUES (now(), 't', 'x', 'audit', 'success', now(), 1)",
         "INSERT INTO job_history (at, tenant, job_id, kind, outcome, finished_at)"
-        " VALUES (now(), 't', 'x', 'audit', 'success', now())",
+        " VALUES (now(), 't', 'x', 'fire', 'success', now())",
+        "INSERT INTO job_history (at, tenant, job_id, kind, outcome, finished_at, fence, missed_count)"
+        " VALUES (now(), 't', 'x', 'fire', 'success', now(), 1, 3)",
     ],
 )
 def test_illegal_rows_are_impossible(

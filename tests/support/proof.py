@@ -18,9 +18,9 @@ def soon(seconds: float = 2.0) -> datetime:
     return datetime.now(UTC) + timedelta(seconds=seconds)
 
 
-def periodic(count: int, *, seconds: float = 0.0, every: float = 1.0) -> list[Job]:
-    """Jobs whose first fires are spread over one interval."""
-    first = soon()
+def periodic(count: int, *, seconds: float = 0.0, every: float = 1.0, lead: float = 2.0) -> list[Job]:
+    """Jobs whose first fires are spread over one interval; none is late if the processes start within `lead`."""
+    first = soon(lead)
     return [
         Job(job_id=f"job-{n:03d}", start_at=first + timedelta(seconds=every * n / count), every=every, seconds=seconds)
         for n in range(count)
