@@ -13,7 +13,7 @@ from uuid import UUID
 from scheduler.clock import DatabaseClock
 from scheduler.errors import UnknownJob
 from scheduler.events import Event, Events, FireEnded, LeaseLost
-from scheduler.model.job import Key, Outcome, Registration
+from scheduler.model.job import Delivery, Key, Outcome, Registration
 from scheduler.periodic.claim import Claimer
 from scheduler.periodic.finish import Finisher
 from scheduler.periodic.lease import Leases
@@ -107,6 +107,11 @@ class CountingLocks(LockTable):
         return answers
 
 
+def delivery(key: Key) -> Delivery:
+    """The last job of each world runs at most once."""
+    return "at_most_once" if key.job_id == "j2" else "at_least_once"
+
+
 class Instance(Process):
     """One process of the app."""
 
@@ -146,7 +151,9 @@ class Instance(Process):
 
     def register(self, plans: dict[Key, str]) -> None:
         items = [
-            Registration(tenant=key.tenant, job_id=key.job_id, fn=lambda: None, every=every).checked()
+            Registration(
+                tenant=key.tenant, job_id=key.job_id, fn=lambda: None, every=every, delivery=delivery(key)
+            ).checked()
             for key, every in plans.items()
         ]
         self.registry.unreserve(plans)
