@@ -193,7 +193,7 @@ class Bench:
 
     def burst(self, peer: Peer, count: int, processes: int):
         """Store `count` jobs due in one second, start instances, and return the stamps of that second."""
-        slack = 2.5 + count / (3000 if peer is self.ours else 400)
+        slack = 3 + count / (2000 if peer is self.ours else 400)
         for _ in range(3):
             self.fresh()
             due = math.ceil(time.time() + slack)

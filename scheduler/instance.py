@@ -162,6 +162,7 @@ class Instance:
             for heard in self.listen_database.notifications():
                 if self.listen_service.stopping:
                     break
+                self.listen_service.works()
                 if heard:
                     self.loop.sync_soon()
                     self.loop_service.wake()

@@ -51,6 +51,10 @@ class Service:
         thread.join(timeout)
         return not thread.is_alive()
 
+    def works(self) -> None:
+        """Note that it works again, from a step that does not return while it does."""
+        self.failures = 0
+
     @property
     def stopping(self) -> bool:
         """Whether the service was asked to end."""

@@ -151,6 +151,9 @@ class Claimer:
         A fire that kills its process then takes no other suspect with it, and an innocent one that shared two
         crashes is not buried for the third.
         """
+        held = self._leases.held()
+        if any(run.attempt >= MOST_STARTS for run in held):
+            return
         helpable: list[Expired] = []
         for lease in expired:
             if len(helpable) >= self._runner.room() or self._runner.active(lease.key):
@@ -158,7 +161,7 @@ class Claimer:
             if self._registry.body(lease.key) is None:
                 continue
             last = lease.starts + 1 >= MOST_STARTS
-            if last and (helpable or self._suspects()):
+            if last and (helpable or any(run.attempt > 1 for run in held)):
                 continue
             helpable.append(lease)
             if last:
@@ -185,9 +188,6 @@ class Claimer:
                 )
             )
         self._begin(runs)
-
-    def _suspects(self) -> bool:
-        return any(run.attempt > 1 for run in self._leases.held())
 
     def _begin(self, runs: list[Run]) -> None:
         """Start runs whose leases are surely ours: this process may have been suspended before it read the answer."""

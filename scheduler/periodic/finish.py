@@ -82,7 +82,7 @@ class Finisher:
         try:
             reasons = self._finish(ends)
         except StoreUnavailable:
-            self._leases.add([run for run in runs if not run.lost])
+            self._leases.restore(runs)
             raise
         self._unsure = []
         for end, reason in zip(ends, reasons, strict=True):

@@ -46,6 +46,13 @@ class Leases:
             for run in runs:
                 self._held[run.key] = run
 
+    def restore(self, runs: Iterable[Run]) -> None:
+        """Keep leases again whose finish got no answer; where it was committed, a later run of the job may hold one."""
+        with self._lock:
+            for run in runs:
+                if not run.lost:
+                    self._held.setdefault(run.key, run)
+
     def drop(self, runs: Iterable[Run]) -> None:
         """Stop keeping the leases of these runs."""
         with self._lock:

@@ -6,6 +6,7 @@ Works behind PgBouncer in transaction mode: autocommit, no session state but `pl
 import contextlib
 import logging
 import struct
+import threading
 import time
 from collections.abc import Generator, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
@@ -82,8 +83,8 @@ class UtcLoader(Loader):
 class Database:
     """Runs statements on pooled connections, each in a transaction of its own unless inside `transaction()`.
 
-    Every failure is a `StoreUnavailable` (trying again may help) or a `StoreError`, and costs the pool that
-    connection: a failover, a restarted or a read-only server is met with new connections.
+    Every failure is a `StoreUnavailable` (trying again may help) or a `StoreError`. The former costs the pool all its
+    idle connections: a failover, a restarted or a read-only server is met with new ones.
     """
 
     def __init__(self, pool: Pool, *, schema: str, prepare: bool, deadline: float = STATEMENT_DEADLINE) -> None:
@@ -91,6 +92,7 @@ class Database:
         self.prepare = prepare
         self.deadline = deadline
         self._pool = pool
+        self._lock = threading.Lock()
 
     @classmethod
     def open(cls, database: str | Engine, *, schema: str, prepare: bool) -> "Database":
@@ -129,11 +131,14 @@ class Database:
     def connection(self) -> Iterator[BoundedConnection]:
         """Borrow a connection; anything that goes wrong on it costs the pool that connection."""
         with _translated():
-            proxy = self._pool.connect()
+            pool = self._pool
+            proxy = pool.connect()
             try:
                 yield self._adopt(proxy.driver_connection)
-            except BaseException:
+            except BaseException as error:
                 proxy.invalidate()
+                if isinstance(error, _AWAY):
+                    self._replace(pool)
                 raise
             finally:
                 proxy.close()
@@ -149,6 +154,13 @@ class Database:
     def close(self) -> None:
         """Close idle connections; borrowed ones close when they come back."""
         self._pool.dispose()
+
+    def _replace(self, pool: Pool) -> None:
+        """Drop all idle connections: where one has gone, the others would each cost a deadline of their own."""
+        with self._lock:
+            if self._pool is pool:
+                self._pool = pool.recreate()
+        pool.dispose()
 
     def _adopt(self, connection: Any) -> BoundedConnection:
         if type(connection) is not BoundedConnection:

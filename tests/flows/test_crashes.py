@@ -37,7 +37,7 @@ def test_a_fire_that_kills_its_process_is_crashed_after_three_starts_and_takes_n
     make_fleet: MakeFleet, full: bool
 ) -> None:
     count = 4 if full else 2
-    killer = Job(job_id=ONE, start_at=soon(2.5), body="die", seconds=0.4)
+    killer = Job(job_id=ONE, start_at=soon(4.0), body="die", seconds=0.4)
     fleet = make_fleet([*periodic(6 * count, seconds=0.6), killer], lease=1.5)
     fleet.ready(*fleet.start(count))
 

@@ -136,8 +136,9 @@ WITH lost AS MATERIALIZED (
 taken AS (
   UPDATE {schema}.job_lock l SET owner = %(owner)s, fence = l.fence + 1, created_at = x.now,
     expires_at = x.now + %(lease)s::interval, starts = x.starts, description = %(label)s,
-    attempts = CASE WHEN l.starts = 0 THEN l.attempts ELSE l.attempts || jsonb_build_object('attempt', l.starts,
-      'fence', l.fence, 'outcome', 'lost', 'holder', l.description, 'started_at', l.created_at) END
+    attempts = CASE WHEN jsonb_array_length(l.attempts) >= l.starts THEN l.attempts  -- handed back before it started
+      ELSE l.attempts || jsonb_build_object('attempt', l.starts, 'fence', l.fence, 'outcome', 'lost',
+                                            'holder', l.description, 'started_at', l.created_at) END
   FROM lost x WHERE l.tenant = x.tenant AND l.id = x.id)
 SELECT ord, fire_at, fence + 1, starts, now FROM lost;
 

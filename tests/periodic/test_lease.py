@@ -1,0 +1,150 @@
+"""Leases, re-drives and lost answers, at the seams."""
+
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+
+from scheduler import Outcome, RunContext
+from scheduler.errors import StoreUnavailable
+from scheduler.events import FireCrashed, FireEnded, LeaseLost
+from scheduler.model.job import JobSpec, Key
+from scheduler.model.schedules import Due, Every
+from scheduler.store.engine import Database
+from scheduler.store.job import JobTable, JobWrite, KnownJob
+from scheduler.store.job_lock import Finish, Holder, LockTable, Wanted
+from scheduler.store.schema import migrate
+from tests.conftest import MakeScheduler
+from tests.support.recorder import Recorder
+
+AT = datetime(2030, 1, 1, tzinfo=UTC)
+KEY = Key("acme", "x")
+SPEC = JobSpec(schedule=Every(every=timedelta(hours=1), start_at=AT))
+
+
+class Moment:
+    """The database's clock, as a test plays it."""
+
+    def __init__(self) -> None:
+        self.now = AT
+
+    def __call__(self) -> datetime:
+        return self.now
+
+
+@pytest.fixture
+def moment() -> Moment:
+    return Moment()
+
+
+@pytest.fixture
+def locks(dsn: str, schema: str, moment: Moment) -> Iterator[LockTable]:
+    database = Database.open(dsn, schema=schema, prepare=True)
+    migrate(database)
+    nobody = KnownJob(None, None, None, None, None, None)
+    write = JobWrite(key=KEY, spec=SPEC, spec_hash=SPEC.hash(), next_run_at=AT, known=nobody)
+    JobTable(database, moment).insert([write], holder="x")
+    yield LockTable(database, moment, Holder(owner=uuid4(), label="me", lease=timedelta(seconds=30)))
+    database.close()
+
+
+def claim(locks: LockTable, fire: datetime = AT) -> Any:
+    due = Due(fire_at=fire, next_run_at=fire + timedelta(hours=1))
+    return locks.claim([Wanted(KEY, SPEC.hash(), fire, due)])[0]
+
+
+def finish(fence: int) -> Finish:
+    return Finish(KEY, fence, AT, Outcome.SUCCESS, None, AT, AT)
+
+
+def test_a_finish_whose_answer_was_lost_is_accepted_again_and_only_for_its_fence(locks: LockTable) -> None:
+    fence = claim(locks).fence
+    assert locks.finish([finish(fence)]) == [True]
+    assert locks.finish([finish(fence)]) == [True]
+    assert locks.finish([finish(fence + 1)]) == [False]
+
+
+def test_a_released_start_that_never_was_leaves_no_trace_in_the_ledger(
+    locks: LockTable, moment: Moment, connection: psycopg.Connection[Any]
+) -> None:
+    claim(locks)
+    moment.now += timedelta(minutes=1)
+    (taken,) = locks.redrive(locks.expired(None))
+    locks.release([taken], started=[False])
+    (again,) = locks.redrive(locks.expired(None))
+    assert again.starts == 2
+    assert locks.finish([finish(again.fence)]) == [True]
+    row = connection.execute("SELECT attempt, attempts FROM job_history WHERE kind = 'fire'").fetchone()
+    assert row is not None
+    assert (row[0], [start["attempt"] for start in row[1]]) == (2, [1])
+
+
+def test_an_expired_lease_is_for_its_own_fire_only(locks: LockTable, moment: Moment) -> None:
+    claim(locks)
+    moment.now += timedelta(hours=1)
+    assert claim(locks, AT + timedelta(hours=1)).verdict is None
+    (taken,) = locks.redrive(locks.expired(None))
+    assert (taken.fire_at, taken.fence) == (AT, 2)
+    assert locks.finish([finish(1)]) == [False]
+    assert locks.renew([taken]) == [True]
+
+
+def test_a_lost_answer_to_a_finish_costs_the_next_run_nothing(
+    make_scheduler: MakeScheduler, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    instance = recorder.listen(make_scheduler(lease="1s"))
+    second = threading.Event()
+    send = LockTable.finish
+
+    def unanswered(self: LockTable, ends: list[Finish]) -> list[bool]:
+        answers = send(self, ends)
+        if not second.is_set():
+            second.wait(10)
+            raise StoreUnavailable("the answer was lost")
+        return answers
+
+    monkeypatch.setattr(LockTable, "finish", unanswered)
+
+    def body(ctx: RunContext) -> None:
+        recorder.body(ctx)
+        if len(recorder.runs) == 2:
+            second.set()
+            threading.Event().wait(2.5)
+
+    instance.register("acme", "x", body, every="300ms")
+    recorder.wait(lambda: len(recorder.of(FireEnded)) >= 3)
+    assert recorder.of(LeaseLost) == []
+    assert {event.attempt for event in recorder.of(FireEnded)} == {1}
+
+
+def test_nothing_suspicious_joins_the_last_start_of_a_fire(
+    make_scheduler: MakeScheduler, recorder: Recorder, connection: psycopg.Connection[Any]
+) -> None:
+    make_scheduler(label="registers").cancel()
+    started: list[str] = []
+    release = threading.Event()
+
+    def body(ctx: RunContext) -> None:
+        started.append(ctx.job_id)
+        if ctx.job_id == "innocent":
+            release.wait(20)
+
+    instance = recorder.listen(make_scheduler())
+    for name in ("innocent", "suspect"):
+        instance.register("acme", name, body, every="1h", start_at=AT)
+    connection.execute(
+        "UPDATE job_lock SET owner = gen_random_uuid(), fire_at = now(), last_fire_at = now(), created_at = now(),"
+        " expires_at = now() - (CASE id WHEN 'innocent' THEN interval '1 h' ELSE interval '-1 s' END),"
+        " starts = CASE id WHEN 'innocent' THEN 2 ELSE 1 END, fence = 5"
+    )
+    recorder.wait(lambda: started == ["innocent"] or None)
+    threading.Event().wait(2.0)  # the suspect's lease has run out meanwhile
+    assert started == ["innocent"]
+    release.set()
+    recorder.wait(lambda: len(recorder.of(FireEnded)) == 2)
+    assert started == ["innocent", "suspect"]
+    assert recorder.of(FireCrashed) == []
