@@ -37,7 +37,7 @@ CREATE TABLE job_lock (
   starts       integer          NOT NULL DEFAULT 0 CHECK (starts >= 0),
   description  text,                      -- the holder's label
   missed_from  timestamptz,
-  missed_count integer          NOT NULL DEFAULT 0 CHECK (missed_count >= 0),
+  missed_count bigint           NOT NULL DEFAULT 0 CHECK (missed_count >= 0),
   attempts     jsonb            NOT NULL DEFAULT '[]' CHECK (jsonb_typeof(attempts) = 'array'),
   PRIMARY KEY (tenant, id),
   CONSTRAINT held_whole_or_not_at_all CHECK (
@@ -63,7 +63,7 @@ CREATE TABLE job_history (
   started_at   timestamptz,
   finished_at  timestamptz      NOT NULL,
   missed_from  timestamptz,
-  missed_count integer          NOT NULL DEFAULT 0 CHECK (missed_count >= 0),
+  missed_count bigint           NOT NULL DEFAULT 0 CHECK (missed_count >= 0),
   error        text             CHECK (octet_length(error) <= 16384),
   attempts     jsonb            CHECK (jsonb_typeof(attempts) = 'array'),  -- earlier starts of a re-driven fire
   UNIQUE (tenant, job_id, at, kind),

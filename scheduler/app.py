@@ -74,6 +74,7 @@ class Scheduler:
         self._instance: Instance | None = None
         self._inherited: dict[Key, Body] | None = None
         self._events = Events()
+        _all.add(self)
 
     def start(self) -> Self:
         """Apply or check the schema and start the background threads; raises if Postgres cannot be reached."""
@@ -90,15 +91,15 @@ class Scheduler:
         After `timeout` seconds the bodies that still run are told to end (`ctx.cancelled`) and left behind: their
         leases are not released, they run out, and the fires start again elsewhere.
         """
+        patience = _patience(timeout)
         with self._lifecycle:
             if self._instance is None and self._inherited is not None:
                 self._inherited = None  # never started in this process
                 return
             instance = self._running()
             self._instance = None
-            _live.discard(self)
             atexit.unregister(self._at_exit)
-        instance.stop(timeout)
+        instance.stop(patience)
 
     @overload
     def register(
@@ -159,6 +160,8 @@ class Scheduler:
     def register_many(self, registrations: Iterable[Registration | Mapping[str, Any]]) -> None:
         """Register many jobs in a few statements; either all of them or, on any error, none in this process."""
         instance = self._running()
+        if not isinstance(registrations, Iterable):
+            raise InvalidOption(f"register_many takes a list, not {type(registrations).__name__}")
         checked = [Registration.of(item).checked() for item in registrations]
         if checked:
             instance.registrar.register(checked)
@@ -210,7 +213,6 @@ class Scheduler:
             instance.abandon()
             raise
         self._instance = instance
-        _live.add(self)
         atexit.register(self._at_exit)  # after an embedded server's own, so that it runs before it
 
     def _at_exit(self) -> None:
@@ -228,7 +230,7 @@ class Scheduler:
             _parents.append(instance)  # never collected: closing would talk on the parent's sockets
 
 
-_live: "weakref.WeakSet[Scheduler]" = weakref.WeakSet()
+_all: "weakref.WeakSet[Scheduler]" = weakref.WeakSet()
 _parents: list[Instance] = []
 
 
@@ -245,6 +247,12 @@ def _database() -> str:
     return shared_postgres()
 
 
+def _patience(timeout: object) -> float:
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout >= 0:
+        raise InvalidOption(f"timeout must be a number of seconds, not {timeout!r}")
+    return float(timeout)
+
+
 def _limit(limit: object) -> int:
     if not isinstance(limit, int) or not 1 <= limit <= 10_000:
         raise InvalidOption(f"limit must be a number from 1 to 10000, not {limit!r}")
@@ -253,9 +261,8 @@ def _limit(limit: object) -> int:
 
 def _forked() -> None:
     Cancelled.after_fork()
-    for scheduler in list(_live):
+    for scheduler in list(_all):
         scheduler._after_fork()  # noqa: SLF001 - the class's own hook
-    _live.clear()
 
 
 os.register_at_fork(after_in_child=_forked)

@@ -101,9 +101,9 @@ class Instance:
         self.loop_service.stop(timeout=self.database.deadline + 5)
         self._release(self.runner.give_back())
         self._wait(end, lambda: self.runner.count() == 0)
-        stuck = self.leases.held() if self.runner.count() else []
-        for run in stuck:
-            run.cancelled.because(STOPPING)
+        for run in self.leases.held():
+            if self.runner.active(run.key):
+                run.cancelled.because(STOPPING)
         self._wait(end + 1.0, lambda: self.runner.count() == 0)
         self._wait(max(end, self.clock.monotonic() + 2.0), self.finisher.idle)
         self.finish_service.stop(timeout=0)

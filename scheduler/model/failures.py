@@ -22,9 +22,13 @@ def describe(error: BaseException) -> str:
     if isinstance(error, CancelledError | asyncio.CancelledError):
         return "cancelled"
     try:
-        message = str(error)
+        return _described(error)
     except BaseException as hostile:  # noqa: BLE001 - an error whose text raises is still an error
-        message = f"(its text raised {type(hostile).__name__})"
+        return storable(f"{type(error).__name__}: (its text raised {type(hostile).__name__})")
+
+
+def _described(error: BaseException) -> str:
+    message = str.__str__(str(error))  # a subclass may have methods of its own
     frames = "".join(traceback.format_tb(error.__traceback__, limit=-15))
     head = storable(f"{type(error).__qualname__}: {message[:LONGEST_ERROR]}", LONGEST_ERROR * 3 // 4)
     if len(message) > LONGEST_ERROR:

@@ -140,7 +140,7 @@ class Body:
         """Look at a function once, at registration."""
         if not callable(fn):
             raise InvalidOption(f"fn must be a function, not {type(fn).__name__}")
-        is_async = inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(fn, "__call__", None))  # noqa: B004
+        is_async = inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(type(fn), "__call__", None))  # noqa: B004
         return cls(fn=fn, takes_context=_takes_context(fn), is_async=is_async)
 
 

@@ -24,6 +24,8 @@ logger = logging.getLogger("scheduler")
 BATCH = 1000
 FIRST_RETRY = timedelta(milliseconds=20)
 LAST_RETRY = timedelta(seconds=1)
+REFUSED_RETRY = timedelta(minutes=1)
+SUSPECT_FOR = timedelta(minutes=1)  # a fire that kills its process does so soon
 
 
 class Claimer:
@@ -100,10 +102,19 @@ class Claimer:
         sent = self._clock.monotonic()
         try:
             answers = self._locks.claim(wanted)
-        except BaseException:
-            for entry in asked:
-                self._registry.put_back(entry, entry.next_run_at)
-            raise
+        except StoreError as error:
+            if isinstance(error, StoreUnavailable):
+                for entry in asked:
+                    self._registry.put_back(entry, entry.next_run_at)
+                raise
+            if len(asked) == 1:
+                logger.exception("the claim of %s/%s is refused; trying again in a minute", *asked[0].key)
+                not_before = self._database_clock.now() + REFUSED_RETRY
+                self._registry.put_back(asked[0], asked[0].next_run_at, not_before=not_before)
+                return
+            for entry, want in zip(asked, wanted, strict=True):  # one that Postgres refuses holds back no other
+                self._ask([entry], [want])
+            return
         self._database_clock.observe(answers[0].now, sent=sent, received=self._clock.monotonic())
         runs = []
         until = self._leases.until(sent)
@@ -151,8 +162,9 @@ class Claimer:
         A fire that kills its process then takes no other suspect with it, and an innocent one that shared two
         crashes is not buried for the third.
         """
-        held = self._leases.held()
-        if any(run.attempt >= MOST_STARTS for run in held):
+        recent = self._database_clock.now() - SUSPECT_FOR
+        suspects = [run.attempt for run in self._leases.held() if run.attempt > 1 and run.claimed_at > recent]
+        if MOST_STARTS in suspects:
             return
         helpable: list[Expired] = []
         for lease in expired:
@@ -161,7 +173,7 @@ class Claimer:
             if self._registry.body(lease.key) is None:
                 continue
             last = lease.starts + 1 >= MOST_STARTS
-            if last and (helpable or any(run.attempt > 1 for run in held)):
+            if last and (helpable or suspects):
                 continue
             helpable.append(lease)
             if last:
@@ -196,7 +208,13 @@ class Claimer:
         if len(ours) < len(runs):
             logger.warning("%d leases had run out before they were known here; not started", len(runs) - len(ours))
         self._leases.add(ours)
-        self._runner.take(ours)
+        try:
+            self._runner.take(ours)
+        except RuntimeError as error:
+            logger.error("no thread can be started: %s; handing %d fires back", error, len(ours))
+            self._leases.drop(ours)
+            if ours:
+                self._locks.release(ours, started=[False] * len(ours))
 
 
 def buried_because(lease: Expired) -> str | None:

@@ -1,10 +1,10 @@
 """Run `async def` bodies: an asyncio loop on a thread of its own, and their ends brought back to the worker."""
 
 import asyncio
+import contextlib
 import threading
-from collections.abc import Coroutine
-from concurrent.futures import CancelledError, Future
-from typing import Any
+from collections.abc import Awaitable
+from concurrent.futures import Future
 
 from scheduler.model.job import Cancelled
 
@@ -15,55 +15,54 @@ class LoopThread:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping = False
 
-    def run(self, coroutine: Coroutine[Any, Any, object], cancelled: Cancelled) -> object:
-        """Run a coroutine to its end; `cancelled` cancels its task."""
+    def run(self, awaitable: Awaitable[object], cancelled: Cancelled) -> object:
+        """Run a body to its real end, after whatever it does when `cancelled` cancels its task."""
         loop = self._started()
         ended: Future[object] = Future()
-        loop.call_soon_threadsafe(_start_task, loop, coroutine, cancelled, ended)
+
+        def start() -> None:
+            task = loop.create_task(_contain(awaitable, ended))
+            cancelled.then(lambda: _call(loop, task.cancel))
+
+        loop.call_soon_threadsafe(start)
         return ended.result()
 
     def stop(self) -> None:
-        """End the loop."""
+        """End the loop, cancelling what still runs on it."""
         with self._lock:
+            self._stopping = True
             if self._loop is not None:
-                self._loop.call_soon_threadsafe(self._loop.stop)
-                self._loop = None
+                _call(self._loop, self._loop.stop)
 
     def _started(self) -> asyncio.AbstractEventLoop:
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                threading.Thread(target=_run_loop, args=(self._loop,), name="scheduler-asyncio", daemon=True).start()
+                threading.Thread(target=self._run, args=(self._loop,), name="scheduler-asyncio", daemon=True).start()
             return self._loop
 
-
-def _start_task(
-    loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, object], cancelled: Cancelled, ended: Future[object]
-) -> None:
-    """Start a body; its end is the task's own, after whatever it does when it is cancelled."""
-    task = loop.create_task(coroutine)
-
-    def done(task: asyncio.Task[object]) -> None:
-        if task.cancelled():
-            ended.set_exception(CancelledError())
-        elif (error := task.exception()) is not None:
-            ended.set_exception(error)
-        else:
-            ended.set_result(task.result())
-
-    task.add_done_callback(done)
-    cancelled.then(lambda: loop.call_soon_threadsafe(task.cancel))
-
-
-def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
-    asyncio.set_event_loop(loop)
-    try:
-        loop.run_forever()
+    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+        asyncio.set_event_loop(loop)
+        while not self._stopping:
+            loop.run_forever()  # a body may have stopped it
         tasks = asyncio.all_tasks(loop)
         for task in tasks:
             task.cancel()
         loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
         loop.run_until_complete(loop.shutdown_asyncgens())
-    finally:
         loop.close()
+
+
+async def _contain(awaitable: Awaitable[object], ended: "Future[object]") -> None:
+    """Keep whatever a body raises from the loop: SystemExit would end it, and every other body with it."""
+    try:
+        ended.set_result(await awaitable)
+    except BaseException as error:  # noqa: BLE001 - it is the worker's to classify
+        ended.set_exception(error)
+
+
+def _call(loop: asyncio.AbstractEventLoop, callback: "object") -> None:
+    with contextlib.suppress(RuntimeError):  # the loop has ended, and everything on it
+        loop.call_soon_threadsafe(callback)  # type: ignore[arg-type]

@@ -6,12 +6,13 @@ Comes in: `RunEnd`s from the workers, over a queue. Goes out: rows; a finish who
 import logging
 import queue
 from collections.abc import Callable
+from dataclasses import replace
 
 from scheduler.errors import StoreError, StoreUnavailable
 from scheduler.events import Events, FireEnded, LeaseLost
 from scheduler.model.job import Key
 from scheduler.periodic.lease import Leases
-from scheduler.periodic.run import STOPPING, RunEnd
+from scheduler.periodic.run import RunEnd
 from scheduler.store.job_lock import Finish, LockTable
 
 logger = logging.getLogger("scheduler")
@@ -71,9 +72,9 @@ class Finisher:
     def _refused(self, end: RunEnd) -> bool:
         """Refuse here what was told to stop: a body cut short is no success, and its lease is not ours to free."""
         if end.run.lost:
+            self._leases.drop([end.run])  # or it would be renewed for ever, and its fire never started again
             self._refuse(end, LOST)
-            return True
-        return end.run.cancelled.reason == STOPPING  # its lease is handed back when the process has stopped
+        return end.run.lost or end.stopped  # a stopped one is handed back when the process has stopped
 
     def _send(self, ends: list[RunEnd]) -> None:
         runs = [end.run for end in ends]
@@ -99,7 +100,12 @@ class Finisher:
         except StoreUnavailable:
             raise
         except StoreError as error:
-            return [str(error)] if len(ends) == 1 else [self._finish([end])[0] for end in ends]
+            if len(ends) > 1:
+                return [self._finish([end])[0] for end in ends]
+            text = ends[0].error
+            if text is None or text.isascii():
+                return [str(error)]
+            return self._finish([replace(ends[0], error=text.encode("ascii", "backslashreplace").decode())])
 
     def _announce(self, end: RunEnd) -> None:
         if end.error is not None:

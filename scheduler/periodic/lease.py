@@ -76,11 +76,12 @@ class Leases:
 
     def step(self) -> float:
         """Renew if it is time, then cancel what is lost or past its timeout; return the seconds until the next look."""
+        self._lose_late()  # first: after a suspension a renewal would revive what is no longer trusted
         if self._clock.monotonic() >= self._renew_at:
             self._renew()
+            self._lose_late()
         now = self._clock.monotonic()
         held = self.held()
-        self._lose([run for run in held if run.lease_until <= now], "it could not be renewed in time")
         moments = [self._renew_at]
         for run in held:
             if run.deadline is not None and run.cancelled.reason is None:
@@ -91,6 +92,10 @@ class Leases:
             moments.append(run.lease_until)
         self._wake_at = min(moments)
         return max(0.001, self._wake_at - now)
+
+    def _lose_late(self) -> None:
+        now = self._clock.monotonic()
+        self._lose([run for run in self.held() if run.lease_until <= now], "it could not be renewed in time")
 
     def _renew(self) -> None:
         self._renew_at = self._clock.monotonic() + self._lease / 3

@@ -10,6 +10,7 @@ from scheduler.periodic.run import Runner
 from scheduler.periodic.sync import Sync
 
 SHORTEST_SYNC = 1.0
+SYNC_SHARE = 10.0  # of the time between two requested syncs, at most a tenth is spent in them
 WAKE_JITTER = (0.0005, 0.004)
 
 
@@ -40,13 +41,14 @@ class Loop:
         self._rescue_every = rescue_every
         self._sync_at = 0.0
         self._synced_at = float("-inf")
+        self._pause = SHORTEST_SYNC
         self._rescue_at = 0.0
         self.starved = False  # there was no room for something due: wake when a run ends
         self.stopping = False
 
     def sync_soon(self) -> None:
-        """Sync at the next step, at most once a second."""
-        self._sync_at = min(self._sync_at, max(self._clock.monotonic(), self._synced_at + SHORTEST_SYNC))
+        """Sync at the next step, at most once a second, and the less often the longer it takes."""
+        self._sync_at = min(self._sync_at, max(self._clock.monotonic(), self._synced_at + self._pause))
 
     def step(self) -> float:
         """Do what is due now."""
@@ -61,7 +63,8 @@ class Loop:
             except BaseException:
                 self._sync_at = 0.0
                 raise
-            self._synced_at = now
+            self._synced_at = self._clock.monotonic()
+            self._pause = max(SHORTEST_SYNC, SYNC_SHARE * (self._synced_at - now))
         self._claimer.claim()
         if self._claimer.stale:
             self._claimer.stale = False

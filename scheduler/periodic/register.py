@@ -4,15 +4,18 @@ Twenty instances register the same jobs at once: new rows are inserted where nob
 compare-and-set, and whoever lost looks again. An unchanged definition costs one read and touches nothing.
 """
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from scheduler.clock import DatabaseClock
-from scheduler.errors import DuplicateJob, StoreUnavailable
-from scheduler.model.job import CheckedRegistration, JobSpec, Key
+from scheduler.errors import DuplicateJob, StoreError, StoreUnavailable
+from scheduler.model.job import Body, CheckedRegistration, JobSpec, Key
 from scheduler.model.schedules import reschedule
 from scheduler.periodic.registry import Registry
 from scheduler.store.job import JobTable, JobWrite, KnownJob
+
+logger = logging.getLogger("scheduler")
 
 MOST_ROUNDS = 50
 
@@ -28,10 +31,11 @@ class Registrar:
 
     def register(self, items: Sequence[CheckedRegistration]) -> None:
         """Register all of the items, or none of them in this process."""
-        bodies = {item.key: item.body for item in items}
-        if len(bodies) < len(items):
-            twice = next(item.key for n, item in enumerate(items) if item.key in {i.key for i in items[:n]})
-            raise DuplicateJob(f"job {twice.job_id!r} of tenant {twice.tenant!r} is in this call twice")
+        bodies: dict[Key, Body] = {}
+        for item in items:
+            if item.key in bodies:
+                raise DuplicateJob(f"job {item.key.job_id!r} of tenant {item.key.tenant!r} is in this call twice")
+            bodies[item.key] = item.body
         self.registry.reserve(bodies)
         try:
             changed = self._store(sorted(items, key=lambda item: item.key))
@@ -39,14 +43,20 @@ class Registrar:
             self.registry.unreserve(bodies)
             raise
         if changed:
-            self.jobs.notify()
+            self._notify()
 
     def unregister(self, key: Key) -> None:
         """Delete a job in the whole fleet; a run under way ends as it would have."""
         removed = self.jobs.remove(key, holder=self.holder)
         self.registry.forget(key, known=removed)
         if removed:
+            self._notify()
+
+    def _notify(self) -> None:
+        try:
             self.jobs.notify()
+        except StoreError as error:  # it is done; the others learn of it at their next sync
+            logger.warning("the other instances could not be told at once: %s", error)
 
     def _store(self, items: list[CheckedRegistration]) -> bool:
         changed = False

@@ -3,7 +3,7 @@
 Comes in: a claimed `Run`. Goes out: a `RunEnd` with outcome, error and times, handed to the finisher.
 """
 
-import asyncio
+import inspect
 import logging
 import queue
 import threading
@@ -69,6 +69,7 @@ class RunEnd:
     error: str | None
     started_at: datetime
     finished_at: datetime
+    stopped: bool = False  # cut short because the process stops
 
 
 class Runner:
@@ -122,18 +123,25 @@ class Runner:
         return self._taken - self._done
 
     def take(self, runs: list[Run]) -> None:
-        """Queue runs."""
+        """Queue runs; raises if there is no thread to run them and none can be started."""
         with self._lock:
+            self._grow(min(self._workers, self._taken - self._done + len(runs)))
             self._taken += len(runs)
             for run in runs:
                 self._active[run.key] += 1
-            missing = min(self._workers, self._taken - self._done) - len(self._threads)
-            for _ in range(missing):
-                thread = threading.Thread(target=self._work, name=f"scheduler-run-{len(self._threads)}", daemon=True)
-                self._threads.append(thread)
-                thread.start()
         for run in runs:
             self._queue.put(run)
+
+    def _grow(self, wanted: int) -> None:
+        while len(self._threads) < wanted:
+            thread = threading.Thread(target=self._work, name=f"scheduler-run-{len(self._threads)}", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # a limit on processes, say; those that live do it all
+                if not self._threads:
+                    raise
+                return
+            self._threads.append(thread)
 
     def give_back(self) -> list[Run]:
         """Take back what has not started."""
@@ -163,9 +171,9 @@ class Runner:
             self._call(run, started_at)
         except BaseException as raised:  # noqa: BLE001 - SystemExit and friends end the body, not the worker
             error = raised
-        outcome = classify(error, run.cancelled)
+        outcome, stopped = classify(error, run.cancelled), run.cancelled.reason == STOPPING
         text = None if error is None or outcome is Outcome.SUCCESS else describe(error)
-        return RunEnd(run, outcome, text, started_at, self._database_clock.now())
+        return RunEnd(run, outcome, text, started_at, self._database_clock.now(), stopped)
 
     def _work(self) -> None:
         while (run := self._queue.get()) is not None:
@@ -202,7 +210,7 @@ class Runner:
             return
         body = run.body
         result = body.fn(self._context(run, started_at)) if body.takes_context else body.fn()
-        if body.is_async or asyncio.iscoroutine(result):
+        if body.is_async or inspect.isawaitable(result):
             self._loop.run(result, run.cancelled)
 
     def _context(self, run: Run, started_at: datetime) -> RunContext:

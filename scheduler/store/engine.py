@@ -155,6 +155,12 @@ class Database:
         """Close idle connections; borrowed ones close when they come back."""
         self._pool.dispose()
 
+    def _check_encoding(self, connection: BoundedConnection) -> None:
+        if connection.info.parameter_status("server_encoding") == "SQL_ASCII":
+            raise ConfigError("database: its encoding is SQL_ASCII, which keeps no text; use one in UTF8")
+        if connection.info.encoding != "utf-8":
+            connection.execute(statement("session", "speak_utf8", self.schema), {})
+
     def _replace(self, pool: Pool) -> None:
         """Drop all idle connections: where one has gone, the others would each cost a deadline of their own."""
         with self._lock:
@@ -174,6 +180,7 @@ class Database:
         if not adopted.adopted:
             adopted.adopted = True
             adopted.adapters.register_loader("timestamptz", UtcLoader)
+            self._check_encoding(adopted)
             adopted.prepare_threshold = None  # what is prepared is said statement by statement
             if self.prepare:
                 adopted.execute(statement("session", "generic_plans", self.schema), {})
@@ -188,6 +195,7 @@ def _connect(dsn: str) -> BoundedConnection:
         "keepalives_count": 3,
         "tcp_user_timeout": 20_000,
         "application_name": "scheduler",
+        "client_encoding": "utf8",
     }
     given = conninfo_to_dict(dsn)
     return BoundedConnection.connect(
@@ -241,6 +249,8 @@ def _translated() -> Iterator[None]:
         raise StoreUnavailable(f"Postgres is away: {_brief(error)}") from error
     except PoolTimeout as error:
         raise StoreUnavailable("every connection of the pool is in use") from error
+    except UnicodeError as error:
+        raise StoreError("a text cannot be sent to Postgres") from error
     except psycopg.Error as error:
         raise StoreError(f"Postgres refused a statement: {_brief(error)}") from error
     except SQLAlchemyError as error:

@@ -13,7 +13,7 @@ class HistoryTable:
 
     def newest(self, tenant: str, job_id: str | None, *, limit: int) -> list[HistoryEntry]:
         """Read the newest rows of a tenant, or of one of its jobs."""
-        query = statement("job_history", "newest", self._database.schema)
+        query = statement("job_history", "newest" if job_id is None else "newest_of_job", self._database.schema)
         rows = self._database.run(query, {"tenant": tenant, "job_id": job_id, "limit": limit})
         return [
             HistoryEntry(

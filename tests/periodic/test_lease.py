@@ -3,17 +3,21 @@
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
 import psycopg
 import pytest
 
 from scheduler import Outcome, RunContext
+from scheduler.clock import SystemClock
 from scheduler.errors import StoreUnavailable
-from scheduler.events import FireCrashed, FireEnded, LeaseLost
-from scheduler.model.job import JobSpec, Key
+from scheduler.events import Events, FireCrashed, FireEnded, LeaseLost
+from scheduler.model.job import Body, JobSpec, Key
 from scheduler.model.schedules import Due, Every
+from scheduler.periodic.finish import Finisher
+from scheduler.periodic.lease import Leases
+from scheduler.periodic.run import STOPPING, Run, RunEnd
 from scheduler.store.engine import Database
 from scheduler.store.job import JobTable, JobWrite, KnownJob
 from scheduler.store.job_lock import Finish, Holder, LockTable, Wanted
@@ -148,3 +152,62 @@ def test_nothing_suspicious_joins_the_last_start_of_a_fire(
     recorder.wait(lambda: len(recorder.of(FireEnded)) == 2)
     assert started == ["innocent", "suspect"]
     assert recorder.of(FireCrashed) == []
+
+
+def make_run(*, lease_until: float) -> Run:
+    body = Body.of(lambda: None)
+    return Run(
+        key=KEY, fire_at=AT, attempt=1, fence=1, body=body, timeout=None, claimed_at=AT, lease_until=lease_until
+    )  # fmt: skip
+
+
+class NoLocks:
+    """A table that must not be asked."""
+
+    def renew(self, leases: object) -> list[bool]:
+        raise AssertionError("renewed what is no longer ours")
+
+
+def test_after_a_suspension_a_lease_is_lost_before_it_could_be_renewed() -> None:
+    leases = Leases(cast("LockTable", NoLocks()), SystemClock(), Events(), lease=30.0)
+    leases._renew_at = 0.0
+    run = make_run(lease_until=0.0)
+    leases.add([run])
+    leases.step()
+    assert run.lost
+    assert leases.held() == []
+
+
+def test_a_run_that_was_lost_in_the_queue_is_not_kept_for_ever() -> None:
+    events = Events()
+    leases = Leases(cast("LockTable", NoLocks()), SystemClock(), events, lease=30.0)
+    finisher = Finisher(cast("LockTable", NoLocks()), leases, events, finished=lambda _: None)
+    run = make_run(lease_until=0.0)
+    run.lost = True
+    leases.add([run])
+    finisher.put(RunEnd(run, Outcome.SUCCESS, None, AT, AT))
+    finisher.flush()
+    assert leases.held() == []
+
+
+def test_a_run_that_ended_before_the_process_stopped_is_finished(locks: LockTable) -> None:
+    events = Events()
+    leases = Leases(locks, SystemClock(), events, lease=30.0)
+    finisher = Finisher(locks, leases, events, finished=lambda _: None)
+    run = make_run(lease_until=1e12)
+    run.fence = claim(locks).fence
+    leases.add([run])
+    end = RunEnd(run, Outcome.SUCCESS, None, AT, AT)
+    run.cancelled.because(STOPPING)
+    finisher.put(end)
+    finisher.flush()
+    assert leases.held() == []
+    assert locks.expired(None) == []
+    assert locks.finish([finish(run.fence)]) == [True]
+
+
+def test_the_late_finish_of_a_buried_fire_is_refused(locks: LockTable, moment: Moment) -> None:
+    fence = claim(locks).fence
+    moment.now += timedelta(minutes=1)
+    assert locks.bury(locks.expired(None), reasons=["x"]) == [(KEY, AT)]
+    assert locks.finish([finish(fence)]) == [False]

@@ -9,6 +9,7 @@ import pytest
 
 import scheduler
 from scheduler.events import FireEnded, Synced
+from scheduler.store.job import JobTable
 from tests.conftest import MakeScheduler
 from tests.support.recorder import Recorder
 
@@ -278,3 +279,26 @@ def test_bad_settings_name_their_key_and_no_secret(dsn: str, options: dict[str, 
     with pytest.raises(scheduler.ConfigError, match=says) as caught:
         scheduler.Scheduler(**{"database": dsn, **options}).start()
     assert "swordfish" not in str(caught.value)
+
+
+def test_a_registration_whose_notice_fails_has_succeeded(
+    make_scheduler: MakeScheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(self: JobTable) -> None:
+        raise scheduler.StoreUnavailable
+
+    monkeypatch.setattr(JobTable, "notify", away)
+    instance = make_scheduler()
+    instance.register("acme", "x", nothing, every="1h")
+    assert [job.job_id for job in instance.jobs()] == ["x"]
+    instance.unregister("acme", "x")
+
+
+@pytest.mark.parametrize("timeout", [None, "5s", -1, timedelta(seconds=5), float("nan")])
+def test_a_bad_timeout_leaves_the_scheduler_as_it_was(make_scheduler: MakeScheduler, timeout: Any) -> None:
+    instance = make_scheduler()
+    with pytest.raises(scheduler.InvalidOption, match="timeout"):
+        instance.cancel(timeout=timeout)
+    with pytest.raises(scheduler.InvalidOption, match="list"):
+        instance.register_many(7)  # type: ignore[arg-type]
+    instance.cancel()

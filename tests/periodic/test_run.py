@@ -356,3 +356,99 @@ def test_a_listener_that_raises_anything_harms_no_worker(make_scheduler: MakeSch
     recorder.listen(instance)
     instance.register("acme", "x", recorder.body, every="100ms")
     recorder.wait(lambda: len(recorder.of(FireEnded)) >= 3)
+
+
+class Slippery(str):
+    __slots__ = ()
+
+    def __getitem__(self, key: object) -> str:
+        raise KeyboardInterrupt
+
+
+class Sly(Exception):
+    def __str__(self) -> str:
+        return Slippery("sly")
+
+
+class AsyncCall:
+    async def __call__(self) -> None:
+        await asyncio.sleep(0)
+
+
+def sly() -> None:
+    raise Sly
+
+
+async def async_exit() -> None:
+    raise SystemExit(3)
+
+
+async def stop_the_loop() -> None:
+    asyncio.get_running_loop().stop()
+
+
+def test_no_async_or_sly_body_takes_the_loop_or_a_worker_with_it(
+    make_scheduler: MakeScheduler, recorder: Recorder
+) -> None:
+    instance = recorder.listen(make_scheduler(max_workers=1))
+    bodies: dict[str, Any] = {
+        "sly": sly,
+        "exit": async_exit,
+        "stop": stop_the_loop,
+        "class": AsyncCall,
+        "call": AsyncCall(),
+    }
+    for name, body in bodies.items():
+        instance.register("acme", name, body)
+    recorder.wait(lambda: len(recorder.of(FireEnded)) == len(bodies))
+    outcomes = {event.job_id: event.outcome for event in recorder.of(FireEnded)}
+    good = Outcome.SUCCESS
+    assert outcomes == {"sly": Outcome.FAILED, "exit": Outcome.FAILED, "stop": good, "class": good, "call": good}
+
+    @instance.register("acme", "after")
+    async def after() -> None:
+        await asyncio.sleep(0.01)
+
+    recorder.wait(lambda: [event for event in recorder.of(FireEnded) if event.job_id == "after"])
+    instance.cancel()
+
+
+def test_a_claim_that_postgres_refuses_holds_back_no_other_job(
+    make_scheduler: MakeScheduler, recorder: Recorder, connection: psycopg.Connection[Any]
+) -> None:
+    instance = make_scheduler()
+    connection.execute("ALTER TABLE job_lock ADD CONSTRAINT trap CHECK (id <> 'bad' OR owner IS NULL)")
+    start = datetime.now(UTC)
+    for name in ("a", "bad", "z"):
+        instance.register("acme", name, recorder.body, every="200ms", start_at=start)
+    recorder.wait(lambda: len([run for run in recorder.runs if run.job_id == "z"]) >= 4)
+    assert {run.job_id for run in recorder.runs} == {"a", "z"}
+
+
+def test_decades_of_missed_milliseconds_are_one_run(make_scheduler: MakeScheduler, recorder: Recorder) -> None:
+    instance = recorder.listen(make_scheduler())
+    instance.register("acme", "x", recorder.body, every="1ms", start_at=datetime(1980, 1, 1, tzinfo=UTC))
+    recorder.wait(lambda: recorder.of(FireEnded))
+    fires = [entry for entry in instance.history("acme", "x", limit=1000) if entry.missed_count > 2**31]
+    assert len(fires) == 1
+
+
+def test_where_no_thread_can_be_started_fires_are_handed_back_and_run_later(
+    make_scheduler: MakeScheduler, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    instance = recorder.listen(make_scheduler())
+    allowed, refused = threading.Event(), threading.Event()
+    start = threading.Thread.start
+
+    def starts(thread: threading.Thread) -> None:
+        if thread.name.startswith("scheduler-run") and not allowed.is_set():
+            refused.set()
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", starts)
+    instance.register("acme", "x", recorder.body)
+    assert refused.wait(10)
+    allowed.set()
+    recorder.wait(lambda: recorder.of(FireEnded))
+    assert [run.attempt for run in recorder.runs] == [1]

@@ -8,13 +8,14 @@ from typing import Any
 
 import psycopg
 import pytest
-from psycopg.conninfo import conninfo_to_dict
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from sqlalchemy import create_engine
 from sqlalchemy.engine import URL
 from sqlalchemy.pool import NullPool, QueuePool
 
 from scheduler import ConfigError, Scheduler, StoreError, StoreUnavailable
 from scheduler.embedded.postgres import EmbeddedPostgres
+from scheduler.events import FireEnded
 from scheduler.store.engine import Database, _connect
 from tests.conftest import MakeScheduler
 from tests.support.pgbouncer import PgBouncer
@@ -166,3 +167,42 @@ def test_instants_are_utc_whatever_the_sessions_zone(database: Database) -> None
         connection.execute("SET TimeZone = 'Europe/Paris'")
         (row,) = connection.execute("SELECT '2030-03-31T01:30:00Z'::timestamptz", binary=True).fetchall()
     assert row[0].utcoffset().total_seconds() == 0
+
+
+@pytest.fixture
+def make_database(dsn: str) -> Iterator[Any]:
+    """Make databases of another encoding beside the tests' own."""
+    made: list[str] = []
+
+    def make(encoding: str) -> str:
+        name = f"scheduler_{encoding.lower()}_{len(made)}"
+        with psycopg.connect(dsn, autocommit=True) as admin:
+            admin.execute(f"CREATE DATABASE {name} ENCODING '{encoding}' LOCALE 'C' TEMPLATE template0".encode())
+        made.append(name)
+        return make_conninfo(dsn, dbname=name)
+
+    yield make
+    with psycopg.connect(dsn, autocommit=True) as admin:
+        for name in made:
+            admin.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
+
+
+def test_a_database_of_another_encoding_keeps_what_it_can(make_database: Any, recorder: Recorder) -> None:
+    def costs() -> None:
+        raise ValueError("5 €")
+
+    with Scheduler(make_database("LATIN1"), lease="2s") as instance:
+        recorder.listen(instance)
+        instance.register("acmé", "dear", costs)
+        instance.register("acmé", "good", recorder.body, every="200ms")
+        recorder.wait(lambda: len(recorder.runs) >= 3)
+        recorder.wait(lambda: [event for event in recorder.of(FireEnded) if event.job_id == "dear"])
+        (entry,) = [entry for entry in instance.history("acmé", "dear") if entry.kind == "fire"]
+        assert "5 \\u20ac" in str(entry.error)
+        with pytest.raises(StoreError):
+            instance.register("t€", "x", costs)
+
+
+def test_a_database_that_keeps_no_text_is_refused(make_database: Any) -> None:
+    with pytest.raises(ConfigError, match="SQL_ASCII"):
+        Scheduler(make_database("SQL_ASCII")).start()

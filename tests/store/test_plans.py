@@ -72,6 +72,7 @@ PARAMETERS: dict[str, Any] = {
         ("job_lock", "bury"),
         ("job", "lookup"),
         ("job_history", "newest"),
+        ("job_history", "newest_of_job"),
     ],
 )
 def test_hot_statements_probe_by_key(large: psycopg.Connection[Any], schema: str, table: str, name: str) -> None:
@@ -83,3 +84,5 @@ def test_hot_statements_probe_by_key(large: psycopg.Connection[Any], schema: str
     assert not re.search(r"Seq Scan on (job|job_lock|job_history\w*)\b", plan), plan
     assert "Hash Join" not in plan, plan
     assert "Merge Join" not in plan, plan
+    if name == "newest_of_job":
+        assert "tenant_job_id_at" in plan, plan

@@ -13,7 +13,7 @@ due AS MATERIALIZED (
     SELECT * FROM unnest((SELECT %(tenants)b::text[]), (SELECT %(ids)b::text[]), (SELECT %(hashes)b::bytea[]),
                          (SELECT %(seen)b::timestamptz[]), (SELECT %(fires)b::timestamptz[]),
                          (SELECT %(nexts)b::timestamptz[]), (SELECT %(missed_from)b::timestamptz[]),
-                         (SELECT %(missed_count)b::int4[]))
+                         (SELECT %(missed_count)b::int8[]))
       WITH ORDINALITY AS p(tenant, id, spec_hash, seen, fire_at, next_run_at, missed_from, missed_count, ord)
     ORDER BY p.tenant COLLATE "C", p.id COLLATE "C") p
   LEFT JOIN LATERAL (
@@ -94,7 +94,7 @@ FROM mine m
 LEFT JOIN LATERAL (
   SELECT h.fence FROM {schema}.job_history h
   WHERE m.fire_at IS NULL AND h.tenant = m.tenant AND h.job_id = m.id AND h.at = m.run_fire_at AND h.kind = 'fire'
-    AND h.fence = m.fence) h ON true;
+    AND h.fence = m.fence AND h.outcome = m.outcome) h ON true;
 
 -- name: release
 -- Hand fires back that this process will not end: they are re-driven at once. unstarted ones count no start.

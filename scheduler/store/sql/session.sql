@@ -9,3 +9,7 @@ SET plan_cache_mode = force_generic_plan;
 -- name: listen
 -- Hear that something was registered or changed. The channel has the schema's name.
 LISTEN {schema};
+
+-- name: speak_utf8
+-- An engine of the user's may speak another encoding; our texts need this one.
+SET client_encoding = 'UTF8';
