@@ -10,6 +10,7 @@ import os
 import platform
 import select
 import shutil
+import signal
 import statistics
 import struct
 import subprocess
@@ -301,7 +302,9 @@ def store(name: str, result: dict[str, Any]) -> Path:
 
 
 def arguments(description: str | None) -> argparse.ArgumentParser:
-    """Begin a bench's command line with what all of them take."""
+    """Begin a bench's command line with what all of them take; a bench that is stopped stops what it started."""
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, lambda *_: sys.exit(1))
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--reps", type=int, default=3, help="interleaved repetitions (default 3)")
     parser.add_argument("--pin", choices=["split", "same", "none"], default="split", help=Pins.of.__doc__)
