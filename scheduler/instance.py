@@ -90,7 +90,7 @@ class Instance:
             store_schema.migrate(self.database)
         else:
             store_schema.check(self.database)
-        self.sync.look()
+        self.sync.sync()
         for service in self._services():
             service.start()
 

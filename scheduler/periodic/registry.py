@@ -41,6 +41,7 @@ class Registry:
         self._dormant: dict[Key, Body] = {}  # unregistered by another instance; run again if it comes back
         self._heap: list[tuple[datetime, Key]] = []
         self._epoch = 0
+        self._gone: dict[Key, int] = {}  # unregistered here, by epoch: a sync under way may still show them
 
     def reserve(self, bodies: dict[Key, Body]) -> None:
         """Take ids for this process before anything is written; all of them or none."""
@@ -67,6 +68,7 @@ class Registry:
     def attach(self, key: Key, spec: JobSpec, spec_hash: bytes, next_run_at: datetime | None) -> None:
         """Mirror a job that this process has just registered."""
         with self._lock:
+            self._gone.pop(key, None)
             entry = self._entry(key)
             entry.spec, entry.spec_hash = spec, spec_hash
             self._touch(entry, next_run_at)
@@ -76,6 +78,8 @@ class Registry:
         with self._lock:
             mirrored = self._tenants.get(key.tenant, {}).pop(key.job_id, None)
             body = self._bodies.pop(key, None) or self._dormant.pop(key, None)
+            self._epoch += 1
+            self._gone[key] = self._epoch
         here = mirrored is not None or body is not None
         if not here and not known:
             raise UnknownJob(f"there is no job {key.job_id!r} of tenant {key.tenant!r} to unregister")
@@ -88,32 +92,21 @@ class Registry:
 
     def merge(self, rows: Iterable[JobRow], *, epoch: int) -> int:
         """Mirror what a sync read; local writes since `epoch` are newer and stay. Returns how many jobs there are."""
-        specs: dict[bytes, JobSpec] = {}
         with self._lock:
-            seen: dict[str, set[str]] = {}
+            seen: set[Key] = set()
             for row in rows:
-                seen.setdefault(row.tenant, set()).add(row.job_id)
-                entry = self._entry(Key(row.tenant, row.job_id))
-                if entry.epoch > epoch:
-                    continue
-                entry.row = row
-                if entry.spec_hash != row.spec_hash:
-                    entry.spec = specs.get(row.spec_hash) or JobSpec.from_json(row.spec)
-                    specs[row.spec_hash] = entry.spec
-                    entry.spec_hash = row.spec_hash
-                    entry.next_run_at = None
-                if entry.spec.foreign:
-                    entry.body = None  # registered by a later version of this library, which knows how to run it
-                if entry.next_run_at != row.next_run_at or (row.paused_at is None) != (entry.wake_at is not None):
-                    self._schedule(entry, row.next_run_at, paused=row.paused_at is not None)
-            for tenant, jobs in list(self._tenants.items()):
-                kept = seen.get(tenant, set())
-                for job_id in [j for j, entry in jobs.items() if j not in kept and entry.epoch <= epoch]:
-                    del jobs[job_id]
-                    self._sleep(Key(tenant, job_id))
-                if not jobs:
-                    del self._tenants[tenant]
-            return sum(map(len, self._tenants.values()))
+                key = Key(row.tenant, row.job_id)
+                if self._gone.get(key, 0) <= epoch:
+                    seen.add(key)
+                    entry = self._entry(key)
+                    if entry.epoch <= epoch:
+                        self._mirror(entry, row)
+            self._drop_unseen(seen, epoch)
+            self._gone = {key: since for key, since in self._gone.items() if since > epoch}
+            count = sum(map(len, self._tenants.values()))
+            if len(self._heap) > 2 * count + 1000:
+                self._rebuild()
+            return count
 
     def due(self, now: datetime, limit: int) -> list[Entry]:
         """Take up to `limit` jobs that are due and runnable here; each must be handed back by `put_back`."""
@@ -175,6 +168,31 @@ class Registry:
         with self._lock:
             chosen = self._tenants if tenant is None else {tenant: self._tenants.get(tenant, {})}
             return [_info(entry) for name in sorted(chosen) for _, entry in sorted(chosen[name].items())]
+
+    def _mirror(self, entry: Entry, row: JobRow) -> None:
+        entry.row = row
+        if entry.spec_hash != row.spec_hash:
+            entry.spec = JobSpec.from_json(row.spec)
+            entry.spec_hash = row.spec_hash
+            entry.next_run_at = None
+        if entry.spec.foreign:
+            entry.body = None  # registered by a later version of this library, which knows how to run it
+        if entry.next_run_at != row.next_run_at or (row.paused_at is None) != (entry.wake_at is not None):
+            self._schedule(entry, row.next_run_at, paused=row.paused_at is not None)
+
+    def _drop_unseen(self, seen: set[Key], epoch: int) -> None:
+        for tenant, jobs in list(self._tenants.items()):
+            for entry in [entry for entry in jobs.values() if entry.key not in seen and entry.epoch <= epoch]:
+                del jobs[entry.key.job_id]
+                self._sleep(entry.key)
+            if not jobs:
+                del self._tenants[tenant]
+
+    def _rebuild(self) -> None:
+        """Forget the heap entries of jobs that were unregistered or moved before they came due."""
+        entries = [entry for jobs in self._tenants.values() for entry in jobs.values()]
+        self._heap = [(entry.wake_at, entry.key) for entry in entries if entry.wake_at and entry.body]
+        heapq.heapify(self._heap)
 
     def _sleep(self, key: Key) -> None:
         body = self._bodies.pop(key, None)

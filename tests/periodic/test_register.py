@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 import scheduler
-from scheduler.events import FireEnded, Synced
+from scheduler.events import FireEnded, FireStarted, Synced
 from scheduler.store.job import JobTable
 from tests.conftest import MakeScheduler
 from tests.support.recorder import Recorder
@@ -302,3 +302,20 @@ def test_a_bad_timeout_leaves_the_scheduler_as_it_was(make_scheduler: MakeSchedu
     with pytest.raises(scheduler.InvalidOption, match="list"):
         instance.register_many(7)  # type: ignore[arg-type]
     instance.cancel()
+
+
+def test_a_one_time_job_waits_for_the_run_before_it_and_is_not_skipped(
+    make_scheduler: MakeScheduler, recorder: Recorder
+) -> None:
+    instance = recorder.listen(make_scheduler())
+    go_on = threading.Event()
+
+    def body() -> None:
+        go_on.wait(10)
+
+    instance.register("acme", "x", body)
+    recorder.wait(lambda: recorder.of(FireStarted))
+    instance.unregister("acme", "x")
+    instance.register("acme", "x", body)
+    threading.Timer(0.5, go_on.set).start()
+    recorder.wait(lambda: len(recorder.of(FireEnded)) == 2)
