@@ -48,15 +48,15 @@ def test_a_schema_of_a_later_version_is_left_alone(dsn: str, schema: str) -> Non
 @pytest.mark.parametrize(
     ("database", "says"),
     [
-        ("postgresql://ada:swordfish@127.0.0.1:1/app", "refused"),
-        ("postgresql+psycopg://ada:swordfish@127.0.0.1:1/app", "refused"),
-        ("postgresql://ada:sword@fish@127.0.0.1:1/app", "is the server up"),
-        ("host=127.0.0.1 port=1 password='swordfish' user=ada", "refused"),
-        ("host=127.0.0.1 port=1 password=swordfish nonsense", "is the server up"),
-        ("postgresql//ada:swordfish@127.0.0.1/app", "is the server up"),
-        ("postgresql://ada:swordfish@127.0.0.1:port/app", "is the server up"),
-        ("mysql://ada:swordfish@127.0.0.1/app", "must be a postgresql:// URL"),
-        ("postgresql://127.0.0.1:1/app?password=swordfish&user=ada", "refused"),
+        ("postgresql://ada:trout77@127.0.0.1:1/app", "refused"),
+        ("postgresql+psycopg://ada:trout77@127.0.0.1:1/app", "refused"),
+        ("postgresql://ada:tro@ut77@127.0.0.1:1/app", "is the server up"),
+        ("host=127.0.0.1 port=1 password='trout77' user=ada", "refused"),
+        ("host=127.0.0.1 port=1 password=trout77 nonsense", "database: not a DSN"),
+        ("postgresql//ada:trout77@127.0.0.1/app", "database: not a DSN"),
+        ("postgresql://ada:trout77@127.0.0.1:port/app", "is the server up"),
+        ("mysql://ada:trout77@127.0.0.1/app", "must be a postgresql:// URL"),
+        ("postgresql://127.0.0.1:1/app?password=trout77&user=ada", "refused"),
     ],
 )
 def test_a_wrong_dsn_is_one_line_with_a_cure_and_without_the_password(database: str, says: str) -> None:
@@ -64,8 +64,8 @@ def test_a_wrong_dsn_is_one_line_with_a_cure_and_without_the_password(database: 
     assert line.startswith("scheduler: ")
     assert says in line
     assert "--database" in line or "database:" in line
-    assert "sword" not in line
-    assert "fish" not in line
+    assert "trout" not in line
+    assert "ut77" not in line
 
 
 @pytest.mark.parametrize(

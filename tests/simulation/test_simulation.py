@@ -88,7 +88,8 @@ def test_the_seeds_algorithm_runs_a_fire_twice(dsn: str, simulation_schema: str)
         connection.execute("SELECT set_config('search_path', %s, false)", (simulation_schema,))
         connection.execute(seed_tables)
         connection.execute("INSERT INTO seed_job VALUES ('a', %s, '10 s'), ('b', %s, '30 s')", (START, START))
-    world, runs = World(1, [], dsn), list[tuple[str, Any]]()
+    connections: list[psycopg.Connection[Any]] = []
+    world, runs = World(1, connections, dsn), list[tuple[str, Any]]()
     world.faults = False  # nothing dies: a mirror up to a minute old is enough
     world.processes += [SeedInstance(world, f"i{n}", simulation_schema, ["a", "b"], runs) for n in range(3)]
     try:
@@ -97,6 +98,8 @@ def test_the_seeds_algorithm_runs_a_fire_twice(dsn: str, simulation_schema: str)
                 world.pass_time(0.1)
     finally:
         world.close()
+        for connection in connections:
+            connection.close()
     fires = Counter(runs)
     assert max(fires.values()) > 1, "the simulation no longer finds the double fire"
     assert len(runs) > 2 * len(fires), "every instance runs every fire"
