@@ -95,8 +95,9 @@ class Bench:
         figures = {
             f"fires{processes}": (len(firsts) - 1) / (ended - began),
             f"doubled{processes}": len(stamps) - len(firsts),
-            f"lost{processes}": count - len(firsts),
         }
+        if len(firsts) < count:
+            self.errors.append(f"{peer.name}, {processes} processes: {count - len(firsts)} of {count} never ran")
         if recorded_at is not None:
             figures[f"ledger{processes}"] = len(firsts) / (recorded_at - began)
         self.note(peer, f"fires{processes}", busy, **figures)
@@ -353,7 +354,7 @@ def main() -> None:
     print(f"{chosen.pin}; machine speed {machine['speed']:.0f} before, {machine['speed_after']:.0f} after. Medians of")
     print(f"{chosen.reps} (least..greatest).\n\n{shown}")
     for error in bench.errors:
-        print(f"failed: {error}")
+        print(f"note: {error}")
     result = {"machine": machine, "options": vars(chosen), "peers": {peer.name: peer.info for peer in peers},
               "figures": bench.figures, "errors": bench.errors}  # fmt: skip
     say(f"stored in {harness.store('recurring', result)}")

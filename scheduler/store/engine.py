@@ -209,7 +209,7 @@ def _dsn(database: str) -> str:
     if found and "+" in scheme:
         try:
             url = make_url(database)
-        except ArgumentError:
+        except (ArgumentError, ValueError):
             raise ConfigError(NOT_A_DSN) from None
         database = url.set(drivername=url.get_backend_name()).render_as_string(hide_password=False)
         scheme = url.get_backend_name()

@@ -263,6 +263,7 @@ def test_a_job_of_a_later_version_is_known_and_left_alone(
         ({"database": 7}, "database"),
         ({"database": "postgresql//ada:swordfish@h/app"}, "database: not a DSN"),
         ({"database": "  "}, "database: is empty"),
+        ({"database": "postgresql+psycopg://u:swordfish@host:port/db"}, "database: not a DSN"),
         ({"database": "mysql://h/app"}, "postgresql"),
         ({"tenants": [""]}, "tenants"),
         ({"tenants": "acme"}, "tenants"),
