@@ -201,7 +201,7 @@ def check(world: World, log: Log, plans: dict[Key, str], schema: str, dsn: str) 
     ran = {(record.key, record.fire_at) for record in log.records}
     assert set(accepted) <= ended
     for key in plans:
-        # A late fire waits for the body before it, and what is later than the grace coalesces: 60 s and 28 s, and a look.
+        # A late fire waits for the body before it; what is later than the grace coalesces: 60 s, 28 s, and a look.
         # A registration may have mistaken the time by half of an answer that took long.
         assert world.now - timedelta(seconds=95) < nexts[key.job_id] <= world.now + timedelta(seconds=75), "stalled"
     covered = ran | {(Key(tenant, job_id), at) for job_id, at, *_ in ledger}
