@@ -15,7 +15,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 CONFIG = """
 [databases]
-* = host={host} port={port}
+* = host={host} port={port} user={user}
 
 [pgbouncer]
 listen_addr = 127.0.0.1
@@ -46,11 +46,7 @@ class PgBouncer:
         self._folder.chmod(0o755)
         config = self._folder / "pgbouncer.ini"
         user = self._server["user"]
-        config.write_text(
-            CONFIG.format(host=self._server["host"], port=self._server["port"], listen=port).replace(
-                "port=5432", f"port={self._server['port']} user={user}", 1
-            )
-        )
+        config.write_text(CONFIG.format(host=self._server["host"], port=self._server["port"], user=user, listen=port))
         self._process = subprocess.Popen(
             [self._binary, str(config)],
             user=self._user(),
