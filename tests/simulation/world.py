@@ -5,6 +5,7 @@ executed but not committed, and committed but not answered. At each of them the 
 the actor's process, break its connection, or let time pass. A seed decides everything, so a seed repeats everything.
 """
 
+import math
 import random
 import threading
 from collections import Counter
@@ -87,7 +88,8 @@ class Actor:
                     self.world.seen["unavailable"] += 1
                     delay = 1.0
                 self.midway = False
-                self.wake_at = self.world.now + timedelta(seconds=max(0.0, 3600.0 if delay is None else delay))
+                seconds = 3600.0 if delay is None else max(0.0, delay)
+                self.wake_at = self.world.now + timedelta(microseconds=math.ceil(seconds * 1e6))  # never less than asked
                 self._back.release()
                 self._go.acquire()
         except Crash:
