@@ -89,7 +89,7 @@ class Actor:
                     delay = 1.0
                 self.midway = False
                 seconds = 3600.0 if delay is None else max(0.0, delay)
-                self.wake_at = self.world.now + timedelta(microseconds=math.ceil(seconds * 1e6))  # never less than asked
+                self.wake_at = self.world.now + timedelta(microseconds=math.ceil(seconds * 1e6))
                 self._back.release()
                 self._go.acquire()
         except Crash:
