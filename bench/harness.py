@@ -304,7 +304,7 @@ def store(name: str, result: dict[str, Any]) -> Path:
 def arguments(description: str | None) -> argparse.ArgumentParser:
     """Begin a bench's command line with what all of them take; a bench that is stopped stops what it started."""
     for each in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, lambda *_: sys.exit(1))
+        signal.signal(each, lambda which, _: sys.exit(f"stopped by signal {which}"))
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--reps", type=int, default=3, help="interleaved repetitions (default 3)")
     parser.add_argument("--pin", choices=["split", "same", "none"], default="split", help=Pins.of.__doc__)
