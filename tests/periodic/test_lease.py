@@ -23,6 +23,7 @@ from scheduler.store.job import JobTable, JobWrite, KnownJob
 from scheduler.store.job_lock import Finish, Holder, LockTable, Wanted
 from scheduler.store.schema import migrate
 from tests.conftest import MakeScheduler
+from tests.periodic.conftest import Road
 from tests.support.recorder import Recorder
 
 AT = datetime(2030, 1, 1, tzinfo=UTC)
@@ -46,8 +47,8 @@ def moment() -> Moment:
 
 
 @pytest.fixture
-def locks(dsn: str, schema: str, moment: Moment) -> Iterator[LockTable]:
-    database = Database.open(dsn, schema=schema, prepare=True)
+def locks(road: Road, schema: str, moment: Moment) -> Iterator[LockTable]:
+    database = Database.open(road.dsn, schema=schema, prepare=road.prepare)
     migrate(database)
     nobody = KnownJob(None, None, None, None, None, None)
     write = JobWrite(key=KEY, spec=SPEC, spec_hash=SPEC.hash(), next_run_at=AT, known=nobody)

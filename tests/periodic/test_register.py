@@ -11,6 +11,7 @@ import scheduler
 from scheduler.events import FireEnded, FireStarted, Synced
 from scheduler.store.job import JobTable
 from tests.conftest import MakeScheduler
+from tests.periodic.conftest import Road, only_direct
 from tests.support.recorder import Recorder
 
 FAR = datetime(2100, 1, 1, tzinfo=UTC)
@@ -20,16 +21,16 @@ def nothing() -> None:
     pass
 
 
-def test_the_seeds_lifecycle_rules_are_distinct_errors(dsn: str, schema: str) -> None:
+def test_the_seeds_lifecycle_rules_are_distinct_errors(road: Road, schema: str) -> None:
     with pytest.raises(scheduler.NotInitialised, match="initialise"):
         scheduler.register("acme", "x", nothing, every="1h")
     with pytest.raises(scheduler.NotInitialised):
         scheduler.cancel()
-    first = scheduler.initialise(dsn, schema=schema)
+    first = scheduler.initialise(road.dsn, schema=schema, prepare=road.prepare)
     try:
         assert isinstance(first, scheduler.Scheduler)
         with pytest.raises(scheduler.AlreadyInitialised, match="cancel"):
-            scheduler.initialise(dsn, schema=schema)
+            scheduler.initialise(road.dsn, schema=schema, prepare=road.prepare)
         scheduler.register("acme", "x", nothing, every="1h")
         with pytest.raises(scheduler.DuplicateJob, match="'x'.*'acme'"):
             scheduler.register("acme", "x", nothing, every="1h")
@@ -39,7 +40,7 @@ def test_the_seeds_lifecycle_rules_are_distinct_errors(dsn: str, schema: str) ->
         assert scheduler.jobs() == []
     finally:
         scheduler.cancel()
-    scheduler.initialise(dsn, schema=schema)
+    scheduler.initialise(road.dsn, schema=schema, prepare=road.prepare)
     scheduler.cancel()
 
 
@@ -130,6 +131,7 @@ def test_a_changed_definition_replaces_the_old_with_an_audit_row(
     assert (newest.kind, newest.outcome, newest.holder) == ("audit", scheduler.Outcome.CHANGED, "deploy-2")
 
 
+@only_direct("LISTEN belongs to a session, which a transaction pooler does not give")
 def test_another_instance_hears_of_a_change_at_once(make_scheduler: MakeScheduler, recorder: Recorder) -> None:
     watching = recorder.listen(make_scheduler(tenants="all"))
     recorder.wait(lambda: recorder.of(Synced))
@@ -145,7 +147,7 @@ def test_another_instance_hears_of_a_change_at_once(make_scheduler: MakeSchedule
 def test_a_job_unregistered_elsewhere_is_dropped_and_comes_back_with_its_function(
     make_scheduler: MakeScheduler, recorder: Recorder
 ) -> None:
-    mine, other = recorder.listen(make_scheduler()), make_scheduler()
+    mine, other = recorder.listen(make_scheduler(sync_every="1s")), make_scheduler()
     mine.register("acme", "x", nothing, every="1h")
     other.register("acme", "x", nothing, every="1h")
     other.unregister("acme", "x")

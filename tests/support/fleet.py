@@ -29,10 +29,21 @@ class Kill:
 
 
 class Fleet:
-    """Starts and ends processes; leaves none behind, whatever the test does."""
+    """Starts and ends processes; leaves none behind, whatever the test does.
+
+    With the DSN of a transaction pooler, the processes know no other road; the ledger is read past it.
+    """
 
     def __init__(
-        self, dsn: str, schema: str, folder: Path, jobs: Sequence[Job], *, lease: float = 2.0, workers: int = 16
+        self,
+        dsn: str,
+        schema: str,
+        folder: Path,
+        jobs: Sequence[Job],
+        *,
+        lease: float = 2.0,
+        workers: int = 16,
+        pooler: str | None = None,
     ) -> None:
         folder.mkdir(exist_ok=True)
         self.dsn = dsn
@@ -42,7 +53,13 @@ class Fleet:
         self.lease = lease
         self.kills: list[Kill] = []
         self._options = Options(
-            dsn=dsn, schema=schema, folder=str(folder), jobs=self.jobs, lease=f"{lease}s", workers=workers
+            dsn=pooler or dsn,
+            schema=schema,
+            folder=str(folder),
+            jobs=self.jobs,
+            lease=f"{lease}s",
+            workers=workers,
+            prepare=pooler is None,
         )
         self._members: dict[int, subprocess.Popen[bytes]] = {}
 

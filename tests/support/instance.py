@@ -50,6 +50,7 @@ class Options:
     jobs: tuple[Job, ...]
     lease: str
     workers: int = 16
+    prepare: bool = True
     forks: int = 0
 
     def to_json(self) -> str:
@@ -124,7 +125,12 @@ def start(options: Options) -> Scheduler:
     """Initialise and register."""
     journal = options.journal
     made = scheduler.initialise(
-        options.dsn, schema=options.schema, lease=options.lease, max_workers=options.workers, sync_every="5s"
+        options.dsn,
+        schema=options.schema,
+        lease=options.lease,
+        max_workers=options.workers,
+        sync_every="5s",
+        prepare=options.prepare,
     )
     made.subscribe(partial(note, journal))
     scheduler.register_many(

@@ -35,7 +35,7 @@ class PgBouncer:
         self._server = conninfo_to_dict(dsn)
         binary = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
         if binary is None:
-            pytest.skip("PgBouncer is not installed (Debian: apt install pgbouncer)")
+            pytest.fail("PgBouncer is not installed (Debian: apt install pgbouncer)", pytrace=False)
         self._binary = binary
 
     def __enter__(self) -> Self:
@@ -44,24 +44,36 @@ class PgBouncer:
             port = probe.getsockname()[1]
         self._folder = Path(tempfile.mkdtemp(prefix="scheduler-pgbouncer-"))
         self._folder.chmod(0o755)
-        config = self._folder / "pgbouncer.ini"
-        user = self._server["user"]
-        config.write_text(CONFIG.format(host=self._server["host"], port=self._server["port"], user=user, listen=port))
+        self._config = self._folder / "pgbouncer.ini"
+        server = self._server
+        self._config.write_text(
+            CONFIG.format(host=server["host"], port=server["port"], user=server["user"], listen=port)
+        )
+        self.dsn = make_conninfo("", host="127.0.0.1", port=port, user=server["user"], dbname=server["dbname"])
+        self.start()
+        return self
+
+    def start(self) -> None:
+        """Start it, also after a kill: where it was, with none of its clients."""
         self._process = subprocess.Popen(
-            [self._binary, str(config)],
+            [self._binary, str(self._config)],
             user=self._user(),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        self.dsn = make_conninfo("", host="127.0.0.1", port=port, user=user, dbname=self._server["dbname"])
         for _ in range(50):
             try:
                 psycopg.connect(self.dsn, connect_timeout=2).close()
-                return self
+                return
             except psycopg.OperationalError:
                 threading.Event().wait(0.05)
         self.__exit__()
         raise AssertionError("PgBouncer did not start")
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self._process.kill()
+        self._process.wait()
 
     def _user(self) -> str | None:
         """It refuses to run as root; whoever owns the server's socket can reach it."""
@@ -71,6 +83,5 @@ class PgBouncer:
         return Path(host).owner() if host.startswith("/") else "nobody"
 
     def __exit__(self, *_: object) -> None:
-        self._process.kill()
-        self._process.wait()
+        self.kill()
         shutil.rmtree(self._folder, ignore_errors=True)
