@@ -4,8 +4,8 @@
     export DATABASE_URL=postgresql://localhost/app EXAMPLE_LOG=fires.log
     gunicorn --config gunicorn_conf.py
 
-Any worker may run a fire, one of them does. Without preload_app none of this is needed: `flask_app:create_app()`
-then runs in each worker.
+Any worker may run a fire, one of them does. Without preload_app, `flask_app:create_app()` runs in each worker and
+starts the scheduler there; only worker_exit is of use then.
 """
 
 import contextlib
@@ -28,6 +28,7 @@ def post_worker_init(_worker: Any) -> None:
 
 
 def worker_exit(_server: Any, _worker: Any) -> None:
-    # Not initialised: a worker that could not start, or the master, which calls this for a worker that it finds dead.
+    # Jobs may end first; without this they have one second. Not initialised: a worker that could not start, or the
+    # master, which calls this for a worker that it finds dead.
     with contextlib.suppress(scheduler.NotInitialised):
         scheduler.cancel(timeout=graceful_timeout - 5)

@@ -3,7 +3,7 @@
     pip install singleton-scheduler django gunicorn
     export DATABASE_URL=postgresql://localhost/app EXAMPLE_LOG=fires.log
     python manage.py runserver                   # or, in production:
-    gunicorn --workers 4 mysite.wsgi
+    gunicorn mysite.wsgi
 
 Each fire is one line in EXAMPLE_LOG. What is scheduled: curl localhost:8000/jobs
 """
