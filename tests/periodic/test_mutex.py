@@ -176,9 +176,9 @@ def test_a_statement_under_a_lock_is_seen(
     monkeypatch.setattr(Registry, "merge", reads_under_its_lock)
     assert watch.violations == []
     instance._running().sync.sync()
-    first = watch.violations[0]
-    assert first.startswith("BoundedConnection.wait while scheduler.periodic.registry.Registry is held")
-    assert "reads_under_its_lock" in first
+    last = watch.violations[-1]
+    assert last.startswith("BoundedConnection.wait while scheduler.periodic.registry.Registry is held")
+    assert "reads_under_its_lock" in last
 
 
 @only_direct("the watch is under test, not the road")
@@ -195,7 +195,7 @@ def test_every_kind_of_lock_is_watched_and_an_exception_holds_only_in_its_functi
         watch.violations.clear()
         with lock:
             running.history.newest("acme", None, limit=1)
-        assert {text.partition(" is held")[0] for text in watch.violations} == {f"BoundedConnection.wait while {name}"}
+        assert {text.split()[2] for text in watch.violations} == {name}
     watch.violations.clear()
     running.history.newest("acme", None, limit=1)
     assert watch.violations == []

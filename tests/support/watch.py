@@ -69,7 +69,7 @@ class Watch:
             if function is not None and function in map(_qualified, _frames(sys._getframe())):
                 self.used.add(name)
             else:
-                stack = "".join(traceback.format_stack(limit=12))
+                stack = "".join(traceback.format_stack(limit=30))
                 self.violations.append(f"{what} while {name} is held:\n{stack}")
 
     def over(self, owner: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
