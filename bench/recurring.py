@@ -5,7 +5,8 @@
     python bench/recurring.py --rows fires,bare   # only some rows
 
 Rows: fires, fires2 (a burst of no-op jobs due in one second, by 1 and by 2 processes), bare (the SQL of claim and
-finish alone), lateness (1,000 jobs due in one second), register (10,000 jobs, and a restart with them), idle, failover.
+finish alone), lateness (1,000 jobs due in one second), register (10,000 jobs, and a restart with them), tenants (as
+many over 1,000 tenants, by two instances in the bench's own process), idle, failover.
 Repetitions are interleaved, so that a slow minute hits both. "elsewhere" is how many cores other work on the machine
 took during the measurements (ours / theirs); a measurement with much of it is made again and the calmest is kept,
 whatever it says. Bars are printed, never asserted.
@@ -20,12 +21,15 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import harness
 from harness import Peer, Pins, Server, Stamps, say
 
-ROWS = ("fires", "fires2", "bare", "lateness", "register", "idle", "failover")
+from scheduler import Registration, Scheduler
+
+ROWS = ("fires", "fires2", "bare", "lateness", "register", "tenants", "idle", "failover")
 FAR = 30 * 86400
 
 
@@ -151,6 +155,37 @@ class Bench:
                 raise RuntimeError("the overdue job never ran")
         self.note(peer, "restart", busy, restart_s=self.stamps.read()[0].start - began)
 
+    def tenants(self, peer: Peer) -> None:
+        """Register over many tenants, twice: a second instance finds them all unchanged; then sync, and list them."""
+        if peer is not self.ours:
+            return
+        self.fresh()
+        count, tenants = self.options.registered, self.options.tenants
+        first = datetime.fromtimestamp(int(time.time()) + FAR, UTC)
+        jobs = [
+            Registration(
+                tenant=f"tenant{n % tenants}", job_id=f"job{n // tenants}", fn=nothing, every=timedelta(hours=1),
+                start_at=first,
+            )
+            for n in range(count)
+        ]  # fmt: skip
+        before = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, {int(cpu) for cpu in self.pins.client.split(",")} if self.pins.client else before)
+        try:
+            with harness.elsewhere(self.server) as busy, Scheduler(self.server.url) as one:
+                figures = {"tenants_register_s": seconds(lambda: one.register_many(jobs))}
+                self.settle()
+                with Scheduler(self.server.url) as other:
+                    figures["tenants_again_s"] = seconds(lambda: other.register_many(jobs))
+                    figures["tenants_sync_s"] = seconds(other._instance.sync.sync)  # noqa: SLF001 - has no public name
+                    figures["tenants_jobs_ms"] = seconds(other.jobs) * 1000
+                    figures["tenants_one_us"] = seconds(lambda: other.jobs("tenant0")) * 1e6
+                    if len(other.jobs()) != count:
+                        raise RuntimeError(f"{len(other.jobs())} of {count} jobs are there")
+        finally:
+            os.sched_setaffinity(0, before)
+        self.note(peer, "tenants", busy, **figures)
+
     def idle(self, peer: Peer) -> None:
         """Watch an instance that has nothing to do; autovacuum is off meanwhile, as it would count as queries."""
         self.fresh()
@@ -230,6 +265,16 @@ class Bench:
         return time.monotonic(), queries, harness.cpu_seconds(pid), self.server.cpu()
 
 
+def nothing() -> None:
+    pass
+
+
+def seconds(function: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    function()
+    return time.perf_counter() - began
+
+
 @dataclass(frozen=True, kw_only=True)
 class Line:
     """A line of the table; `ratio` is what the bar is held against: (ours, theirs) -> number."""
@@ -265,6 +310,12 @@ def lines(options) -> list[Line]:
         Line(figure="single_ms", text="registering one by one, ms each", row="register"),
         Line(figure="restart_s", text=f"restart with {registered:,} jobs until an overdue one starts, s",
              row="restart"),
+        Line(figure="tenants_register_s", text=f"registering {registered:,} jobs over {options.tenants:,} tenants, s",
+             row="tenants"),
+        Line(figure="tenants_again_s", text="  by a second instance, unchanged, s", row="tenants"),
+        Line(figure="tenants_sync_s", text="  sync of all of them, s", row="tenants"),
+        Line(figure="tenants_jobs_ms", text="  jobs(), ms", row="tenants"),
+        Line(figure="tenants_one_us", text="  jobs(tenant), us", row="tenants"),
         Line(figure="queries_minute", text=f"idle with {registered:,} jobs: queries/min", row="idle"),
         Line(figure="idle_cpu", text="  CPU % of the process", row="idle",
              bar="< 1 %", meets=lambda ours, ratio: ours < 1),
@@ -311,6 +362,7 @@ def options():
     parser.add_argument("--peer-burst", type=int, default=2_000, help="jobs of APScheduler's burst")
     parser.add_argument("--lateness", type=int, default=1_000, help="jobs due in one second, for both")
     parser.add_argument("--registered", type=int, default=10_000)
+    parser.add_argument("--tenants", type=int, default=1_000, help="over which the row tenants spreads them")
     parser.add_argument("--singles", type=int, default=1_000, help="jobs registered one by one")
     parser.add_argument("--idle", type=float, default=70.0, help="seconds; below 60 no sync is inside")
     parser.add_argument("--lease", type=float, default=30.0, help="seconds, for the failover")
@@ -319,8 +371,8 @@ def options():
     chosen = parser.parse_args()
     chosen.rows = [row for row in ROWS if row in chosen.rows.split(",")]
     if chosen.quick:
-        small = {"reps": 1, "burst": 4000, "peer_burst": 400, "lateness": 400, "registered": 1000, "singles": 100,
-                 "idle": 3.0, "lease": 3.0, "patience": 0.0, "tries": 1}  # fmt: skip
+        small = {"reps": 1, "burst": 4000, "peer_burst": 400, "lateness": 400, "registered": 1000, "tenants": 100,
+                 "singles": 100, "idle": 3.0, "lease": 3.0, "patience": 0.0, "tries": 1}  # fmt: skip
         for name, value in small.items():
             if getattr(chosen, name) == parser.get_default(name):
                 setattr(chosen, name, value)
