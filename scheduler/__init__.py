@@ -3,13 +3,14 @@
 The functions here work on the one scheduler of the process; `Scheduler` is the class behind them.
 """
 
+import asyncio
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
-from scheduler.app import F, Scheduler
+from scheduler.app import F, Scheduler, in_thread
 from scheduler.config import Tenants
 from scheduler.errors import (
     AlreadyInitialised,
@@ -27,15 +28,20 @@ from scheduler.errors import (
     StoreUnavailable,
     UnknownJob,
 )
-from scheduler.model.job import Delivery, HistoryEntry, JobInfo, JobSpec, Outcome, Registration, RunContext
+from scheduler.model.body import RunContext
+from scheduler.model.definition import JobOptions, JobSpec, Registration
+from scheduler.model.job import Explanation, HistoryEntry, JobInfo, Outcome
+from scheduler.model.schedules import CatchUp
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
 
 __all__ = [
     "AlreadyInitialised",
+    "CatchUp",
     "ConfigError",
     "DuplicateJob",
+    "Explanation",
     "HistoryEntry",
     "InvalidName",
     "InvalidOption",
@@ -54,12 +60,26 @@ __all__ = [
     "StoreError",
     "StoreUnavailable",
     "UnknownJob",
+    "acancel",
+    "aexplain",
+    "ahistory",
+    "ainitialise",
+    "apause",
+    "aregister",
+    "aregister_many",
+    "aresume",
+    "atrigger",
+    "aunregister",
     "cancel",
+    "explain",
     "history",
     "initialise",
     "jobs",
+    "pause",
     "register",
     "register_many",
+    "resume",
+    "trigger",
     "unregister",
 ]
 
@@ -79,6 +99,7 @@ def initialise(
     migrate: bool = True,
     listen: str | bool | None = None,
     prepare: bool = True,
+    loop: asyncio.AbstractEventLoop | None = None,
 ) -> Scheduler:
     """Start the scheduler of this process; the arguments are those of `Scheduler`."""
     global _scheduler  # noqa: PLW0603 - the one reference the module holds
@@ -96,6 +117,7 @@ def initialise(
             migrate=migrate,
             listen=listen,
             prepare=prepare,
+            loop=loop,
         )
         _scheduler = made.start()
         return made
@@ -111,16 +133,10 @@ def cancel(timeout: float = 30.0) -> None:
 
 
 @overload
-def register(
-    tenant: str, job_id: str, fn: F, *, every: timedelta | str | None = None, start_at: datetime | None = None,
-    timeout: timedelta | str | None = None, delivery: Delivery = "at_least_once",
-) -> F: ...  # fmt: skip
+def register(tenant: str, job_id: str, fn: F, **options: Unpack[JobOptions]) -> F: ...
 @overload
-def register(
-    tenant: str, job_id: str, fn: None = None, *, every: timedelta | str | None = None,
-    start_at: datetime | None = None, timeout: timedelta | str | None = None, delivery: Delivery = "at_least_once",
-) -> Callable[[F], F]: ...  # fmt: skip
-def register(tenant: str, job_id: str, fn: Any = None, **options: Any) -> Any:
+def register(tenant: str, job_id: str, fn: None = None, **options: Unpack[JobOptions]) -> Callable[[F], F]: ...
+def register(tenant: str, job_id: str, fn: Any = None, **options: Unpack[JobOptions]) -> Any:
     """Register a job in every instance; each fire runs once. See `Scheduler.register`."""
     return _initialised().register(tenant, job_id, fn, **options)
 
@@ -135,6 +151,26 @@ def unregister(tenant: str, job_id: str) -> None:
     _initialised().unregister(tenant, job_id)
 
 
+def pause(tenant: str, job_id: str) -> datetime:
+    """Let its fires pass a job by, in the whole fleet."""
+    return _initialised().pause(tenant, job_id)
+
+
+def resume(tenant: str, job_id: str) -> datetime | None:
+    """Let a paused job go on with its first fire after now, and return it."""
+    return _initialised().resume(tenant, job_id)
+
+
+def trigger(tenant: str, job_id: str) -> datetime:
+    """Run a job soon, beside its schedule. See `Scheduler.trigger`."""
+    return _initialised().trigger(tenant, job_id)
+
+
+def explain(tenant: str, job_id: str) -> Explanation:
+    """Say what a job will do, what it did and why, and who can run it; `print` the answer."""
+    return _initialised().explain(tenant, job_id)
+
+
 def jobs(tenant: str | None = None) -> list[JobInfo]:
     """List the mirrored jobs, without a query."""
     return _initialised().jobs(tenant)
@@ -143,6 +179,18 @@ def jobs(tenant: str | None = None) -> list[JobInfo]:
 def history(tenant: str, job_id: str | None = None, limit: int = 50) -> list[HistoryEntry]:
     """Read the newest rows of the ledger, newest first."""
     return _initialised().history(tenant, job_id, limit)
+
+
+ainitialise = in_thread(initialise)
+acancel = in_thread(cancel)
+aregister = in_thread(register)
+aregister_many = in_thread(register_many)
+aunregister = in_thread(unregister)
+apause = in_thread(pause)
+aresume = in_thread(resume)
+atrigger = in_thread(trigger)
+aexplain = in_thread(explain)
+ahistory = in_thread(history)
 
 
 def _after_fork() -> None:

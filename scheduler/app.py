@@ -1,28 +1,46 @@
 """Scheduler: the public class; its lifecycle, also across a fork."""
 
+import asyncio
 import atexit
 import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import datetime, timedelta
+from difflib import get_close_matches
+from functools import wraps
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, Unpack, overload
 
 from scheduler.config import Tenants, checked_settings
-from scheduler.errors import AlreadyInitialised, InvalidOption, NotInitialised
+from scheduler.errors import AlreadyInitialised, InvalidOption, LifecycleError, NotInitialised
 from scheduler.events import Event, Events
 from scheduler.instance import Instance
-from scheduler.model.job import Body, Cancelled, Delivery, HistoryEntry, JobFunction, JobInfo, Key, Registration
+from scheduler.model.body import Body, Cancelled, JobFunction
+from scheduler.model.definition import JobOptions, Key, Registration
+from scheduler.model.job import Explanation, HistoryEntry, JobInfo
 from scheduler.model.texts import name
+from scheduler.periodic.control import Control
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
 
 logger = logging.getLogger("scheduler")
 
+P = ParamSpec("P")
+R = TypeVar("R")
 F = TypeVar("F", bound=JobFunction)
+
+
+def in_thread(call: Callable[P, R]) -> Callable[P, Awaitable[R]]:
+    """Make the `a`-variant of a call: awaited, it runs in a thread, and the loop goes on."""
+
+    @wraps(call)
+    async def awaited(*args: P.args, **kwargs: P.kwargs) -> R:
+        return await asyncio.to_thread(call, *args, **kwargs)
+
+    return awaited
 
 
 class Scheduler:
@@ -42,6 +60,7 @@ class Scheduler:
     listen: hear of changes at once. None: over `database` unless `prepare` is off; a DSN: over that direct
         connection (beside PgBouncer); False: only by the sync.
     prepare: prepare statements on the server; switch it off behind PgBouncer in transaction mode.
+    loop: the asyncio loop on which `async def` jobs run; by default one on a thread of its own.
     """
 
     def __init__(
@@ -57,6 +76,7 @@ class Scheduler:
         migrate: bool = True,
         listen: str | bool | None = None,
         prepare: bool = True,
+        loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         self.settings = checked_settings(
             database=database,
@@ -69,6 +89,7 @@ class Scheduler:
             migrate=migrate,
             listen=listen,
             prepare=prepare,
+            loop=loop,
         )
         self._lifecycle = threading.RLock()
         self._instance: Instance | None = None
@@ -92,6 +113,8 @@ class Scheduler:
         leases are not released, they run out, and the fires start again elsewhere.
         """
         patience = _patience(timeout)
+        if self.settings.loop is not None and self.settings.loop is _running_loop():
+            raise LifecycleError("cancel() on the loop that its jobs run on would wait for itself; await acancel()")
         with self._lifecycle:
             if self._instance is None and self._inherited is not None:
                 self._inherited = None  # never started in this process
@@ -102,59 +125,40 @@ class Scheduler:
         instance.stop(patience)
 
     @overload
-    def register(
-        self, tenant: str, job_id: str, fn: F, *, every: timedelta | str | None = None,
-        start_at: datetime | None = None, timeout: timedelta | str | None = None, delivery: Delivery = "at_least_once",
-    ) -> F: ...  # fmt: skip
+    def register(self, tenant: str, job_id: str, fn: F, **options: Unpack[JobOptions]) -> F: ...
     @overload
     def register(
-        self, tenant: str, job_id: str, fn: None = None, *, every: timedelta | str | None = None,
-        start_at: datetime | None = None, timeout: timedelta | str | None = None, delivery: Delivery = "at_least_once",
-    ) -> Callable[[F], F]: ...  # fmt: skip
-    def register(
-        self,
-        tenant: str,
-        job_id: str,
-        fn: Any = None,
-        *,
-        every: timedelta | str | None = None,
-        start_at: datetime | None = None,
-        timeout: timedelta | str | None = None,
-        delivery: Delivery = "at_least_once",
-    ) -> Any:
+        self, tenant: str, job_id: str, fn: None = None, **options: Unpack[JobOptions]
+    ) -> Callable[[F], F]: ...
+    def register(self, tenant: str, job_id: str, fn: Any = None, **options: Unpack[JobOptions]) -> Any:
         """Register a job: call it in every instance, each fire runs once. Without `fn` it is a decorator.
 
         fn: takes nothing or one `RunContext`; `def` or `async def`.
-        every: the interval. Without it the job fires once.
-        start_at: the first fire. By default one interval after the first registration (once: at once). In the past:
-            what was missed since then is one run, now.
+        every: the interval. Without it and without cron the job fires once.
+        cron, timezone: 5 fields, or 6 with the second first; L, #, names and @daily too; in an IANA zone ("UTC").
+        start_at: the first fire (cron: at or after it). By default one interval after the first registration (once:
+            at once). In the past: what was missed since then is one run, now.
+        misfire: what becomes of fires later than `grace` ("1m"): "run_once" makes what was missed one run, now;
+            "skip" passes over it; "catch_up" runs it, one after another, as far as `catch_up` allows
+            (CatchUp(max_count=100, max_age="1d")).
+        overlap: a fire that comes while the one before runs is skipped ("skip") or waits ("queue_one").
+        jitter: spreads the jobs over so much time, each always at the same place in it.
         timeout: after it `ctx.cancelled` is set and an `async def` body is cancelled.
         delivery: what becomes of a fire whose process died: "at_least_once" starts it again, up to three times;
             "at_most_once" records it as crashed.
+        executor: "thread", or "process" for a body that holds the GIL: killed at its timeout, without harm.
 
         An unchanged definition touches nothing; a changed one replaces the old for the whole fleet.
         """
         if fn is None:
-            Registration(
-                tenant=tenant, job_id=job_id, fn=_nothing, every=every, start_at=start_at, timeout=timeout,
-                delivery=delivery,
-            ).checked()  # fmt: skip
+            _registration(tenant, job_id, _nothing, {**options, "executor": "thread"}).checked()
 
             def decorate(function: F) -> F:
-                self.register(
-                    tenant, job_id, function, every=every, start_at=start_at, timeout=timeout, delivery=delivery
-                )
+                self.register(tenant, job_id, function, **options)
                 return function
 
             return decorate
-        self.register_many(
-            [
-                Registration(
-                    tenant=tenant, job_id=job_id, fn=fn, every=every, start_at=start_at, timeout=timeout,
-                    delivery=delivery,
-                )
-            ]
-        )  # fmt: skip
+        self.register_many([_registration(tenant, job_id, fn, options)])
         return fn
 
     def register_many(self, registrations: Iterable[Registration | Mapping[str, Any]]) -> None:
@@ -169,8 +173,30 @@ class Scheduler:
 
     def unregister(self, tenant: str, job_id: str) -> None:
         """Remove a job from the whole fleet; a run under way ends as it would have."""
+        self._running().registrar.unregister(_key(tenant, job_id))
+
+    def pause(self, tenant: str, job_id: str) -> datetime:
+        """Let its fires pass a job by, in the whole fleet; return since when. A run under way ends as it would have."""
+        return self._control().pause(_key(tenant, job_id))
+
+    def resume(self, tenant: str, job_id: str) -> datetime | None:
+        """Let a paused job go on with its first fire after now, and return it; what passed is one ledger row."""
+        return self._control().resume(_key(tenant, job_id))
+
+    def trigger(self, tenant: str, job_id: str) -> datetime:
+        """Run a job soon, beside its schedule and also when paused; return the `fire_at` of that run.
+
+        It waits for a run under way. Two triggers before it is picked up are one run.
+        """
         instance = self._running()
-        instance.registrar.unregister(Key(name(tenant, what="tenant"), name(job_id, what="job_id")))
+        trigger_at = instance.control.trigger(_key(tenant, job_id))
+        instance.loop.sync_soon()
+        instance.loop_service.wake()
+        return trigger_at
+
+    def explain(self, tenant: str, job_id: str) -> Explanation:
+        """Say what a job will do, what it did and why, and who can run it; `print` the answer."""
+        return self._control().explain(_key(tenant, job_id))
 
     def jobs(self, tenant: str | None = None) -> list[JobInfo]:
         """List the mirrored jobs, of one tenant or of all, without a query."""
@@ -193,6 +219,20 @@ class Scheduler:
     ) -> None:
         if self._instance is not None:
             self.cancel()
+
+    astart = in_thread(start)
+    acancel = in_thread(cancel)
+    aregister = in_thread(register)
+    aregister_many = in_thread(register_many)
+    aunregister = in_thread(unregister)
+    apause = in_thread(pause)
+    aresume = in_thread(resume)
+    atrigger = in_thread(trigger)
+    aexplain = in_thread(explain)
+    ahistory = in_thread(history)
+
+    def _control(self) -> Control:
+        return self._running().control
 
     def _running(self) -> Instance:
         with self._lifecycle:
@@ -236,6 +276,27 @@ _parents: list[Instance] = []
 
 def _nothing() -> None:
     """Stand in for a function that the decorator is still to be given."""
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+def _key(tenant: object, job_id: object) -> Key:
+    return Key(name(tenant, what="tenant"), name(job_id, what="job_id"))
+
+
+def _registration(tenant: str, job_id: str, fn: JobFunction, options: JobOptions) -> Registration:
+    try:
+        return Registration(tenant=tenant, job_id=job_id, fn=fn, **options)
+    except TypeError:
+        unknown = sorted(set(options) - set(JobOptions.__annotations__))
+        near = get_close_matches(unknown[0], JobOptions.__annotations__, n=1)
+        hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(JobOptions.__annotations__)}"
+        raise InvalidOption(f"register() has no option {unknown[0]!r}{hint}") from None
 
 
 def _database() -> str:

@@ -1,5 +1,6 @@
 """Settings: what a scheduler is constructed with, checked; every error names its key."""
 
+import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -31,6 +32,7 @@ class Settings:
     migrate: bool
     listen: str | bool
     prepare: bool
+    loop: asyncio.AbstractEventLoop | None = None
 
 
 def checked_settings(
@@ -45,6 +47,7 @@ def checked_settings(
     migrate: object,
     listen: object,
     prepare: object,
+    loop: object = None,
 ) -> Settings:
     """Check every setting before anything is started."""
     return Settings(
@@ -58,6 +61,7 @@ def checked_settings(
         migrate=_switch(migrate, name="migrate"),
         listen=_listen(listen, prepare=_switch(prepare, name="prepare")),
         prepare=_switch(prepare, name="prepare"),
+        loop=_loop(loop),
     )
 
 
@@ -84,6 +88,12 @@ def _listen(listen: object, *, prepare: bool) -> str | bool:
     if not isinstance(listen, str | bool) or listen == "":
         raise ConfigError(f"listen: must be a DSN, True, False or None, not {listen!r}")
     return listen
+
+
+def _loop(loop: object) -> asyncio.AbstractEventLoop | None:
+    if loop is None or isinstance(loop, asyncio.AbstractEventLoop):
+        return loop
+    raise ConfigError(f"loop: must be an asyncio loop, like asyncio.get_running_loop(), not {type(loop).__name__}")
 
 
 def _switch(value: object, *, name: str) -> bool:

@@ -74,7 +74,15 @@ class Synced:
     skew: timedelta
 
 
-Event = FireStarted | FireEnded | FireSkipped | LeaseLost | FireCrashed | Synced
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobStranded:
+    """A job has fires to come, and no live instance has its function."""
+
+    tenant: str
+    job_id: str
+
+
+Event = FireStarted | FireEnded | FireSkipped | LeaseLost | FireCrashed | JobStranded | Synced
 Listener = Callable[[Event], None]
 
 

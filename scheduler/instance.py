@@ -12,11 +12,15 @@ from scheduler.clock import DatabaseClock, SystemClock
 from scheduler.config import Settings
 from scheduler.errors import StoreError
 from scheduler.events import Events
-from scheduler.model.job import Body, Key
+from scheduler.model.body import Body
+from scheduler.model.definition import Key
 from scheduler.periodic.claim import Claimer
+from scheduler.periodic.control import Control
+from scheduler.periodic.coroutines import Coroutines
 from scheduler.periodic.finish import Finisher
 from scheduler.periodic.lease import Leases
 from scheduler.periodic.loop import Loop
+from scheduler.periodic.presence import Presence
 from scheduler.periodic.register import Registrar
 from scheduler.periodic.registry import Registry
 from scheduler.periodic.run import STOPPING, Run, RunEnd, Runner
@@ -26,6 +30,7 @@ from scheduler.store import schema as store_schema
 from scheduler.store.engine import Database
 from scheduler.store.job import JobTable
 from scheduler.store.job_history import HistoryTable
+from scheduler.store.job_instance import InstanceTable
 from scheduler.store.job_lock import Holder, LockTable
 
 if TYPE_CHECKING:
@@ -47,18 +52,24 @@ class Instance:
         self.lease_database = self.database.separate(deadline=min(5.0, lease / 3))
         label = settings.label or f"{socket.gethostname()}:{os.getpid()}"
         holder = Holder(owner=uuid4(), label=label, lease=settings.lease)
-        jobs = JobTable(self.database, _database_time)
-        self.locks = LockTable(self.database, _database_time, holder)
+        now = _database_time
+        jobs, instances = JobTable(self.database, now), InstanceTable(self.database, now)
+        self.locks = LockTable(self.database, now, holder)
         self.history = HistoryTable(self.database)
         self.registry = Registry()
         self.registry.reserve(bodies)
-        self.leases = Leases(LockTable(self.lease_database, _database_time, holder), clock, events, lease=lease)
+        self.leases = Leases(LockTable(self.lease_database, now, holder), clock, events, lease=lease)
         self.finisher = Finisher(self.locks, self.leases, events, finished=self._finished)
         self.runner = Runner(
             workers=settings.max_workers, clock=clock, database_clock=self.database_clock, events=events,
-            ended=self._ended,
+            coroutines=Coroutines(settings.loop), ended=self._ended,
         )  # fmt: skip
-        self.registrar = Registrar(jobs=jobs, registry=self.registry, database_clock=self.database_clock, holder=label)
+        self.registrar = Registrar(jobs=jobs, registry=self.registry, holder=label)
+        self.control = Control(jobs=jobs, instances=instances, holder=label)
+        self.presence = Presence(
+            instances=instances, registry=self.registry, holder=holder, database_clock=self.database_clock,
+            events=events, tenants=self._tenants, every=settings.sync_every,
+        )  # fmt: skip
         self.sync = Sync(
             jobs=jobs, registry=self.registry, clock=clock, database_clock=self.database_clock, events=events,
             tenants=self._tenants,
@@ -68,8 +79,8 @@ class Instance:
             database_clock=self.database_clock, events=events,
         )  # fmt: skip
         self.loop = Loop(
-            sync=self.sync, claimer=claimer, registry=self.registry, runner=self.runner, clock=clock,
-            database_clock=self.database_clock, tenants=self._tenants,
+            sync=self.sync, beat=self.presence.beat, claimer=claimer, registry=self.registry, runner=self.runner,
+            clock=clock, database_clock=self.database_clock, tenants=self._tenants,
             sync_every=settings.sync_every.total_seconds(), rescue_every=max(0.2, min(3.0, lease / 5)),
         )  # fmt: skip
         self.loop_service = Service("loop", self.loop.step)
@@ -111,6 +122,7 @@ class Instance:
         self.finish_service.stop(timeout=self.database.deadline)  # what it holds is sent, and no longer ours to release
         self._release([run for run in self.leases.held() if not self.runner.active(run.key)])
         self.runner.stop()
+        self.presence.leave()
         self.abandon()
 
     def abandon(self) -> None:

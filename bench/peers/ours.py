@@ -10,7 +10,8 @@ import jobs
 from commands import URL, WORKERS, main, ready, timed
 
 from scheduler import Registration, Scheduler
-from scheduler.model.job import GRACE, JobSpec, Key, Outcome
+from scheduler.model.definition import JobSpec, Key
+from scheduler.model.job import Outcome
 from scheduler.model.schedules import due as decide
 from scheduler.store.engine import Database
 from scheduler.store.job import JobTable
@@ -62,8 +63,8 @@ def bare(named, batch):
     now = datetime.now(UTC)
     wanted = []
     for row in rows:
-        plan = JobSpec.from_json(row.spec).schedule
-        fire = decide(plan, seen=row.next_run_at, now=now, grace=GRACE)
+        spec = JobSpec.from_json(row.spec)
+        fire = decide(spec.schedule, spec.policy, seen=row.next_run_at, now=now)
         wanted.append(Wanted(Key(row.tenant, row.job_id), row.spec_hash, row.next_run_at, fire))
     wanted.sort(key=lambda want: want.key)
     claiming = finishing = 0.0

@@ -15,7 +15,8 @@ from rich.text import Text
 
 from scheduler.cli.view import STYLES, Line, Places, brief, line
 from scheduler.events import Event, FireCrashed, FireEnded, FireSkipped, FireStarted, Synced
-from scheduler.model.job import JobInfo, Key, Outcome
+from scheduler.model.definition import Key
+from scheduler.model.job import JobInfo, Outcome
 
 LOG_LINES = 200
 FLASH = timedelta(milliseconds=600)

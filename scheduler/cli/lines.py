@@ -9,7 +9,8 @@ from rich.console import Console
 
 from scheduler.cli.view import Places, brief, line
 from scheduler.events import Event, FireEnded, FireStarted
-from scheduler.model.job import JobInfo, Key
+from scheduler.model.definition import Key
+from scheduler.model.job import JobInfo
 
 
 class Lines:

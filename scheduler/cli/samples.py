@@ -3,7 +3,8 @@
 import asyncio
 from datetime import UTC, datetime
 
-from scheduler.model.job import Registration, RunContext
+from scheduler.model.body import RunContext
+from scheduler.model.definition import Registration
 
 # A start long ago, the same in every process: fires fall on round seconds, and the first one comes at once.
 ALIGNED = datetime(2024, 1, 1, tzinfo=UTC)

@@ -11,7 +11,7 @@ from typing import Protocol, Self
 from rich.console import Console
 from rich.theme import Theme
 
-from scheduler.events import Event, FireCrashed, FireEnded, FireSkipped, FireStarted, LeaseLost, Synced
+from scheduler.events import Event, FireCrashed, FireEnded, FireSkipped, FireStarted, JobStranded, LeaseLost, Synced
 from scheduler.model.job import JobInfo, Outcome
 
 # Middle tones: legible on a dark and on a light background.
@@ -110,7 +110,7 @@ def brief(span: timedelta) -> str:
     return f"{hours}h{minutes:02}m" if hours else f"{minutes}m{seconds:02}s"
 
 
-def _happened(event: FireEnded | FireSkipped | LeaseLost | FireCrashed) -> tuple[str, str, str]:
+def _happened(event: FireEnded | FireSkipped | LeaseLost | FireCrashed | JobStranded) -> tuple[str, str, str]:
     match event:
         case FireEnded():
             tries = f", start {event.attempt}" if event.attempt > 1 else ""
@@ -122,3 +122,5 @@ def _happened(event: FireEnded | FireSkipped | LeaseLost | FireCrashed) -> tuple
             return "lost", "failure", event.reason
         case FireCrashed():
             return "crashed", "failure", event.reason
+        case JobStranded():
+            return "stranded", "failure", "no live instance can run it"

@@ -27,6 +27,15 @@ def microseconds(value: timedelta) -> int:
     return value // timedelta(microseconds=1)
 
 
+def brief(value: timedelta) -> str:
+    """Write a duration as `duration` reads it, in its largest units: 1h30m."""
+    rest, text = microseconds(value), ""
+    for unit, size in sorted(UNITS.items(), key=lambda item: -item[1]):
+        count, rest = divmod(rest, size)
+        text += f"{count}{unit}" if count else ""
+    return text or "0s"
+
+
 def _read(value: object, name: str, error: type[SchedulerError]) -> timedelta:
     if isinstance(value, timedelta):
         return value

@@ -4,7 +4,8 @@ import asyncio
 import traceback
 from concurrent.futures import CancelledError
 
-from scheduler.model.job import Cancelled, Outcome
+from scheduler.model.body import Cancelled
+from scheduler.model.job import Outcome
 from scheduler.model.texts import LONGEST_ERROR, storable
 
 TIMED_OUT = "timeout"

@@ -1,26 +1,68 @@
-"""When a job fires: `Every` and `Once`, and the pure arithmetic on their fires.
+"""When a job fires: `Every`, `Cron` and `Once`, what becomes of late fires, and the pure arithmetic on all of them.
 
 All instants are aware and in UTC. The next fire is always computed from the *scheduled* one, never from the clock.
 """
 
-from dataclasses import dataclass
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from typing import Literal
 
-from scheduler.errors import InvalidSchedule
-from scheduler.model.durations import LONGEST, duration
+from scheduler.errors import InvalidOption, InvalidSchedule
+from scheduler.model.cron import Cron
+from scheduler.model.cron import cron as read_cron
+from scheduler.model.durations import LONGEST, brief, duration
 
 EARLIEST = datetime(1970, 1, 2, tzinfo=UTC)
 LATEST = datetime(9000, 1, 1, tzinfo=UTC)
+MILLISECOND = timedelta(milliseconds=1)
+
+
+Misfire = Literal["run_once", "skip", "catch_up"]
+Overlap = Literal["skip", "queue_one"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatchUp:
+    """How many missed fires are run after all (the newest), and how old they may be."""
+
+    max_count: int = 100
+    max_age: timedelta | str = timedelta(days=1)
+
+    def checked(self) -> "CatchUp":
+        """Check both bounds."""
+        count: object = self.max_count
+        if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= 10_000:
+            raise InvalidOption(f"catch_up: max_count must be a number from 1 to 10000, not {count!r}")
+        return replace(self, max_age=duration(self.max_age, name="catch_up: max_age"))
+
+
+CATCH_UP = CatchUp()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """What becomes of fires that are late, or that come while the fire before them runs."""
+
+    misfire: Misfire = "run_once"
+    grace: timedelta = timedelta(minutes=1)
+    catch_up: CatchUp = CATCH_UP
+    overlap: Overlap = "skip"
+
+
+USUAL = Policy()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Due:
-    """What a due job should do now: the fire to run, what it stands for, and the fire after it."""
+    """What a due job should do now: the fire to run (or, with a reason, to skip), what it stands for, what follows."""
 
     fire_at: datetime
     next_run_at: datetime | None
     missed_from: datetime | None = None
     missed_count: int = 0
+    skipped: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,10 +71,19 @@ class Every:
 
     every: timedelta
     start_at: datetime | None = None
+    offset: timedelta = timedelta(0)
+
+    @property
+    def start(self) -> datetime | None:
+        """The start that was given, moved by the offset."""
+        return None if self.start_at is None else self.start_at + self.offset
+
+    def __str__(self) -> str:
+        return f"every {brief(self.every)}{_from(self.start_at, self.offset)}"
 
     def first(self, registered_at: datetime) -> datetime:
         """Return the start, or one interval after the registration."""
-        return self.start_at or registered_at + self.every
+        return self.start or registered_at + self.every + self.offset
 
     def following(self, fire: datetime) -> datetime:
         """Return the fire one interval later."""
@@ -49,10 +100,19 @@ class Once:
     """One fire."""
 
     start_at: datetime | None = None
+    offset: timedelta = timedelta(0)
+
+    @property
+    def start(self) -> datetime | None:
+        """The start that was given, moved by the offset."""
+        return None if self.start_at is None else self.start_at + self.offset
+
+    def __str__(self) -> str:
+        return f"once{_from(self.start_at, self.offset)}"
 
     def first(self, registered_at: datetime) -> datetime:
         """Return the start, or the moment of registration."""
-        return self.start_at or registered_at
+        return self.start or registered_at + self.offset
 
     def following(self, fire: datetime) -> None:
         """Nothing follows."""
@@ -62,15 +122,34 @@ class Once:
         return fire, 1
 
 
-Schedule = Every | Once
+Schedule = Every | Cron | Once
 
 
-def schedule(*, every: object = None, start_at: object = None) -> Schedule:
+def schedule(
+    *,
+    every: object = None,
+    cron: object = None,
+    timezone: object = "UTC",
+    start_at: object = None,
+    offset: timedelta = timedelta(0),
+) -> Schedule:
     """Read a schedule from what `register` was given."""
     start = None if start_at is None else instant(start_at, name="start_at")
+    if cron is not None:
+        if every is not None:
+            raise InvalidSchedule("every and cron exclude each other; give one of them")
+        return read_cron(cron, timezone, start_at=start, offset=offset)
+    if timezone != "UTC":
+        raise InvalidSchedule("timezone belongs to cron; an interval is the same in every zone")
     if every is None:
-        return Once(start_at=start)
-    return Every(every=duration(every, name="every", error=InvalidSchedule), start_at=start)
+        return Once(start_at=start, offset=offset)
+    return Every(every=duration(every, name="every", error=InvalidSchedule), start_at=start, offset=offset)
+
+
+def offset_of(tenant: str, job_id: str, jitter: timedelta) -> timedelta:
+    """Place a job in the time that its fires may be spread over: always the same place, anywhere."""
+    digest = hashlib.sha256(f"{len(tenant)}:{tenant}{job_id}".encode()).digest()
+    return jitter * int.from_bytes(digest[:4], "big") // 2**32 // MILLISECOND * MILLISECOND
 
 
 def instant(value: object, *, name: str) -> datetime:
@@ -88,20 +167,60 @@ def instant(value: object, *, name: str) -> datetime:
     return value.astimezone(UTC)
 
 
-def due(plan: Schedule, *, seen: datetime, now: datetime, grace: timedelta) -> Due:
-    """Decide what the job whose next fire is `seen` runs at `now` (misfire rule `run_once`).
+def due(plan: Schedule, policy: Policy, *, seen: datetime, now: datetime) -> Due:
+    """Decide what the job whose next fire is `seen` does at `now`.
 
-    While the waiting fire is within `grace` it runs as itself, and those behind it run after it. Once it is later
-    than that, everything that waits coalesces into one run of the newest fire: an overloaded or long absent fleet
-    catches up with one run a job, not with a storm.
+    A fire is missed when it is later than the grace. While the waiting one is not, it runs as itself and those behind
+    it run after it (or, with `queue_one`, all that wait are one run). Once it is, `run_once` makes everything that
+    waits one run of the newest fire: an overloaded or long absent fleet catches up with one run a job, not with a
+    storm. `skip` passes over what was missed; `catch_up` runs it, the oldest first, as far as the bounds allow.
     """
-    newest, count = (seen, 1) if now - seen <= grace else plan.until(seen, now)
+    late = now - seen > policy.grace
+    if policy.misfire == "run_once" or (policy.misfire == "skip" and not late):
+        as_one = late or policy.overlap == "queue_one"
+        return together(plan, seen, now if as_one else seen)
+    if not late:
+        return together(plan, seen, seen)
+    if policy.misfire == "skip":
+        return replace(together(plan, seen, now - policy.grace - timedelta.resolution), skipped="misfire")
+    dropped = _dropped(plan, policy.catch_up, seen=seen, now=now)
+    return together(plan, seen, seen) if dropped is None else replace(together(plan, seen, dropped), skipped="misfire")
+
+
+def together(plan: Schedule, seen: datetime, moment: datetime) -> Due:
+    """Let all fires from `seen` to a moment be one: the newest."""
+    newest, count = (seen, 1) if moment == seen else plan.until(seen, moment)
     return Due(
         fire_at=newest,
         next_run_at=_bounded(plan.following(newest)),
         missed_from=seen if count > 1 else None,
         missed_count=count - 1,
     )
+
+
+def fires(plan: Schedule, next_run_at: datetime | None) -> Iterator[datetime]:
+    """Go through the fires to come."""
+    while next_run_at is not None:
+        yield next_run_at
+        next_run_at = _bounded(plan.following(next_run_at))
+
+
+def _dropped(plan: Schedule, bounds: CatchUp, *, seen: datetime, now: datetime) -> datetime | None:
+    """Return the last missed fire that is too old to be run, or one too many, if there is any."""
+    oldest = now - duration(bounds.max_age, name="catch_up: max_age")
+    last_old = None if seen >= oldest else plan.until(seen, oldest - timedelta.resolution)[0]
+    first = seen if last_old is None else plan.following(last_old)
+    if first is None or first > now:
+        return last_old
+    surplus = plan.until(first, now)[1] - bounds.max_count
+    low, high = first, now
+    while surplus > 0 and low < high:
+        middle = low + (high - low) // 2
+        if plan.until(first, middle)[1] >= surplus:
+            high = middle
+        else:
+            low = middle + timedelta.resolution
+    return low if surplus > 0 else last_old
 
 
 def reschedule(
@@ -117,20 +236,25 @@ def reschedule(
 
     A definition that changed in something else keeps its fires. A fire at or before the last one is never given out
     again. A changed interval goes on from the last fire, so that a weekly job fires in an app that deploys a change
-    every day; a changed one-time job fires again only when it was given a new start.
+    every day; a changed cron with its first fire after now; a changed one-time job fires again only when it was given
+    a new start.
     """
     if before == plan:
         return next_run_at
     known = before is not None
-    start = plan.start_at
+    start = plan.start
     if isinstance(plan, Once):
         if start is None:
-            return next_run_at if known else now
+            return next_run_at if known else plan.first(now)
         return start if last_fire_at is None or start > last_fire_at else None
+    following: datetime | None
     if start is not None and (start > now or last_fire_at is None):
-        following: datetime | None = start
+        following = start
+    elif isinstance(plan, Cron):
+        following = plan.following(now)
     elif last_fire_at is not None and known:
-        following = max(plan.following(last_fire_at), now)
+        moved = plan.offset - before.offset if isinstance(before, Every) else plan.offset
+        following = max(plan.following(last_fire_at) + moved, now)
     else:
         following = max(plan.first(created_at), now) if start is None else start
     if following is not None and last_fire_at is not None and following <= last_fire_at:
@@ -141,3 +265,8 @@ def reschedule(
 
 def _bounded(fire: datetime | None) -> datetime | None:
     return fire if fire is None or fire <= LATEST + LONGEST else None
+
+
+def _from(start_at: datetime | None, offset: timedelta) -> str:
+    start = f" from {start_at:%Y-%m-%d %H:%M:%S %Z}" if start_at else ""
+    return start + (f", moved by {brief(offset)}" if offset else "")

@@ -7,12 +7,12 @@ the commit leaves a lease that only its own fire may take over, at a higher fenc
 
 import logging
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from scheduler.clock import Clock, DatabaseClock
 from scheduler.errors import StoreError, StoreUnavailable
 from scheduler.events import Events, FireCrashed, FireSkipped
-from scheduler.model.job import GRACE, MOST_STARTS
+from scheduler.model.job import MOST_STARTS
 from scheduler.model.schedules import due
 from scheduler.periodic.lease import Leases
 from scheduler.periodic.registry import Entry, Registry
@@ -59,18 +59,22 @@ class Claimer:
         wanted: list[Wanted] = []
         for entry in entries:
             fire = entry.next_run_at
-            run = self._leases.get(entry.key)
-            if fire is None:
+            if fire is None or entry.paused or fire > now:
+                self._registry.put_back(entry, fire)  # here for its trigger
                 continue
+            run = self._leases.get(entry.key)
             if run is not None and fire < run.claimed_at:
                 # Late, and its predecessor runs here: its turn comes when that one ends.
                 self._registry.put_back(entry, fire, not_before=now + LAST_RETRY)
                 continue
             asked.append(entry)
-            decision = due(entry.spec.schedule, seen=fire, now=now, grace=GRACE)
+            decision = due(entry.spec.schedule, entry.spec.policy, seen=fire, now=now)
             wanted.append(Wanted(entry.key, entry.spec_hash, fire, decision))
         if wanted:
             self._ask(asked, wanted)
+        triggered = [entry for entry in entries if entry.trigger_at is not None and not _later(entry, now)]
+        if triggered:
+            self._pull(triggered, now)
 
     def rescue(self, tenants: Sequence[str] | None) -> None:
         """Re-drive the fires of expired leases that this process can run, and bury those that may not start again."""
@@ -125,24 +129,38 @@ class Claimer:
                 continue
             self._registry.put_back(entry, want.due.next_run_at)
             if answer.verdict == "run" and answer.fence is not None and entry.body is not None:
-                runs.append(
-                    Run(
-                        key=entry.key,
-                        fire_at=want.due.fire_at,
-                        attempt=1,
-                        fence=answer.fence,
-                        body=entry.body,
-                        timeout=entry.spec.timeout,
-                        claimed_at=answer.now,
-                        lease_until=until,
-                    )
-                )
+                runs.append(_first_run(entry, want.due.fire_at, answer.fence, answer.now, until))
             elif answer.verdict == "skip" and self._events:
                 self._events.emit(
                     FireSkipped(
-                        tenant=entry.key.tenant, job_id=entry.key.job_id, fire_at=want.due.fire_at, reason="overlap"
+                        tenant=entry.key.tenant,
+                        job_id=entry.key.job_id,
+                        fire_at=want.due.fire_at,
+                        reason=want.due.skipped or "overlap",
                     )
                 )
+        self._begin(runs)
+
+    def _pull(self, triggered: list[Entry], now: datetime) -> None:
+        """Take triggers; one whose job runs waits for it, one that somebody else has taken is forgotten."""
+        taken = [(entry, entry.trigger_at) for entry in triggered if entry.trigger_at is not None]
+        sent = self._clock.monotonic()
+        try:
+            answers = self._locks.claim_triggers([(entry.key, entry.spec_hash, at) for entry, at in taken])
+        except StoreError:
+            for entry, trigger_at in taken:
+                self._registry.pulled(entry, trigger_at, not_before=now + LAST_RETRY)
+            raise
+        runs = []
+        for answer in answers:
+            entry, trigger_at = taken[answer.position]
+            if answer.fence is None:
+                self.stale = self.stale or answer.spec_hash != entry.spec_hash
+                self._registry.pulled(entry, answer.trigger_at, not_before=answer.now + LAST_RETRY)
+            else:
+                self._registry.pulled(entry, None)
+                if entry.body is not None:
+                    runs.append(_first_run(entry, trigger_at, answer.fence, answer.now, self._leases.until(sent)))
         self._begin(runs)
 
     def _heal(self, entry: Entry, want: Wanted, answer: Claimed) -> None:
@@ -215,6 +233,19 @@ class Claimer:
             self._leases.drop(ours)
             if ours:
                 self._locks.release(ours, started=[False] * len(ours))
+
+
+def _first_run(entry: Entry, fire_at: datetime, fence: int, now: datetime, lease_until: float) -> Run:
+    body, spec = entry.body, entry.spec
+    assert body is not None  # noqa: S101 - whoever calls has looked
+    return Run(
+        key=entry.key, fire_at=fire_at, attempt=1, fence=fence, body=body, timeout=spec.timeout, claimed_at=now,
+        lease_until=lease_until,
+    )  # fmt: skip
+
+
+def _later(entry: Entry, now: datetime) -> bool:
+    return entry.trigger_wait is not None and entry.trigger_wait > now
 
 
 def buried_because(lease: Expired) -> str | None:

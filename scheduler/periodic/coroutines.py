@@ -1,20 +1,22 @@
-"""Run `async def` bodies: an asyncio loop on a thread of its own, and their ends brought back to the worker."""
+"""Run `async def` bodies on an asyncio loop, and bring their ends back to the worker."""
 
 import asyncio
 import contextlib
+import inspect
 import threading
 from collections.abc import Awaitable
 from concurrent.futures import Future
 
-from scheduler.model.job import Cancelled
+from scheduler.model.body import Cancelled
 
 
-class LoopThread:
-    """An asyncio loop on a thread of its own, started when the first `async def` body needs it."""
+class Coroutines:
+    """Runs bodies on the app's own loop, or on one on a thread of its own, started when the first body needs it."""
 
-    def __init__(self) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop | None) -> None:
         self._lock = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._given = loop is not None
+        self._loop = loop
         self._stopping = False
 
     def run(self, awaitable: Awaitable[object], cancelled: Cancelled) -> object:
@@ -26,14 +28,19 @@ class LoopThread:
             task = loop.create_task(_contain(awaitable, ended))
             cancelled.then(lambda: _call(loop, task.cancel))
 
-        loop.call_soon_threadsafe(start)
+        try:
+            loop.call_soon_threadsafe(start)
+        except RuntimeError:  # the app's loop has ended before its scheduler
+            if inspect.iscoroutine(awaitable):
+                awaitable.close()
+            raise
         return ended.result()
 
     def stop(self) -> None:
         """End the loop, cancelling what still runs on it."""
         with self._lock:
             self._stopping = True
-            if self._loop is not None:
+            if self._loop is not None and not self._given:
                 _call(self._loop, self._loop.stop)
 
     def _started(self) -> asyncio.AbstractEventLoop:

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from scheduler.errors import StoreError, StoreUnavailable
 from scheduler.events import Events, FireEnded, LeaseLost
-from scheduler.model.job import Key
+from scheduler.model.definition import Key
 from scheduler.periodic.lease import Leases
 from scheduler.periodic.run import RunEnd
 from scheduler.store.job_lock import Finish, LockTable

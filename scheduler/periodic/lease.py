@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 from scheduler.clock import Clock
 from scheduler.errors import StoreError
 from scheduler.events import Events, LeaseLost
+from scheduler.model.definition import Key
 from scheduler.model.failures import TIMED_OUT
-from scheduler.model.job import Key
 from scheduler.periodic.run import Run
 from scheduler.store.job_lock import LockTable
 

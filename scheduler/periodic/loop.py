@@ -21,6 +21,7 @@ class Loop:
         self,
         *,
         sync: Sync,
+        beat: Callable[[], None],
         claimer: Claimer,
         registry: Registry,
         runner: Runner,
@@ -31,6 +32,7 @@ class Loop:
         rescue_every: float,
     ) -> None:
         self._sync = sync
+        self._beat = beat
         self._claimer = claimer
         self._registry = registry
         self._runner = runner
@@ -60,6 +62,7 @@ class Loop:
             self._sync_at = now + self._sync_every * random.uniform(0.9, 1.0)  # noqa: S311 - spreads instances
             try:
                 self._sync.sync()
+                self._beat()
             except BaseException:
                 self._sync_at = 0.0
                 raise

@@ -4,18 +4,15 @@ Twenty instances register the same jobs at once: new rows are inserted where nob
 compare-and-set, and whoever lost looks again. An unchanged definition costs one read and touches nothing.
 """
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scheduler.clock import DatabaseClock
-from scheduler.errors import DuplicateJob, StoreError, StoreUnavailable
-from scheduler.model.job import Body, CheckedRegistration, JobSpec, Key
+from scheduler.errors import DuplicateJob, StoreUnavailable
+from scheduler.model.body import Body
+from scheduler.model.definition import CheckedRegistration, JobSpec, Key
 from scheduler.model.schedules import reschedule
 from scheduler.periodic.registry import Registry
 from scheduler.store.job import JobTable, JobWrite, KnownJob
-
-logger = logging.getLogger("scheduler")
 
 MOST_ROUNDS = 50
 
@@ -26,7 +23,6 @@ class Registrar:
 
     jobs: JobTable
     registry: Registry
-    database_clock: DatabaseClock
     holder: str
 
     def register(self, items: Sequence[CheckedRegistration]) -> None:
@@ -38,45 +34,33 @@ class Registrar:
             bodies[item.key] = item.body
         self.registry.reserve(bodies)
         try:
-            changed = self._store(sorted(items, key=lambda item: item.key))
+            self._store(sorted(items, key=lambda item: item.key))
         except BaseException:
             self.registry.unreserve(bodies)
             raise
-        if changed:
-            self._notify()
 
     def unregister(self, key: Key) -> None:
         """Delete a job in the whole fleet; a run under way ends as it would have."""
-        removed = self.jobs.remove(key, holder=self.holder)
-        self.registry.forget(key, known=removed)
-        if removed:
-            self._notify()
+        self.registry.forget(key, known=self.jobs.remove(key, holder=self.holder))
 
-    def _notify(self) -> None:
-        try:
-            self.jobs.notify()
-        except StoreError as error:  # it is done; the others learn of it at their next sync
-            logger.warning("the other instances could not be told at once: %s", error)
-
-    def _store(self, items: list[CheckedRegistration]) -> bool:
-        changed = False
+    def _store(self, items: list[CheckedRegistration]) -> None:
         for _ in range(MOST_ROUNDS):
-            items, wrote = self._round(items)
-            changed = changed or wrote
+            items = self._round(items)
             if not items:
-                return changed
+                return
         raise StoreUnavailable(f"{len(items)} jobs kept changing while they were registered; try again")
 
-    def _round(self, items: list[CheckedRegistration]) -> tuple[list[CheckedRegistration], bool]:
-        """Look, decide, write; return whom somebody else was faster for, and whether anything was written."""
+    def _round(self, items: list[CheckedRegistration]) -> list[CheckedRegistration]:
+        """Look, decide, write; return whom somebody else was faster for."""
         new: dict[Key, JobWrite] = {}
         changed: dict[Key, JobWrite] = {}
         for item, known in zip(items, self.jobs.lookup([item.key for item in items]), strict=True):
             spec_hash = item.spec.hash()
             if known.spec_hash == spec_hash:
-                self.registry.attach(item.key, item.spec, spec_hash, None if known.paused_at else known.next_run_at)
+                paused = known.paused_at is not None
+                self.registry.attach(item.key, item.spec, spec_hash, known.next_run_at, paused=paused)
                 continue
-            write = self._decide(item, known, spec_hash)
+            write = _decide(item, known, spec_hash)
             (changed if known.spec_hash else new)[item.key] = write
         written: set[Key] = set()
         if new:
@@ -85,18 +69,19 @@ class Registrar:
             written |= self.jobs.change(list(changed.values()), holder=self.holder)
         for key in written:
             write = new.get(key) or changed[key]
-            self.registry.attach(key, write.spec, write.spec_hash, write.next_run_at)
+            paused = write.known.paused_at is not None
+            self.registry.attach(key, write.spec, write.spec_hash, write.next_run_at, paused=paused)
         again = (new.keys() | changed.keys()) - written
-        return [item for item in items if item.key in again], bool(written)
+        return [item for item in items if item.key in again]
 
-    def _decide(self, item: CheckedRegistration, known: KnownJob, spec_hash: bytes) -> JobWrite:
-        now = self.database_clock.now()
-        next_run_at = reschedule(
-            item.spec.schedule,
-            created_at=known.created_at or now,
-            last_fire_at=known.last_fire_at,
-            next_run_at=known.next_run_at,
-            now=now,
-            before=None if known.spec is None else JobSpec.from_json(known.spec).schedule,
-        )
-        return JobWrite(key=item.key, spec=item.spec, spec_hash=spec_hash, next_run_at=next_run_at, known=known)
+
+def _decide(item: CheckedRegistration, known: KnownJob, spec_hash: bytes) -> JobWrite:
+    next_run_at = reschedule(
+        item.spec.schedule,
+        created_at=known.created_at or known.now,
+        last_fire_at=known.last_fire_at,
+        next_run_at=known.next_run_at,
+        now=known.now,
+        before=None if known.spec is None else JobSpec.from_json(known.spec).schedule,
+    )
+    return JobWrite(key=item.key, spec=item.spec, spec_hash=spec_hash, next_run_at=next_run_at, known=known)

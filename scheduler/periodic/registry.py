@@ -10,14 +10,22 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from scheduler.errors import DuplicateJob, UnknownJob
-from scheduler.model.job import Body, JobInfo, JobSpec, Key, Outcome
+from scheduler.model.body import Body
+from scheduler.model.definition import JobSpec, Key
+from scheduler.model.job import JobInfo, Outcome
 from scheduler.store.job import JobRow
 
 
 class Entry:
-    """One mirrored job. `wake_at` is when the loop looks at it next; `epoch` orders local writes and syncs."""
+    """One mirrored job. `wake_at` is when the loop looks at it next; `epoch` orders local writes and syncs.
 
-    __slots__ = ("body", "epoch", "key", "next_run_at", "row", "spec", "spec_hash", "tries", "wake_at")
+    `fire_wait` and `trigger_wait` put off a fire or trigger that was asked for in vain.
+    """
+
+    __slots__ = (
+        "body", "epoch", "fire_wait", "key", "next_run_at", "paused", "row", "spec", "spec_hash", "tries",
+        "trigger_at", "trigger_wait", "wake_at",
+    )  # fmt: skip
 
     def __init__(self, key: Key, body: Body | None) -> None:
         self.key = key
@@ -26,6 +34,10 @@ class Entry:
         self.spec: JobSpec
         self.spec_hash = b""
         self.next_run_at: datetime | None = None
+        self.paused = False
+        self.trigger_at: datetime | None = None
+        self.fire_wait: datetime | None = None
+        self.trigger_wait: datetime | None = None
         self.wake_at: datetime | None = None
         self.epoch = 0
         self.tries = 0
@@ -41,6 +53,7 @@ class Registry:
         self._dormant: dict[Key, Body] = {}  # unregistered by another instance; run again if it comes back
         self._heap: list[tuple[datetime, Key]] = []
         self._epoch = 0
+        self.version = 0  # grows whenever what this process can run changes
         self._gone: dict[Key, int] = {}  # unregistered here, by epoch: a sync under way may still show them
 
     def reserve(self, bodies: dict[Key, Body]) -> None:
@@ -53,24 +66,29 @@ class Registry:
                         " unregister it first, or choose another id"
                     )
             self._bodies.update(bodies)
+            self.version += 1
             for key in bodies:
                 self._dormant.pop(key, None)
 
     def unreserve(self, keys: Iterable[Key]) -> None:
         """Give ids back whose registration failed."""
         with self._lock:
+            self.version += 1
             for key in keys:
                 self._bodies.pop(key, None)
                 entry = self._tenants.get(key.tenant, {}).get(key.job_id)
                 if entry is not None:
                     entry.body = None
 
-    def attach(self, key: Key, spec: JobSpec, spec_hash: bytes, next_run_at: datetime | None) -> None:
+    def attach(
+        self, key: Key, spec: JobSpec, spec_hash: bytes, next_run_at: datetime | None, *, paused: bool = False
+    ) -> None:
         """Mirror a job that this process has just registered."""
         with self._lock:
             self._gone.pop(key, None)
             entry = self._entry(key)
-            entry.spec, entry.spec_hash = spec, spec_hash
+            entry.spec, entry.spec_hash, entry.paused = spec, spec_hash, paused
+            entry.fire_wait = None
             self._touch(entry, next_run_at)
 
     def forget(self, key: Key, *, known: bool) -> None:
@@ -78,6 +96,7 @@ class Registry:
         with self._lock:
             mirrored = self._tenants.get(key.tenant, {}).pop(key.job_id, None)
             body = self._bodies.pop(key, None) or self._dormant.pop(key, None)
+            self.version += 1
             self._epoch += 1
             self._gone[key] = self._epoch
         here = mirrored is not None or body is not None
@@ -126,16 +145,25 @@ class Registry:
         with self._lock:
             if self._tenants.get(entry.key.tenant, {}).get(entry.key.job_id) is entry and entry.wake_at is None:
                 entry.tries = entry.tries + 1 if not_before else 0
-                self._touch(entry, next_run_at, not_before=not_before)
+                entry.fire_wait = not_before
+                self._touch(entry, next_run_at)
+
+    def pulled(self, entry: Entry, trigger_at: datetime | None, *, not_before: datetime | None = None) -> None:
+        """Note what became of a job's trigger: taken (None), or still there and to be asked for again later."""
+        with self._lock:
+            if self._tenants.get(entry.key.tenant, {}).get(entry.key.job_id) is entry:
+                entry.trigger_at, entry.trigger_wait = trigger_at, not_before
+                self._touch(entry, entry.next_run_at)
 
     def hasten(self, key: Key) -> bool:
         """Look at a job that waited for its own run as soon as it is due; say whether it waited."""
         with self._lock:
             entry = self._tenants.get(key.tenant, {}).get(key.job_id)
-            if entry is not None and entry.wake_at is not None and entry.wake_at != entry.next_run_at:
-                self._schedule(entry, entry.next_run_at)
-                return True
-            return False
+            if entry is None or entry.wake_at is None or not (entry.fire_wait or entry.trigger_wait):
+                return False
+            entry.fire_wait = entry.trigger_wait = None
+            self._schedule(entry, entry.next_run_at)
+            return True
 
     def next_due(self) -> datetime | None:
         """Return when the next runnable job is due."""
@@ -153,6 +181,16 @@ class Registry:
         with self._lock:
             entry = self._tenants.get(key.tenant, {}).get(key.job_id)
             return None if entry is None or entry.body is None else (entry.body, entry.spec)
+
+    def runs(self) -> tuple[int, list[Key]]:
+        """List the jobs whose functions this process has, with the version of that list."""
+        with self._lock:
+            return self.version, sorted(self._bodies)
+
+    def helpless(self) -> bool:
+        """Whether there is a job here whose function this process has not."""
+        with self._lock:
+            return any(entry.body is None for jobs in self._tenants.values() for entry in jobs.values())
 
     def tenants(self) -> list[str]:
         """List the tenants of which this process runs something."""
@@ -177,8 +215,11 @@ class Registry:
             entry.next_run_at = None
         if entry.spec.foreign:
             entry.body = None  # registered by a later version of this library, which knows how to run it
-        if entry.next_run_at != row.next_run_at or (row.paused_at is None) != (entry.wake_at is not None):
-            self._schedule(entry, row.next_run_at, paused=row.paused_at is not None)
+        seen = (entry.next_run_at, entry.paused, entry.trigger_at)
+        entry.paused, entry.trigger_at = row.paused_at is not None, row.trigger_at
+        if entry.wake_at is None or seen != (row.next_run_at, entry.paused, entry.trigger_at):
+            entry.fire_wait = entry.trigger_wait = None
+            self._schedule(entry, row.next_run_at)
 
     def _drop_unseen(self, seen: set[Key], epoch: int) -> None:
         for tenant, jobs in list(self._tenants.items()):
@@ -198,10 +239,12 @@ class Registry:
         body = self._bodies.pop(key, None)
         if body is not None:
             self._dormant[key] = body
+            self.version += 1
 
     def _entry(self, key: Key) -> Entry:
         if key in self._dormant:
             self._bodies.setdefault(key, self._dormant.pop(key))
+            self.version += 1
         jobs = self._tenants.setdefault(key.tenant, {})
         entry = jobs.get(key.job_id)
         if entry is None:
@@ -209,20 +252,21 @@ class Registry:
         entry.body = self._bodies.get(key)
         return entry
 
-    def _touch(self, entry: Entry, next_run_at: datetime | None, *, not_before: datetime | None = None) -> None:
+    def _touch(self, entry: Entry, next_run_at: datetime | None) -> None:
         self._epoch += 1
         entry.epoch = self._epoch
-        self._schedule(entry, next_run_at, not_before=not_before)
+        self._schedule(entry, next_run_at)
 
-    def _schedule(
-        self, entry: Entry, next_run_at: datetime | None, *, not_before: datetime | None = None, paused: bool = False
-    ) -> None:
+    def _schedule(self, entry: Entry, next_run_at: datetime | None) -> None:
         entry.next_run_at = next_run_at
-        if next_run_at is None or paused:
-            entry.wake_at = None
-            return
-        entry.wake_at = max(next_run_at, not_before) if not_before else next_run_at
-        if entry.body is not None:
+        fire = None if entry.paused else next_run_at
+        moments = [
+            max(moment, wait) if wait else moment
+            for moment, wait in ((fire, entry.fire_wait), (entry.trigger_at, entry.trigger_wait))
+            if moment is not None
+        ]
+        entry.wake_at = min(moments, default=None)
+        if entry.wake_at is not None and entry.body is not None:
             heapq.heappush(self._heap, (entry.wake_at, entry.key))
 
 
@@ -235,6 +279,7 @@ def _info(entry: Entry) -> JobInfo:
         runnable=entry.body is not None,
         next_run_at=entry.next_run_at,
         paused_at=row.paused_at if row else None,
+        trigger_at=entry.trigger_at,
         running_fire_at=row.running_fire_at if row else None,
         holder=row.holder if row else None,
         last_fire_at=row.ledger_at if row else None,

@@ -14,9 +14,11 @@ from datetime import datetime, timedelta
 
 from scheduler.clock import Clock, DatabaseClock
 from scheduler.events import Events, FireStarted
+from scheduler.model.body import Body, Cancelled, RunContext
+from scheduler.model.definition import Key
 from scheduler.model.failures import classify, describe
-from scheduler.model.job import Body, Cancelled, Key, Outcome, RunContext
-from scheduler.periodic.coroutines import LoopThread
+from scheduler.model.job import Outcome
+from scheduler.periodic.coroutines import Coroutines
 
 logger = logging.getLogger("scheduler")
 job_logger = logging.getLogger("scheduler.job")
@@ -82,6 +84,7 @@ class Runner:
         clock: Clock,
         database_clock: DatabaseClock,
         events: Events,
+        coroutines: Coroutines,
         ended: Callable[[RunEnd], None],
     ) -> None:
         self._workers = workers
@@ -96,7 +99,7 @@ class Runner:
         self._taken = 0
         self._done = 0
         self._rate: deque[tuple[float, int]] = deque([(clock.monotonic(), 0)])
-        self._loop = LoopThread()
+        self._coroutines = coroutines
         self.on_start: Callable[[Run], None] = lambda _: None
 
     def room(self) -> int:
@@ -160,7 +163,7 @@ class Runner:
         """Let the threads end as they become free."""
         for _ in self._threads:
             self._queue.put(None)
-        self._loop.stop()
+        self._coroutines.stop()
 
     def execute(self, run: Run) -> RunEnd:
         """Run one fire: start, call, classify. Never raises."""
@@ -211,7 +214,7 @@ class Runner:
         body = run.body
         result = body.fn(self._context(run, started_at)) if body.takes_context else body.fn()
         if body.is_async or inspect.isawaitable(result):
-            self._loop.run(result, run.cancelled)
+            self._coroutines.run(result, run.cancelled)
 
     def _context(self, run: Run, started_at: datetime) -> RunContext:
         return RunContext(

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 
-from scheduler.model.job import JobSpec, Key
+from scheduler.model.definition import JobSpec, Key
+from scheduler.model.schedules import Due
 from scheduler.store.engine import Database, Row
 from scheduler.store.queries import statement
 
@@ -18,6 +19,7 @@ class JobRow(NamedTuple):
     spec_hash: bytes
     next_run_at: datetime | None
     paused_at: datetime | None
+    trigger_at: datetime | None
     running_fire_at: datetime | None
     holder: str | None
     ledger_at: datetime | None
@@ -35,6 +37,24 @@ class KnownJob(NamedTuple):
     created_at: datetime | None
     last_fire_at: datetime | None
     spec: str | None
+    now: datetime
+
+
+class JobFacts(NamedTuple):
+    """Everything that the database knows of one job; `last_` is of its newest fire or trigger."""
+
+    spec: str
+    next_run_at: datetime | None
+    paused_at: datetime | None
+    trigger_at: datetime | None
+    running_fire_at: datetime | None
+    holder: str | None
+    expires_at: datetime | None
+    last_fire_at: datetime | None
+    last_outcome: str | None
+    last_reason: str | None
+    last_error: str | None
+    now: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,26 +92,56 @@ class JobTable:
 
     def insert(self, writes: Sequence[JobWrite], *, holder: str) -> set[Key]:
         """Insert new jobs and return which; a missing key was inserted by somebody else."""
-        return {Key(*row) for row in self._run("insert", holder=holder, **_columns(writes))}
+        return {Key(*row[:2]) for row in self._run("insert", holder=holder, **_columns(writes))}
 
     def change(self, writes: Sequence[JobWrite], *, holder: str) -> set[Key]:
         """Change definitions and return whose; a missing key was changed or fired by somebody else."""
         old_hashes = [write.known.spec_hash for write in writes]
         old_nexts = [write.known.next_run_at for write in writes]
         rows = self._run("change", holder=holder, old_hashes=old_hashes, old_nexts=old_nexts, **_columns(writes))
-        return {Key(*row) for row in rows}
+        return {Key(*row[:2]) for row in rows}
 
     def remove(self, key: Key, *, holder: str) -> bool:
         """Delete a job and say whether it was there; its lock row stays."""
         return bool(self._run("remove", tenant=key.tenant, id=key.job_id, holder=holder))
 
-    def notify(self) -> None:
-        """Let the other instances sync now."""
-        self._run("notify", channel=self._database.schema)
+    def pause(self, key: Key, *, holder: str) -> datetime | None:
+        """Pause a job and say since when it is; None: there is no such job."""
+        rows = self._run("pause", tenant=key.tenant, id=key.job_id, holder=holder)
+        return rows[0][0] if rows else None
+
+    def resume(
+        self, key: Key, known: KnownJob, passed: Due | None, next_run_at: datetime | None, *, holder: str
+    ) -> bool:
+        """Let a paused job go on with a fire, and record what `passed` meanwhile; False: it changed, look again."""
+        return bool(
+            self._run(
+                "resume",
+                tenant=key.tenant,
+                id=key.job_id,
+                spec_hash=known.spec_hash,
+                old_next=known.next_run_at,
+                next=next_run_at,
+                fire=passed.fire_at if passed else None,
+                missed_from=passed.missed_from if passed else None,
+                missed_count=passed.missed_count if passed else 0,
+                holder=holder,
+            )
+        )
+
+    def trigger(self, key: Key) -> datetime | None:
+        """Ask for a run and return its instant; None: there is no such job."""
+        rows = self._run("trigger", tenant=key.tenant, id=key.job_id)
+        return rows[0][0] if rows else None
+
+    def explain(self, key: Key) -> JobFacts | None:
+        """Read everything that is known of a job."""
+        rows = self._run("explain", tenant=key.tenant, id=key.job_id)
+        return JobFacts._make(rows[0]) if rows else None
 
     def _run(self, name: str, **parameters: object) -> list[Row]:
         query = statement("job", name, self._database.schema)
-        return self._database.run(query, {"now": self._now(), **parameters})
+        return self._database.run(query, {"now": self._now(), "channel": self._database.schema, **parameters})
 
 
 def _columns(writes: Sequence[JobWrite]) -> dict[str, list[object]]:
@@ -101,6 +151,6 @@ def _columns(writes: Sequence[JobWrite]) -> dict[str, list[object]]:
         "specs": [write.spec.to_json() for write in writes],
         "hashes": [write.spec_hash for write in writes],
         "deliveries": [write.spec.delivery for write in writes],
-        "overlaps": [write.spec.overlap for write in writes],
+        "overlaps": [write.spec.policy.overlap for write in writes],
         "nexts": [write.next_run_at for write in writes],
     }

@@ -6,7 +6,8 @@ from datetime import datetime, timedelta
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
-from scheduler.model.job import Key, Outcome
+from scheduler.model.definition import Key
+from scheduler.model.job import Outcome
 from scheduler.model.schedules import Due
 from scheduler.store.engine import Database, Row
 from scheduler.store.queries import statement
@@ -31,6 +32,16 @@ class Claimed(NamedTuple):
     next_run_at: datetime | None
     spec_hash: bytes | None
     paused_at: datetime | None
+
+
+class Pulled(NamedTuple):
+    """The answer to the trigger at `position`; without a fence it is not ours, with the row as it is now."""
+
+    position: int
+    fence: int | None
+    now: datetime
+    trigger_at: datetime | None
+    spec_hash: bytes | None
 
 
 class Expired(NamedTuple):
@@ -106,8 +117,23 @@ class LockTable:
             nexts=[want.due.next_run_at for want in wanted],
             missed_from=[want.due.missed_from for want in wanted],
             missed_count=[want.due.missed_count for want in wanted],
+            skipped=[want.due.skipped for want in wanted],
         )
         return [Claimed(ord_ - 1, *rest) for ord_, *rest in rows]
+
+    def claim_triggers(self, wanted: Sequence[tuple[Key, bytes, datetime]]) -> list[Pulled]:
+        """Take the lease of every (job, definition, trigger) whose job is free; never waits."""
+        rows = self._run(
+            "claim_triggers",
+            owner=self._holder.owner,
+            label=self._holder.label,
+            lease=self._holder.lease,
+            tenants=[key.tenant for key, _, _ in wanted],
+            ids=[key.job_id for key, _, _ in wanted],
+            hashes=[spec_hash for _, spec_hash, _ in wanted],
+            triggers=[trigger_at for _, _, trigger_at in wanted],
+        )
+        return [Pulled(ord_ - 1, *rest) for ord_, *rest in rows]
 
     def renew(self, leases: Sequence[Held]) -> list[bool]:
         """Prolong leases; False where one is no longer ours."""

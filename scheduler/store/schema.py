@@ -6,7 +6,7 @@ from scheduler.errors import SchemaMismatch
 from scheduler.store.engine import BoundedConnection, Database, Row
 from scheduler.store.queries import read, statement
 
-VERSION = 1
+VERSION = 2
 MIGRATION_DEADLINE = 3600.0
 
 

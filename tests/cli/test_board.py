@@ -47,6 +47,7 @@ def drawn(width: int, height: int, encoding: str = "utf-8") -> list[str]:
             runnable=True,
             next_run_at=datetime.now(UTC) + timedelta(seconds=99.9),
             paused_at=None,
+            trigger_at=None,
             running_fire_at=None,
             holder=None,
             last_fire_at=NOW if sample.tenant == "globex" else None,

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler import InvalidOption, InvalidSchedule
+from scheduler.model.definition import JobSpec
 from scheduler.model.durations import duration
-from scheduler.model.job import JobSpec
-from scheduler.model.schedules import Every, Once, due, instant, reschedule
+from scheduler.model.schedules import USUAL, Every, Once, due, instant, reschedule
 from scheduler.model.texts import storable
 
 NOON = datetime(2030, 6, 1, 12, tzinfo=UTC)
@@ -21,7 +21,7 @@ instants = st.datetimes(datetime(2000, 1, 1), datetime(2060, 1, 1), timezones=st
 @given(every=intervals, seen=instants, late=st.timedeltas(timedelta(0), timedelta(days=3000)))
 def test_every_fire_is_run_or_missed(every: timedelta, seen: datetime, late: timedelta) -> None:
     now = seen + late
-    decision = due(Every(every=every), seen=seen, now=now, grace=MINUTE)
+    decision = due(Every(every=every), USUAL, seen=seen, now=now)
     assert decision.fire_at <= now
     assert decision.next_run_at == decision.fire_at + every
     assert decision.fire_at == seen + every * decision.missed_count
@@ -33,12 +33,12 @@ def test_every_fire_is_run_or_missed(every: timedelta, seen: datetime, late: tim
 
 
 def test_two_weeks_of_a_one_second_job_are_one_run() -> None:
-    decision = due(Every(every=timedelta(seconds=1)), seen=NOON, now=NOON + timedelta(days=14), grace=MINUTE)
+    decision = due(Every(every=timedelta(seconds=1)), USUAL, seen=NOON, now=NOON + timedelta(days=14))
     assert (decision.missed_from, decision.missed_count) == (NOON, 14 * 86_400)
 
 
 def test_a_late_one_time_job_runs_once() -> None:
-    decision = due(Once(), seen=NOON, now=NOON + timedelta(days=9), grace=MINUTE)
+    decision = due(Once(), USUAL, seen=NOON, now=NOON + timedelta(days=9))
     assert (decision.fire_at, decision.next_run_at, decision.missed_count) == (NOON, None, 0)
 
 

@@ -13,7 +13,8 @@ from scheduler import Outcome, RunContext
 from scheduler.clock import SystemClock
 from scheduler.errors import StoreUnavailable
 from scheduler.events import Events, FireCrashed, FireEnded, LeaseLost
-from scheduler.model.job import Body, JobSpec, Key
+from scheduler.model.body import Body
+from scheduler.model.definition import JobSpec, Key
 from scheduler.model.schedules import Due, Every
 from scheduler.periodic.finish import Finisher
 from scheduler.periodic.lease import Leases
@@ -50,7 +51,7 @@ def moment() -> Moment:
 def locks(road: Road, schema: str, moment: Moment) -> Iterator[LockTable]:
     database = Database.open(road.dsn, schema=schema, prepare=road.prepare)
     migrate(database)
-    nobody = KnownJob(None, None, None, None, None, None)
+    nobody = KnownJob(None, None, None, None, None, None, AT)
     write = JobWrite(key=KEY, spec=SPEC, spec_hash=SPEC.hash(), next_run_at=AT, known=nobody)
     JobTable(database, moment).insert([write], holder="x")
     yield LockTable(database, moment, Holder(owner=uuid4(), label="me", lease=timedelta(seconds=30)))

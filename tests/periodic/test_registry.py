@@ -2,7 +2,8 @@
 
 from datetime import UTC, datetime, timedelta
 
-from scheduler.model.job import Body, JobSpec, Key
+from scheduler.model.body import Body
+from scheduler.model.definition import JobSpec, Key
 from scheduler.model.schedules import Every
 from scheduler.periodic.registry import Registry
 from scheduler.store.job import JobRow
@@ -11,7 +12,7 @@ AT = datetime(2030, 1, 1, tzinfo=UTC)
 KEY = Key("acme", "x")
 SPEC = JobSpec(schedule=Every(every=timedelta(hours=1)))
 BODY = Body.of(lambda: None)
-ROW = JobRow(*KEY, SPEC.hash(), AT, None, None, None, None, None, None, SPEC.to_json())
+ROW = JobRow(*KEY, SPEC.hash(), AT, None, None, None, None, None, None, None, SPEC.to_json())
 
 
 def registered() -> Registry:

@@ -11,8 +11,8 @@ import pytest
 
 from scheduler import Outcome, RunContext, Scheduler
 from scheduler.events import FireEnded, FireSkipped
+from scheduler.model.body import Cancelled
 from scheduler.model.failures import classify, describe
-from scheduler.model.job import Cancelled
 from tests.conftest import MakeScheduler
 from tests.support.recorder import Recorder, until
 

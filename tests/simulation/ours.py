@@ -13,7 +13,8 @@ from uuid import UUID
 from scheduler.clock import DatabaseClock
 from scheduler.errors import UnknownJob
 from scheduler.events import Event, Events, FireEnded, LeaseLost
-from scheduler.model.job import Delivery, Key, Outcome, Registration
+from scheduler.model.definition import Delivery, Key, Registration
+from scheduler.model.job import Outcome
 from scheduler.periodic.claim import Claimer
 from scheduler.periodic.finish import Finisher
 from scheduler.periodic.lease import Leases
@@ -138,10 +139,11 @@ class Instance(Process):
             database_clock=clock, events=events,
         )  # fmt: skip
         self.loop = Loop(
-            sync=self.sync, claimer=claimer, registry=self.registry, runner=cast("Runner", self.runner), clock=world,
-            database_clock=clock, tenants=self.registry.tenants, sync_every=60.0, rescue_every=2.0,
+            sync=self.sync, beat=lambda: None, claimer=claimer, registry=self.registry,
+            runner=cast("Runner", self.runner), clock=world, database_clock=clock,
+            tenants=self.registry.tenants, sync_every=60.0, rescue_every=2.0,
         )  # fmt: skip
-        self.registrar = Registrar(jobs=jobs, registry=self.registry, database_clock=clock, holder=name)
+        self.registrar = Registrar(jobs=jobs, registry=self.registry, holder=name)
         self.plans = plans
         self.wishes: list[Callable[[], None]] = [lambda: self.register(dict(plans))]
         self.spawn("api", self._api)

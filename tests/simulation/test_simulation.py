@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from scheduler.model.job import Key
+from scheduler.model.definition import Key
 from scheduler.store.engine import Database
 from scheduler.store.schema import migrate
 from tests.simulation.ours import Instance, Log, delivery

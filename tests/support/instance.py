@@ -20,7 +20,7 @@ from pathlib import Path
 import scheduler
 from scheduler import Registration, RunContext, Scheduler
 from scheduler.events import Event, FireEnded, LeaseLost
-from scheduler.model.job import Delivery
+from scheduler.model.definition import Delivery
 from tests.support.records import Journal
 
 DRAIN = 30.0

@@ -4,19 +4,20 @@ SELECT coalesce(%(now)s::timestamptz, clock_timestamp());
 
 -- name: mirror
 -- Jobs, leases and the newest ledger row of the named tenants (NULL: of all). No row: the job is gone.
-SELECT j.tenant, j.id, j.spec_hash, j.next_run_at, j.paused_at,
+SELECT j.tenant, j.id, j.spec_hash, j.next_run_at, j.paused_at, j.trigger_at,
        l.fire_at, l.description, h.at, h.outcome, h.finished_at,
        j.spec::text
 FROM {schema}.job j
 JOIN {schema}.job_lock l ON l.tenant = j.tenant AND l.id = j.id
 LEFT JOIN LATERAL (
   SELECT h.at, h.outcome, h.finished_at FROM {schema}.job_history h
-  WHERE h.tenant = j.tenant AND h.job_id = j.id AND h.kind = 'fire' ORDER BY h.at DESC LIMIT 1) h ON true
+  WHERE h.tenant = j.tenant AND h.job_id = j.id AND h.kind <> 'audit' ORDER BY h.at DESC LIMIT 1) h ON true
 WHERE %(tenants)b::text[] IS NULL OR j.tenant = ANY(%(tenants)b::text[]);
 
 -- name: lookup
 -- Named jobs and what their lock rows remember. A NULL spec_hash: not registered.
-SELECT j.spec_hash, j.next_run_at, j.paused_at, j.created_at, l.last_fire_at, j.spec::text
+SELECT j.spec_hash, j.next_run_at, j.paused_at, j.created_at, l.last_fire_at, j.spec::text,
+       coalesce(%(now)s::timestamptz, clock_timestamp())
 FROM unnest((SELECT %(tenants)b::text[]), (SELECT %(ids)b::text[])) WITH ORDINALITY AS p(tenant, id, ord)
 LEFT JOIN LATERAL (SELECT * FROM {schema}.job j WHERE j.tenant = p.tenant AND j.id = p.id) j ON true
 LEFT JOIN LATERAL (SELECT * FROM {schema}.job_lock l WHERE l.tenant = p.tenant AND l.id = p.id) l ON true
@@ -40,7 +41,7 @@ new AS (
 audit AS (
   INSERT INTO {schema}.job_history (at, tenant, job_id, kind, outcome, holder, finished_at)
   SELECT created_at, tenant, id, 'audit', 'registered', %(holder)s, created_at FROM new ON CONFLICT DO NOTHING)
-SELECT tenant, id FROM new;
+SELECT tenant, id, pg_notify(%(channel)s, '') FROM new;
 
 -- name: change
 -- New definitions of known jobs, compare-and-set. No row back: somebody was faster; look again.
@@ -65,7 +66,7 @@ audit AS (
   SELECT now, tenant, id, 'audit', 'changed', 'next run ' || coalesce(to_char(next_run_at AT TIME ZONE 'UTC',
     'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'), 'none'), %(holder)s, now FROM held
   ON CONFLICT DO NOTHING)
-SELECT tenant, id FROM held;
+SELECT tenant, id, pg_notify(%(channel)s, '') FROM held;
 
 -- name: remove
 -- Unregister: the lock row stays. No row back: there was no such job.
@@ -75,8 +76,69 @@ audit AS (
   INSERT INTO {schema}.job_history (at, tenant, job_id, kind, outcome, holder, finished_at)
   SELECT t.now, tenant, id, 'audit', 'unregistered', %(holder)s, t.now
   FROM gone, (SELECT coalesce(%(now)s::timestamptz, now()) AS now) t ON CONFLICT DO NOTHING)
-SELECT tenant FROM gone;
+SELECT tenant, pg_notify(%(channel)s, '') FROM gone;
 
--- name: notify
--- Tell the other instances to look now instead of at their next sync.
-SELECT pg_notify(%(channel)s, '');
+-- name: pause
+-- From now on its fires pass it by; a run under way ends as it would have. No row back: there is no such job.
+WITH held AS MATERIALIZED (
+  SELECT j.tenant, j.id, j.paused_at, coalesce(%(now)s::timestamptz, now()) AS now
+  FROM {schema}.job j WHERE j.tenant = %(tenant)s AND j.id = %(id)s FOR NO KEY UPDATE),
+paused AS (
+  UPDATE {schema}.job j SET paused_at = h.now, updated_at = h.now
+  FROM held h WHERE h.paused_at IS NULL AND j.tenant = h.tenant AND j.id = h.id),
+audit AS (
+  INSERT INTO {schema}.job_history (at, tenant, job_id, kind, outcome, holder, finished_at)
+  SELECT greatest(h.now, last.at), h.tenant, h.id, 'audit', 'paused', %(holder)s, h.now
+  FROM held h CROSS JOIN LATERAL (
+    SELECT max(y.at) + interval '1 microsecond' AS at FROM {schema}.job_history y
+    WHERE y.tenant = h.tenant AND y.job_id = h.id AND y.kind = 'audit' AND y.at >= h.now) last
+  WHERE h.paused_at IS NULL)
+SELECT coalesce(paused_at, now), pg_notify(%(channel)s, '') FROM held;
+
+-- name: resume
+-- Go on with a fire that was computed from the row as it was; those that passed meanwhile are one row of the ledger,
+-- and are never given out again. No row back: it changed, or is not paused; look again.
+WITH held AS MATERIALIZED (
+  SELECT j.tenant, j.id, coalesce(%(now)s::timestamptz, now()) AS now
+  FROM {schema}.job j
+  WHERE j.tenant = %(tenant)s AND j.id = %(id)s AND j.paused_at IS NOT NULL AND j.spec_hash = %(spec_hash)s
+    AND j.next_run_at IS NOT DISTINCT FROM %(old_next)s::timestamptz
+  FOR NO KEY UPDATE),
+resumed AS (
+  UPDATE {schema}.job j SET paused_at = NULL, next_run_at = %(next)s, updated_at = h.now
+  FROM held h WHERE j.tenant = h.tenant AND j.id = h.id),
+passed AS (
+  UPDATE {schema}.job_lock l SET last_fire_at = greatest(l.last_fire_at, %(fire)s::timestamptz)
+  FROM held h WHERE %(fire)s::timestamptz IS NOT NULL AND l.tenant = h.tenant AND l.id = h.id),
+skipped AS (
+  INSERT INTO {schema}.job_history
+    (at, tenant, job_id, kind, outcome, reason, holder, finished_at, missed_from, missed_count)
+  SELECT %(fire)s, h.tenant, h.id, 'fire', 'skipped', 'paused', %(holder)s, h.now, %(missed_from)s, %(missed_count)s
+  FROM held h WHERE %(fire)s::timestamptz IS NOT NULL ON CONFLICT DO NOTHING),
+audit AS (
+  INSERT INTO {schema}.job_history (at, tenant, job_id, kind, outcome, holder, finished_at)
+  SELECT greatest(h.now, last.at), h.tenant, h.id, 'audit', 'resumed', %(holder)s, h.now
+  FROM held h CROSS JOIN LATERAL (
+    SELECT max(y.at) + interval '1 microsecond' AS at FROM {schema}.job_history y
+    WHERE y.tenant = h.tenant AND y.job_id = h.id AND y.kind = 'audit' AND y.at >= h.now) last)
+SELECT tenant, pg_notify(%(channel)s, '') FROM held;
+
+-- name: trigger
+-- Ask for a run beside the schedule; one that is asked for already stands for both. An instant of its own: the ledger
+-- has one row for each. No row back: there is no such job.
+UPDATE {schema}.job j SET trigger_at = coalesce(j.trigger_at, greatest(coalesce(%(now)s::timestamptz, now()), (
+  SELECT max(h.at) + interval '1 microsecond' FROM {schema}.job_history h
+  WHERE h.tenant = j.tenant AND h.job_id = j.id AND h.kind = 'trigger')))
+WHERE j.tenant = %(tenant)s AND j.id = %(id)s
+RETURNING j.trigger_at, pg_notify(%(channel)s, '');
+
+-- name: explain
+-- Everything that is known of one job. No row: there is no such job.
+SELECT j.spec::text, j.next_run_at, j.paused_at, j.trigger_at, l.fire_at, l.description, l.expires_at,
+       h.at, h.outcome, h.reason, h.error, coalesce(%(now)s::timestamptz, now())
+FROM {schema}.job j
+JOIN {schema}.job_lock l ON l.tenant = j.tenant AND l.id = j.id
+LEFT JOIN LATERAL (
+  SELECT h.* FROM {schema}.job_history h
+  WHERE h.tenant = j.tenant AND h.job_id = j.id AND h.kind <> 'audit' ORDER BY h.at DESC LIMIT 1) h ON true
+WHERE j.tenant = %(tenant)s AND j.id = %(id)s;

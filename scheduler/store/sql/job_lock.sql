@@ -13,17 +13,18 @@ due AS MATERIALIZED (
     SELECT * FROM unnest((SELECT %(tenants)b::text[]), (SELECT %(ids)b::text[]), (SELECT %(hashes)b::bytea[]),
                          (SELECT %(seen)b::timestamptz[]), (SELECT %(fires)b::timestamptz[]),
                          (SELECT %(nexts)b::timestamptz[]), (SELECT %(missed_from)b::timestamptz[]),
-                         (SELECT %(missed_count)b::int8[]))
-      WITH ORDINALITY AS p(tenant, id, spec_hash, seen, fire_at, next_run_at, missed_from, missed_count, ord)
+                         (SELECT %(missed_count)b::int8[]), (SELECT %(skipped)b::text[]))
+      WITH ORDINALITY AS p(tenant, id, spec_hash, seen, fire_at, next_run_at, missed_from, missed_count, skipped, ord)
     ORDER BY p.tenant COLLATE "C", p.id COLLATE "C") p
   LEFT JOIN LATERAL (
-    SELECT CASE WHEN l.last_fire_at >= p.fire_at THEN 'pass' WHEN l.owner IS NULL THEN 'run' ELSE 'skip' END AS verdict,
+    SELECT CASE WHEN l.last_fire_at >= p.fire_at THEN 'pass' WHEN p.skipped IS NOT NULL THEN 'skip'
+                WHEN l.owner IS NULL THEN 'run' ELSE 'skip' END AS verdict,
            l.fence + 1 AS fence
     FROM {schema}.job j JOIN {schema}.job_lock l ON l.tenant = j.tenant AND l.id = j.id
     WHERE j.tenant = p.tenant AND j.id = p.id AND j.next_run_at = p.seen AND j.spec_hash = p.spec_hash
       AND j.paused_at IS NULL AND p.fire_at >= p.seen AND p.fire_at <= t.now
       AND (p.next_run_at IS NULL OR p.next_run_at > p.fire_at)
-      AND (l.owner IS NULL OR l.last_fire_at >= p.fire_at
+      AND (l.owner IS NULL OR l.last_fire_at >= p.fire_at OR p.skipped IS NOT NULL
            OR (j.overlap = 'skip' AND l.expires_at >= t.now AND l.created_at <= p.seen AND p.next_run_at IS NOT NULL))
     FOR NO KEY UPDATE OF j, l SKIP LOCKED) d ON true),
 advance AS (
@@ -40,13 +41,43 @@ passed AS (
 skipped AS (
   INSERT INTO {schema}.job_history
     (at, tenant, job_id, kind, outcome, reason, holder, finished_at, missed_from, missed_count)
-  SELECT fire_at, tenant, id, 'fire', 'skipped', 'overlap', %(label)s, now, missed_from, missed_count
+  SELECT fire_at, tenant, id, 'fire', 'skipped', coalesce(skipped, 'overlap'), %(label)s, now, missed_from, missed_count
   FROM due WHERE verdict = 'skip' ON CONFLICT DO NOTHING)
 SELECT d.ord, d.verdict, d.fence, d.now, j.next_run_at, j.spec_hash, j.paused_at
 FROM due d
 LEFT JOIN LATERAL (
   SELECT j.next_run_at, j.spec_hash, j.paused_at FROM {schema}.job j
   WHERE d.verdict IS NULL AND j.tenant = d.tenant AND j.id = d.id) j ON true;
+
+-- name: claim_triggers
+-- One row per trigger asked for. A NULL fence: not ours (taken, or the job runs), with the present row to heal the
+-- mirror by. The schedule is not touched: neither next_run_at nor last_fire_at moves.
+WITH t AS (SELECT coalesce(%(now)s::timestamptz, now()) AS now),
+due AS MATERIALIZED (
+  SELECT p.*, d.fence, t.now
+  FROM t CROSS JOIN (
+    SELECT * FROM unnest((SELECT %(tenants)b::text[]), (SELECT %(ids)b::text[]), (SELECT %(hashes)b::bytea[]),
+                         (SELECT %(triggers)b::timestamptz[]))
+      WITH ORDINALITY AS p(tenant, id, spec_hash, trigger_at, ord)
+    ORDER BY p.tenant COLLATE "C", p.id COLLATE "C") p
+  LEFT JOIN LATERAL (
+    SELECT l.fence + 1 AS fence
+    FROM {schema}.job j JOIN {schema}.job_lock l ON l.tenant = j.tenant AND l.id = j.id
+    WHERE j.tenant = p.tenant AND j.id = p.id AND j.trigger_at = p.trigger_at AND j.spec_hash = p.spec_hash
+      AND l.owner IS NULL
+    FOR NO KEY UPDATE OF j, l SKIP LOCKED) d ON true),
+cleared AS (
+  UPDATE {schema}.job j SET trigger_at = NULL
+  FROM due d WHERE d.fence IS NOT NULL AND j.tenant = d.tenant AND j.id = d.id),
+lease AS (
+  UPDATE {schema}.job_lock l SET owner = %(owner)s, fence = d.fence, fire_at = d.trigger_at, triggered = true,
+    created_at = d.now, expires_at = d.now + %(lease)s::interval, starts = 1, description = %(label)s
+  FROM due d WHERE d.fence IS NOT NULL AND l.tenant = d.tenant AND l.id = d.id)
+SELECT d.ord, d.fence, d.now, j.trigger_at, j.spec_hash
+FROM due d
+LEFT JOIN LATERAL (
+  SELECT j.trigger_at, j.spec_hash FROM {schema}.job j
+  WHERE d.fence IS NULL AND j.tenant = d.tenant AND j.id = d.id) j ON true;
 
 -- name: renew
 -- Prolong leases. No row back for one: it was lost; somebody else may be running that fire.
@@ -68,7 +99,8 @@ SELECT ord FROM mine;
 -- End runs: free the lease and write the ledger row. accepted is false when the lease was lost, unless this very
 -- finish was committed before and only its answer was lost (recorded).
 WITH mine AS MATERIALIZED (
-  SELECT p.*, l.fire_at, l.starts, l.missed_from, l.missed_count, l.attempts
+  SELECT p.*, l.fire_at, l.starts, l.missed_from, l.missed_count, l.attempts,
+    CASE WHEN l.triggered THEN 'trigger' ELSE 'fire' END AS kind
   FROM (SELECT * FROM unnest((SELECT %(tenants)b::text[]), (SELECT %(ids)b::text[]), (SELECT %(fences)b::int8[]),
                              (SELECT %(fires)b::timestamptz[]), (SELECT %(outcomes)b::text[]),
                              (SELECT %(errors)b::text[]), (SELECT %(started)b::timestamptz[]),
@@ -81,19 +113,19 @@ WITH mine AS MATERIALIZED (
     FOR NO KEY UPDATE) l ON true),
 freed AS (
   UPDATE {schema}.job_lock l SET owner = NULL, fire_at = NULL, created_at = NULL, expires_at = NULL, starts = 0,
-    description = NULL, missed_from = NULL, missed_count = 0, attempts = '[]'
+    description = NULL, missed_from = NULL, missed_count = 0, attempts = '[]', triggered = false
   FROM mine m WHERE m.fire_at IS NOT NULL AND l.tenant = m.tenant AND l.id = m.id),
 ledger AS (
   INSERT INTO {schema}.job_history (at, tenant, job_id, kind, outcome, fence, attempt, holder, started_at,
     finished_at, missed_from, missed_count, error, attempts)
-  SELECT fire_at, tenant, id, 'fire', outcome, fence, starts, %(label)s, started_at, finished_at, missed_from,
+  SELECT fire_at, tenant, id, kind, outcome, fence, starts, %(label)s, started_at, finished_at, missed_from,
     missed_count, error, nullif(attempts, '[]')
   FROM mine WHERE fire_at IS NOT NULL ON CONFLICT DO NOTHING)
 SELECT m.ord, m.fire_at IS NOT NULL AS accepted, h.fence IS NOT NULL AS recorded
 FROM mine m
 LEFT JOIN LATERAL (
   SELECT h.fence FROM {schema}.job_history h
-  WHERE m.fire_at IS NULL AND h.tenant = m.tenant AND h.job_id = m.id AND h.at = m.run_fire_at AND h.kind = 'fire'
+  WHERE m.fire_at IS NULL AND h.tenant = m.tenant AND h.job_id = m.id AND h.at = m.run_fire_at AND h.kind <> 'audit'
     AND h.fence = m.fence AND h.outcome = m.outcome) h ON true;
 
 -- name: release
@@ -146,7 +178,8 @@ SELECT ord, fire_at, fence + 1, starts, now FROM lost;
 -- Record fires that may not start again as crashed, and free their jobs. No row back: another instance did.
 WITH dead AS MATERIALIZED (
   SELECT p.tenant, p.id, p.reason, l.fence, l.fire_at, l.starts, l.description, l.created_at, l.missed_from,
-    l.missed_count, l.attempts, coalesce(%(now)s::timestamptz, now()) AS now
+    l.missed_count, l.attempts, CASE WHEN l.triggered THEN 'trigger' ELSE 'fire' END AS kind,
+    coalesce(%(now)s::timestamptz, now()) AS now
   FROM (SELECT * FROM unnest((SELECT %(tenants)b::text[]), (SELECT %(ids)b::text[]), (SELECT %(fences)b::int8[]),
                              (SELECT %(reasons)b::text[]))
           AS p(tenant, id, fence, reason)
@@ -158,12 +191,13 @@ WITH dead AS MATERIALIZED (
     FOR NO KEY UPDATE SKIP LOCKED) l),
 freed AS (
   UPDATE {schema}.job_lock l SET fence = l.fence + 1, owner = NULL, fire_at = NULL, created_at = NULL,
-    expires_at = NULL, starts = 0, description = NULL, missed_from = NULL, missed_count = 0, attempts = '[]'
+    expires_at = NULL, starts = 0, description = NULL, missed_from = NULL, missed_count = 0, attempts = '[]',
+    triggered = false
   FROM dead d WHERE l.tenant = d.tenant AND l.id = d.id),
 ledger AS (
   INSERT INTO {schema}.job_history (at, tenant, job_id, kind, outcome, reason, fence, attempt, holder, started_at,
     finished_at, missed_from, missed_count, attempts)
-  SELECT fire_at, tenant, id, 'fire', 'crashed', reason, fence, starts, description, created_at, now, missed_from,
+  SELECT fire_at, tenant, id, kind, 'crashed', reason, fence, starts, description, created_at, now, missed_from,
     missed_count, nullif(attempts, '[]')
   FROM dead ON CONFLICT DO NOTHING)
 SELECT tenant, id, fire_at FROM dead;

@@ -1,0 +1,136 @@
+"""A job's function, what it is given, and how it is told to end."""
+
+import inspect
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from logging import LoggerAdapter
+from typing import Any, Literal
+
+from scheduler.errors import InvalidOption
+
+Executor = Literal["thread", "process"]
+JobFunction = Callable[[], object] | Callable[["RunContext"], object]
+
+
+class Cancelled:
+    """True once the run should end: past its timeout, without its lease, or in a process that stops.
+
+    `if ctx.cancelled:` reads it, `ctx.cancelled.wait(5)` sleeps until then or for five seconds. `reason` says why.
+    """
+
+    __slots__ = ("_callback", "_event", "reason")
+    _lock = threading.Lock()  # shared: a run that is cancelled, or that waits, is rare
+
+    def __init__(self) -> None:
+        self.reason: str | None = None
+        self._event: threading.Event | None = None  # made when somebody waits: most runs never do
+        self._callback: Callable[[], object] | None = None
+
+    @classmethod
+    def after_fork(cls) -> None:
+        """Drop a lock whose holder may not exist in the child."""
+        cls._lock = threading.Lock()
+
+    def __bool__(self) -> bool:
+        return self.reason is not None
+
+    def is_set(self) -> bool:
+        """Whether the run should end."""
+        return self.reason is not None
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Sleep until the run should end, at most for `timeout` seconds; say whether it should."""
+        with self._lock:
+            if self.reason is not None:
+                return True
+            self._event = event = self._event or threading.Event()
+        return event.wait(timeout)
+
+    def because(self, reason: str) -> None:
+        """Set it with the reason; the first reason stays."""
+        with self._lock:
+            self.reason = self.reason or reason
+            event, callback = self._event, self._callback
+        if event is not None:
+            event.set()
+        if callback is not None:
+            callback()
+
+    def then(self, callback: Callable[[], object]) -> None:
+        """Call `callback` when it is set, or now if it is."""
+        with self._lock:
+            self._callback = callback
+        if self.reason is not None:
+            callback()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunContext:
+    """What a job's function is given, if it takes an argument.
+
+    tenant, job_id: the job. fire_at: the scheduled instant, in UTC. attempt: 1, or more when an earlier start of
+    this fire was lost. fence: a number that grows with every start of the job; hand it to systems that can refuse
+    an older one. deadline: when the timeout ends it (None: never). cancelled: true once the run should end.
+    """
+
+    tenant: str
+    job_id: str
+    fire_at: datetime
+    attempt: int
+    fence: int
+    deadline: datetime | None
+    cancelled: Cancelled
+    logger: "LoggerAdapter[Any]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Body:
+    """A job's function, and how to call it."""
+
+    fn: Callable[..., Any]
+    takes_context: bool
+    is_async: bool
+    imported_as: str | None = None  # module:name, for a process of its own
+
+    @classmethod
+    def of(cls, fn: object, *, executor: Executor = "thread") -> "Body":
+        """Look at a function once, at registration."""
+        if not callable(fn):
+            raise InvalidOption(f"fn must be a function, not {type(fn).__name__}")
+        is_async = inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(type(fn), "__call__", None))  # noqa: B004
+        imported_as = importable(fn) if executor == "process" else None
+        return cls(fn=fn, takes_context=_takes_context(fn), is_async=is_async, imported_as=imported_as)
+
+
+def importable(fn: Callable[..., Any]) -> str:
+    """Name a function so that another process can import it."""
+    module, qualname = getattr(fn, "__module__", None), getattr(fn, "__qualname__", None)
+    found: Any = sys.modules.get(module or "")
+    for part in (qualname or "").split("."):
+        found = getattr(found, part, None)
+    if module == "__main__" or found is not fn:
+        raise InvalidOption(
+            f'executor="process" needs a function that another process can import: {qualname or fn!r} of {module!r}'
+            " is not one; define it with def at the top of a module of your package"
+        )
+    return f"{module}:{qualname}"
+
+
+def _takes_context(fn: Callable[..., Any]) -> bool:
+    try:
+        parameters = list(inspect.signature(fn).parameters.values())
+    except (TypeError, ValueError):
+        return False
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    required = [p for p in positional if p.default is p.empty]
+    keyword_only = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty]
+    if len(required) > 1 or keyword_only:
+        missing = ", ".join([p.name for p in required[1:]] + keyword_only)
+        raise InvalidOption(
+            f"fn must take nothing or one RunContext; {getattr(fn, '__qualname__', fn)!s} also needs {missing}"
+            " (bind it with functools.partial)"
+        )
+    return len(required) == 1 or any(p.kind is p.VAR_POSITIONAL for p in parameters)

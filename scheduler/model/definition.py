@@ -1,0 +1,240 @@
+"""What a job is defined by: the arguments of `register`, checked, and the form that every instance agrees on."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Literal, NamedTuple, TypedDict, get_args
+
+from scheduler.errors import InvalidOption, InvalidSchedule
+from scheduler.model.body import Body, Executor, JobFunction
+from scheduler.model.cron import Cron
+from scheduler.model.cron import cron as read_cron
+from scheduler.model.durations import duration, microseconds
+from scheduler.model.schedules import (
+    CATCH_UP,
+    USUAL,
+    CatchUp,
+    Every,
+    Misfire,
+    Once,
+    Overlap,
+    Policy,
+    Schedule,
+    offset_of,
+    schedule,
+)
+from scheduler.model.texts import name
+
+ZERO = timedelta(0)
+
+Delivery = Literal["at_least_once", "at_most_once"]
+
+
+class Key(NamedTuple):
+    """What names a job in the whole fleet; sorts bytewise, as the database does."""
+
+    tenant: str
+    job_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSpec:
+    """The definition of a job, as every instance registers it and the `job` row keeps it."""
+
+    schedule: Schedule
+    policy: Policy = USUAL
+    jitter: timedelta | None = None
+    timeout: timedelta | None = None
+    delivery: Delivery = "at_least_once"
+    executor: Executor = "thread"
+    foreign: bool = False
+
+    def to_json(self) -> str:
+        """Write the canonical form: equal definitions are equal texts.
+
+        What is as it is by default is left out, so that an option of a later version changes no hash of this one.
+        """
+        plan, policy = self.schedule, self.policy
+        bounds = policy.catch_up if policy.misfire == "catch_up" else USUAL.catch_up
+        values: dict[str, object] = {
+            "every_us": microseconds(plan.every) if isinstance(plan, Every) else None,
+            "cron": plan.expression if isinstance(plan, Cron) else None,
+            "timezone": plan.timezone if isinstance(plan, Cron) and plan.timezone != "UTC" else None,
+            "start_at": plan.start_at.isoformat() if plan.start_at else None,
+            "jitter_us": microseconds(self.jitter) if self.jitter else None,
+            "offset_us": microseconds(plan.offset) or None,
+            "timeout_us": microseconds(self.timeout) if self.timeout else None,
+            "delivery": _unless(self.delivery, "at_least_once"),
+            "executor": _unless(self.executor, "thread"),
+            "misfire": _unless(policy.misfire, USUAL.misfire),
+            "grace_us": _unless(microseconds(policy.grace), microseconds(USUAL.grace)),
+            "catch_up_count": _unless(bounds.max_count, USUAL.catch_up.max_count),
+            "catch_up_age_us": _unless(_age(bounds), _age(USUAL.catch_up)),
+            "overlap": _unless(policy.overlap, USUAL.overlap),
+        }
+        return json.dumps({key: value for key, value in values.items() if value is not None}, sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> "JobSpec":
+        """Read what `to_json` wrote. A definition of a later version is `foreign`: known, and not run here."""
+        data: dict[str, Any] = json.loads(text)
+        spans = {name: data.pop(f"{name}_us", None) for name in ("every", "offset", "jitter", "timeout", "grace")}
+        every, offset, jitter, timeout, grace = (
+            None if span is None else timedelta(microseconds=span) for span in spans.values()
+        )
+        start_text, expression = data.pop("start_at", None), data.pop("cron", None)
+        zone = data.pop("timezone", "UTC")
+        place: dict[str, Any] = {
+            "start_at": datetime.fromisoformat(start_text) if start_text else None,
+            "offset": offset or timedelta(0),
+        }
+        plan: Schedule
+        if expression is not None:
+            plan = Cron(expression=expression, timezone=zone, **place)
+        else:
+            plan = Once(**place) if every is None else Every(every=every, **place)
+        bounds = CatchUp(
+            max_count=data.pop("catch_up_count", USUAL.catch_up.max_count),
+            max_age=timedelta(microseconds=data.pop("catch_up_age_us", _age(USUAL.catch_up))),
+        )
+        policy = Policy(
+            misfire=data.pop("misfire", USUAL.misfire),
+            grace=USUAL.grace if grace is None else grace,
+            catch_up=bounds,
+            overlap=data.pop("overlap", USUAL.overlap),
+        )
+        return cls(
+            schedule=plan,
+            policy=policy,
+            jitter=jitter,
+            timeout=timeout,
+            delivery=data.pop("delivery", "at_least_once"),
+            executor=data.pop("executor", "thread"),
+            foreign=bool(data) or not _known(policy, plan),
+        )
+
+    def hash(self) -> bytes:
+        """Name this definition: 32 bytes that change with it."""
+        return hashlib.sha256(self.to_json().encode()).digest()
+
+
+class JobOptions(TypedDict, total=False):
+    """The options of `register`; each is explained there."""
+
+    every: timedelta | str | None
+    cron: str | None
+    timezone: str
+    start_at: datetime | None
+    misfire: Misfire
+    grace: timedelta | str
+    catch_up: CatchUp
+    overlap: Overlap
+    jitter: timedelta | str | None
+    timeout: timedelta | str | None
+    delivery: Delivery
+    executor: Executor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registration:
+    """The arguments of `register`, for `register_many`."""
+
+    tenant: str
+    job_id: str
+    fn: JobFunction
+    every: timedelta | str | None = None
+    cron: str | None = None
+    timezone: str = "UTC"
+    start_at: datetime | None = None
+    misfire: Misfire = "run_once"
+    grace: timedelta | str = timedelta(minutes=1)
+    catch_up: CatchUp = CATCH_UP
+    overlap: Overlap = "skip"
+    jitter: timedelta | str | None = None
+    timeout: timedelta | str | None = None
+    delivery: Delivery = "at_least_once"
+    executor: Executor = "thread"
+
+    @classmethod
+    def of(cls, item: "Registration | Mapping[str, Any]") -> "Registration":
+        """Accept a mapping with the names of `register` too."""
+        if isinstance(item, Registration):
+            return item
+        try:
+            return cls(**item)
+        except TypeError as error:
+            raise InvalidOption(f"register_many takes the arguments of register(): {error}") from None
+
+    def checked(self) -> "CheckedRegistration":
+        """Check every argument; raises before anything is touched."""
+        key = Key(name(self.tenant, what="tenant"), name(self.job_id, what="job_id"))
+        for option, allowed in {
+            "delivery": Delivery,
+            "misfire": Misfire,
+            "overlap": Overlap,
+            "executor": Executor,
+        }.items():
+            if getattr(self, option) not in get_args(allowed):
+                raise InvalidOption(
+                    f"{option} must be one of {', '.join(get_args(allowed))}, not {getattr(self, option)!r}"
+                )
+        jitter = None if self.jitter is None else duration(self.jitter, name="jitter")
+        plan = schedule(
+            every=self.every,
+            cron=self.cron,
+            timezone=self.timezone,
+            start_at=self.start_at,
+            offset=timedelta(0) if jitter is None else offset_of(*key, jitter),
+        )
+        if jitter is not None and isinstance(plan, Every) and jitter > plan.every:
+            raise InvalidOption(f"jitter must not be longer than every, {plan.every}; it is {jitter}")
+        spec = JobSpec(
+            schedule=plan,
+            policy=self._policy(),
+            jitter=jitter,
+            timeout=None if self.timeout is None else duration(self.timeout, name="timeout"),
+            delivery=self.delivery,
+            executor=self.executor,
+        )
+        return CheckedRegistration(key=key, spec=spec, body=Body.of(self.fn, executor=self.executor))
+
+    def _policy(self) -> Policy:
+        if not isinstance(self.catch_up, CatchUp):
+            raise InvalidOption(f"catch_up must be a CatchUp(max_count=, max_age=), not {type(self.catch_up).__name__}")
+        if self.misfire != "catch_up" and self.catch_up != CATCH_UP:
+            raise InvalidOption('catch_up bounds misfire="catch_up"; with any other misfire it has no effect')
+        return Policy(
+            misfire=self.misfire,
+            grace=duration(self.grace, name="grace"),
+            catch_up=self.catch_up.checked(),
+            overlap=self.overlap,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedRegistration:
+    """A registration that holds."""
+
+    key: Key
+    spec: JobSpec
+    body: Body
+
+
+def _unless(value: object, usual: object) -> object:
+    return None if value == usual else value
+
+
+def _age(bounds: CatchUp) -> int:
+    return microseconds(duration(bounds.max_age, name="catch_up: max_age"))
+
+
+def _known(policy: Policy, plan: Schedule) -> bool:
+    """Whether this version can do what a stored definition asks for."""
+    if policy.misfire not in get_args(Misfire) or policy.overlap not in get_args(Overlap):
+        return False
+    try:
+        return not isinstance(plan, Cron) or bool(read_cron(plan.expression, plan.timezone, start_at=None, offset=ZERO))
+    except InvalidSchedule:
+        return False  # a zone that this machine's tz database lacks, say

@@ -1,0 +1,106 @@
+"""Control: what people ask of one job - pause, resume, trigger, explain - answered from the tables, by any instance.
+
+Nothing here needs the job's function: the command line uses it too. Each change notifies the fleet with its commit.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
+
+from scheduler.errors import StoreUnavailable, UnknownJob
+from scheduler.model.cron import Cron
+from scheduler.model.definition import JobSpec, Key
+from scheduler.model.job import Explanation, Outcome
+from scheduler.model.schedules import Due, fires, together
+from scheduler.store.job import JobFacts, JobTable, KnownJob
+from scheduler.store.job_instance import InstanceTable
+
+MOST_ROUNDS = 50
+NEXT_FIRES = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Control:
+    """Steers and explains jobs, one by one."""
+
+    jobs: JobTable
+    instances: InstanceTable
+    holder: str
+
+    def pause(self, key: Key) -> datetime:
+        """Let its fires pass a job by from now on, in the whole fleet; one that is paused stays as it is."""
+        paused_at = self.jobs.pause(key, holder=self.holder)
+        if paused_at is None:
+            raise _unknown(key)
+        return paused_at
+
+    def resume(self, key: Key) -> datetime | None:
+        """Go on with the first fire after now and return it; what passed meanwhile is one row of the ledger."""
+        for _ in range(MOST_ROUNDS):
+            (known,) = self.jobs.lookup([key])
+            if known.spec is None:
+                raise _unknown(key)
+            if known.paused_at is None:
+                return known.next_run_at
+            passed, next_run_at = _while_paused(known)
+            if self.jobs.resume(key, known, passed, next_run_at, holder=self.holder):
+                return next_run_at
+        raise StoreUnavailable(f"job {key.job_id!r} of tenant {key.tenant!r} kept changing; try again")
+
+    def trigger(self, key: Key) -> datetime:
+        """Ask for a run beside the schedule, also of a paused job; return the instant that names it."""
+        trigger_at = self.jobs.trigger(key)
+        if trigger_at is None:
+            raise _unknown(key)
+        return trigger_at
+
+    def explain(self, key: Key) -> Explanation:
+        """Say what a job will do, what it did, and who can run it."""
+        facts = self.jobs.explain(key)
+        if facts is None:
+            raise _unknown(key)
+        spec = JobSpec.from_json(facts.spec)
+        runnable_on = tuple(self.instances.live(key))
+        plan = spec.schedule
+        return Explanation(
+            tenant=key.tenant,
+            job_id=key.job_id,
+            schedule=str(plan),
+            next_fires=tuple(islice(fires(plan, facts.next_run_at), NEXT_FIRES)) if not spec.foreign else (),
+            notes=(*_notes(facts, spec, runnable_on), *(plan.notes(facts.now) if isinstance(plan, Cron) else ())),
+            paused_at=facts.paused_at,
+            trigger_at=facts.trigger_at,
+            running_fire_at=facts.running_fire_at,
+            holder=facts.holder,
+            last_fire_at=facts.last_fire_at,
+            last_outcome=Outcome(facts.last_outcome) if facts.last_outcome else None,
+            why=facts.last_reason or facts.last_error,
+            runnable_on=runnable_on,
+        )
+
+
+def _while_paused(known: KnownJob) -> tuple[Due | None, datetime | None]:
+    """Make one of the fires that passed a paused job by; return it with the one to go on with."""
+    if known.next_run_at is None or known.next_run_at > known.now or known.spec is None:
+        return None, known.next_run_at
+    passed = together(JobSpec.from_json(known.spec).schedule, known.next_run_at, known.now)
+    return passed, passed.next_run_at
+
+
+def _notes(facts: JobFacts, spec: JobSpec, runnable_on: tuple[str, ...]) -> list[str]:
+    notes = []
+    if spec.foreign:
+        notes.append("its definition is of a later version of this library, or in a zone that is unknown here")
+    if facts.paused_at is not None:
+        notes.append("it is paused: its fires pass it by until it is resumed")
+    if facts.next_run_at is None:
+        notes.append("nothing is to come: it was to fire once, and has")
+    if not runnable_on:
+        notes.append("no live instance can run it: none has registered its function")
+    if facts.expires_at is not None and facts.expires_at < facts.now:
+        notes.append("the process that ran it died: its fire starts again on an instance that can run it")
+    return notes
+
+
+def _unknown(key: Key) -> UnknownJob:
+    return UnknownJob(f"there is no job {key.job_id!r} of tenant {key.tenant!r}")

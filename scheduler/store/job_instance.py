@@ -1,0 +1,45 @@
+"""The `job_instance` table: who is alive, and what each can run."""
+
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+
+from scheduler.model.definition import Key
+from scheduler.store.engine import Database, Row
+from scheduler.store.job_lock import Holder
+from scheduler.store.queries import statement
+
+
+class InstanceTable:
+    """Statements on `job_instance`. `now` is the moment a test plays; None is the database's own clock."""
+
+    def __init__(self, database: Database, now: Callable[[], datetime | None]) -> None:
+        self._database = database
+        self._now = now
+
+    def beat(self, holder: Holder, *, lives: timedelta, skew: timedelta, runs: Sequence[Key] | None) -> None:
+        """Say that an instance is alive for so long, and what it can run (None: as before)."""
+        self._run(
+            "beat",
+            id=holder.owner,
+            label=holder.label,
+            lives=lives,
+            skew=skew,
+            tenants=None if runs is None else [key.tenant for key in runs],
+            ids=None if runs is None else [key.job_id for key in runs],
+        )
+
+    def leave(self, holder: Holder) -> None:
+        """Say that an instance ends."""
+        self._run("leave", id=holder.owner)
+
+    def live(self, key: Key) -> list[str]:
+        """Name the live instances that can run a job."""
+        return [label for (label,) in self._run("live", tenant=key.tenant, job_id=key.job_id)]
+
+    def stranded(self, tenants: Sequence[str] | None) -> set[Key]:
+        """Name the jobs of the tenants, or of all, that no live instance can run."""
+        return {Key(*row) for row in self._run("stranded", tenants=tenants)}
+
+    def _run(self, name: str, **parameters: object) -> list[Row]:
+        query = statement("job_instance", name, self._database.schema)
+        return self._database.run(query, {"now": self._now(), **parameters})
