@@ -83,8 +83,7 @@ def within_the_hour(one: Difference) -> bool:
     if not one.ours or (one.named and len(one.expression.split()) == 5):
         return False
     return any(
-        change.at <= one.instant < change.at + DAY + HOUR
-        and ((change.repeats_from - datetime.min) % HOUR or change.shift % HOUR)
+        change.at <= one.instant < change.at + DAY + HOUR and (change.repeats_from.minute or change.shift % HOUR)
         for change in one.changes
     )
 
