@@ -102,25 +102,30 @@ def initialise(
     loop: asyncio.AbstractEventLoop | None = None,
 ) -> Scheduler:
     """Start the scheduler of this process; the arguments are those of `Scheduler`."""
+    made = Scheduler(
+        database,
+        schema=schema,
+        tenants=tenants,
+        sync_every=sync_every,
+        lease=lease,
+        max_workers=max_workers,
+        label=label,
+        migrate=migrate,
+        listen=listen,
+        prepare=prepare,
+        loop=loop,
+    )
+    _adopt(made)
+    return made
+
+
+def _adopt(made: Scheduler) -> None:
+    """Start a scheduler and make it the one of this process."""
     global _scheduler  # noqa: PLW0603 - the one reference the module holds
     with _lock:
         if _scheduler is not None:
             raise AlreadyInitialised
-        made = Scheduler(
-            database,
-            schema=schema,
-            tenants=tenants,
-            sync_every=sync_every,
-            lease=lease,
-            max_workers=max_workers,
-            label=label,
-            migrate=migrate,
-            listen=listen,
-            prepare=prepare,
-            loop=loop,
-        )
         _scheduler = made.start()
-        return made
 
 
 def cancel(timeout: float = 30.0) -> None:

@@ -211,6 +211,10 @@ class Scheduler:
         """Call `listener` with every event of this instance, in our threads; returns what ends it."""
         return self._events.subscribe(listener)
 
+    def is_running(self) -> bool:
+        """Whether it is started and not cancelled."""
+        return self._instance is not None
+
     def __enter__(self) -> Self:
         return self.start()
 
@@ -246,14 +250,20 @@ class Scheduler:
             return self._instance
 
     def _start(self, bodies: dict[Key, Body]) -> None:
-        instance = Instance(self.settings, self.settings.database or _database(), self._events, bodies)
+        instance = self._construct(self.settings.database or _database(), bodies)
         try:
-            instance.start()
+            self._open(instance)
         except BaseException:
             instance.abandon()
             raise
         self._instance = instance
         atexit.register(self._at_exit)  # after an embedded server's own, so that it runs before it
+
+    def _construct(self, database: "str | Engine", bodies: dict[Key, Body]) -> Instance:
+        return Instance(self.settings, database, self._events, bodies)
+
+    def _open(self, instance: Instance) -> None:
+        instance.start()
 
     def _at_exit(self) -> None:
         """Hand unstarted fires back for a process that forgot to cancel, without keeping anybody waiting."""

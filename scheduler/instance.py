@@ -5,10 +5,11 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from scheduler.clock import DatabaseClock, SystemClock
+from scheduler.clock import Clock, DatabaseClock, SystemClock
 from scheduler.config import Settings
 from scheduler.errors import StoreError
 from scheduler.events import Events
@@ -25,6 +26,7 @@ from scheduler.periodic.register import Registrar
 from scheduler.periodic.registry import Registry
 from scheduler.periodic.run import STOPPING, Run, RunEnd, Runner
 from scheduler.periodic.sync import Sync
+from scheduler.processes import Processes
 from scheduler.service import Service
 from scheduler.store import schema as store_schema
 from scheduler.store.engine import Database
@@ -42,17 +44,27 @@ logger = logging.getLogger("scheduler")
 class Instance:
     """The parts, their threads and their connections."""
 
-    def __init__(self, settings: Settings, database: "str | Engine", events: Events, bodies: dict[Key, Body]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        database: "str | Engine",
+        events: Events,
+        bodies: dict[Key, Body],
+        *,
+        clock: Clock | None = None,
+        now: Callable[[], datetime | None] = lambda: None,
+        runner: type[Runner] = Runner,
+    ) -> None:
+        """Construct everything. A test gives a clock to move, the `now` of every statement, and a runner."""
         self.settings = settings
         lease = settings.lease.total_seconds()
-        clock = SystemClock()
+        clock = clock or SystemClock()
         self.clock = clock
         self.database_clock = DatabaseClock(clock)
         self.database = Database.open(database, schema=settings.schema, prepare=settings.prepare)
         self.lease_database = self.database.separate(deadline=min(5.0, lease / 3))
         label = settings.label or f"{socket.gethostname()}:{os.getpid()}"
         holder = Holder(owner=uuid4(), label=label, lease=settings.lease)
-        now = _database_time
         jobs, instances = JobTable(self.database, now), InstanceTable(self.database, now)
         self.locks = LockTable(self.database, now, holder)
         self.history = HistoryTable(self.database)
@@ -60,9 +72,9 @@ class Instance:
         self.registry.reserve(bodies)
         self.leases = Leases(LockTable(self.lease_database, now, holder), clock, events, lease=lease)
         self.finisher = Finisher(self.locks, self.leases, events, finished=self._finished)
-        self.runner = Runner(
+        self.runner = runner(
             workers=settings.max_workers, clock=clock, database_clock=self.database_clock, events=events,
-            coroutines=Coroutines(settings.loop), ended=self._ended,
+            coroutines=Coroutines(settings.loop), processes=Processes(), ended=self._ended,
         )  # fmt: skip
         self.registrar = Registrar(jobs=jobs, registry=self.registry, holder=label)
         self.control = Control(jobs=jobs, instances=instances, holder=label)
@@ -95,13 +107,17 @@ class Instance:
             self.listen_database = Database.open(direct, schema=settings.schema, prepare=False)
             self.listen_service = Service("listen", self._listen)
 
-    def start(self) -> None:
-        """Reach the database, see to the schema, start the threads."""
+    def open(self) -> None:
+        """Reach the database, see to the schema, read the mirror."""
         if self.settings.migrate:
             store_schema.migrate(self.database)
         else:
             store_schema.check(self.database)
         self.sync.sync()
+
+    def start(self) -> None:
+        """Open, then start the threads."""
+        self.open()
         for service in self._services():
             service.start()
 
@@ -179,7 +195,3 @@ class Instance:
                     self.loop.sync_soon()
                     self.loop_service.wake()
         return 0.0
-
-
-def _database_time() -> None:
-    """Let Postgres say what time it is."""

@@ -1,4 +1,4 @@
-"""Durations as people write them: a timedelta, or text like "15m" or "1h30m"."""
+"""Durations as people write them: a timedelta, or text like "15m", "1h30m" or "3 days"."""
 
 import re
 from datetime import timedelta
@@ -8,7 +8,7 @@ from scheduler.errors import InvalidOption, SchedulerError
 UNITS = {"ms": 1_000, "s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000, "w": 604_800_000_000}
 LONGEST = timedelta(days=36_525)
 
-_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])")
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|weeks?|days?|hours?|minutes?|seconds?|[smhdw])")
 _WHOLE = re.compile(rf"(?:{_PART.pattern})+")
 
 
@@ -45,6 +45,10 @@ def _read(value: object, name: str, error: type[SchedulerError]) -> timedelta:
     if len(text) > 100 or not _WHOLE.fullmatch(text):
         raise error(f'{name} is not a duration: {value[:100]!r}; write "500ms", "15m" or "1h30m"')
     try:
-        return timedelta(microseconds=sum(float(number) * UNITS[unit] for number, unit in _PART.findall(text)))
+        return timedelta(
+            microseconds=sum(
+                float(number) * UNITS[unit if unit == "ms" else unit[0]] for number, unit in _PART.findall(text)
+            )
+        )
     except OverflowError as overflow:
         raise error(f"{name} must be at most 100 years, not {value!r}") from overflow

@@ -11,6 +11,10 @@ from scheduler.model.texts import LONGEST_ERROR, storable
 TIMED_OUT = "timeout"
 
 
+class Reported(Exception):
+    """The error of a body, as another process described it."""
+
+
 def classify(error: BaseException | None, cancelled: Cancelled) -> Outcome:
     """Name the outcome of a body that returned or raised."""
     if cancelled.reason == TIMED_OUT:
@@ -20,6 +24,8 @@ def classify(error: BaseException | None, cancelled: Cancelled) -> Outcome:
 
 def describe(error: BaseException) -> str:
     """Describe an error in at most 16 KB of storable text, whatever its author thought of."""
+    if isinstance(error, Reported):
+        return storable(str(error))
     if isinstance(error, CancelledError | asyncio.CancelledError):
         return "cancelled"
     try:

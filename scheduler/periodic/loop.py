@@ -52,6 +52,10 @@ class Loop:
         """Sync at the next step, at most once a second, and the less often the longer it takes."""
         self._sync_at = min(self._sync_at, max(self._clock.monotonic(), self._synced_at + self._pause))
 
+    def sync_now(self) -> None:
+        """Sync at the next step."""
+        self._sync_at = 0.0
+
     def step(self) -> float:
         """Do what is due now."""
         if self.stopping:
@@ -64,7 +68,7 @@ class Loop:
                 self._sync.sync()
                 self._beat()
             except BaseException:
-                self._sync_at = 0.0
+                self.sync_now()
                 raise
             self._synced_at = self._clock.monotonic()
             self._pause = max(SHORTEST_SYNC, SYNC_SHARE * (self._synced_at - now))

@@ -7,13 +7,15 @@ No I/O under its lock.
 import heapq
 import threading
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import UTC, datetime
 
 from scheduler.errors import DuplicateJob, UnknownJob
 from scheduler.model.body import Body
 from scheduler.model.definition import JobSpec, Key
 from scheduler.model.job import JobInfo, Outcome
 from scheduler.store.job import JobRow
+
+AT_ONCE = datetime.min.replace(tzinfo=UTC)
 
 
 class Entry:
@@ -259,12 +261,11 @@ class Registry:
 
     def _schedule(self, entry: Entry, next_run_at: datetime | None) -> None:
         entry.next_run_at = next_run_at
-        fire = None if entry.paused else next_run_at
-        moments = [
-            max(moment, wait) if wait else moment
-            for moment, wait in ((fire, entry.fire_wait), (entry.trigger_at, entry.trigger_wait))
-            if moment is not None
-        ]
+        moments = []
+        if next_run_at is not None and not entry.paused:
+            moments.append(max(next_run_at, entry.fire_wait or next_run_at))
+        if entry.trigger_at is not None:
+            moments.append(entry.trigger_wait or AT_ONCE)
         entry.wake_at = min(moments, default=None)
         if entry.wake_at is not None and entry.body is not None:
             heapq.heappush(self._heap, (entry.wake_at, entry.key))

@@ -19,6 +19,7 @@ from scheduler.model.definition import Key
 from scheduler.model.failures import classify, describe
 from scheduler.model.job import Outcome
 from scheduler.periodic.coroutines import Coroutines
+from scheduler.processes import Processes
 
 logger = logging.getLogger("scheduler")
 job_logger = logging.getLogger("scheduler.job")
@@ -85,6 +86,7 @@ class Runner:
         database_clock: DatabaseClock,
         events: Events,
         coroutines: Coroutines,
+        processes: Processes,
         ended: Callable[[RunEnd], None],
     ) -> None:
         self._workers = workers
@@ -100,6 +102,7 @@ class Runner:
         self._done = 0
         self._rate: deque[tuple[float, int]] = deque([(clock.monotonic(), 0)])
         self._coroutines = coroutines
+        self._processes = processes
         self.on_start: Callable[[Run], None] = lambda _: None
 
     def room(self) -> int:
@@ -164,6 +167,7 @@ class Runner:
         for _ in self._threads:
             self._queue.put(None)
         self._coroutines.stop()
+        self._processes.stop()
 
     def execute(self, run: Run) -> RunEnd:
         """Run one fire: start, call, classify. Never raises."""
@@ -212,11 +216,16 @@ class Runner:
             run.lost = True  # it waited longer than its lease: somebody else may be at it
             return
         body = run.body
+        if body.imported_as is not None:
+            values = self._values(run, started_at) if body.takes_context else None
+            self._processes.run(body.imported_as, values, run.cancelled)
+            return
         result = body.fn(self._context(run, started_at)) if body.takes_context else body.fn()
         if body.is_async or inspect.isawaitable(result):
             self._coroutines.run(result, run.cancelled)
 
     def _context(self, run: Run, started_at: datetime) -> RunContext:
+        extra = {"tenant": run.key.tenant, "job_id": run.key.job_id, "fire_at": run.fire_at.isoformat()}
         return RunContext(
             tenant=run.key.tenant,
             job_id=run.key.job_id,
@@ -225,7 +234,16 @@ class Runner:
             fence=run.fence,
             deadline=None if run.timeout is None else started_at + run.timeout,
             cancelled=run.cancelled,
-            logger=logging.LoggerAdapter(
-                job_logger, {"tenant": run.key.tenant, "job_id": run.key.job_id, "fire_at": run.fire_at.isoformat()}
-            ),
+            logger=logging.LoggerAdapter(job_logger, extra),
         )
+
+    def _values(self, run: Run, started_at: datetime) -> dict[str, object]:
+        """Write the context as data, for another process."""
+        return {
+            "tenant": run.key.tenant,
+            "job_id": run.key.job_id,
+            "fire_at": run.fire_at.isoformat(),
+            "attempt": run.attempt,
+            "fence": run.fence,
+            "deadline": None if run.timeout is None else (started_at + run.timeout).isoformat(),
+        }

@@ -141,6 +141,8 @@ class Database:
                     self._replace(pool)
                 raise
             finally:
+                if self._pool is not pool:
+                    proxy.invalidate()  # a disposed pool would keep it open
                 proxy.close()
 
     def notifications(self) -> Iterator[bool]:
@@ -153,7 +155,7 @@ class Database:
 
     def close(self) -> None:
         """Close idle connections; borrowed ones close when they come back."""
-        self._pool.dispose()
+        self._replace(self._pool)
 
     def _check_encoding(self, connection: BoundedConnection) -> None:
         if connection.info.parameter_status("server_encoding") == "SQL_ASCII":
@@ -181,7 +183,7 @@ class Database:
             adopted.adopted = True
             adopted.adapters.register_loader("timestamptz", UtcLoader)
             self._check_encoding(adopted)
-            adopted.prepare_threshold = None  # what is prepared is said statement by statement
+            adopted.prepare_threshold = 5 if self.prepare else None  # with None psycopg prepares nothing, asked or not
             if self.prepare:
                 adopted.execute(statement("session", "generic_plans", self.schema), {})
         return adopted

@@ -51,6 +51,12 @@ def check(database: Database) -> None:
         raise SchemaMismatch(_mismatch(database.schema, found))
 
 
+def drop(database: Database) -> None:
+    """Remove the whole schema, with everything in it: for tests."""
+    with database.transaction() as connection:
+        _execute(connection, "drop", database.schema)
+
+
 def _version(connection: BoundedConnection, schema: str) -> int:
     if not _execute(connection, "installed", schema, {"schema": schema})[0][0]:
         return 0

@@ -6,7 +6,7 @@ A rule that explains nothing any more fails them too.
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
 from zoneinfo import ZoneInfo
 
 
@@ -93,6 +93,12 @@ def eighth_day(one: Difference) -> bool:
     return open_step is not None and not one.ours and one.local.isoweekday() == 7
 
 
+def missing_midnight(one: Difference) -> bool:
+    if one.ours or one.after_gap is None:
+        return False
+    return (one.instant.replace(tzinfo=None) + one.after_gap.before).time() == time()
+
+
 RULES = [
     Rule(
         "six fields that name their times",
@@ -112,6 +118,13 @@ RULES = [
         "1/3 is 1-6/3 for us as for croniter; for cronsim the week ends with 7, so that it fires on Sundays too",
         ("0 6 * * 1/3", "UTC", datetime(2026, 1, 3, tzinfo=UTC)),
         eighth_day,
+    ),
+    Rule(
+        "a day without midnight",
+        "cronsim begins a day that it jumps to at 00:00, also where the clocks leave it out, and fires then;"
+        " ours fires an interval only when the local time matches",
+        ("*/20 0,23 * * SUN", "America/Havana", datetime(2000, 4, 1, tzinfo=UTC)),
+        missing_midnight,
     ),
 ]
 

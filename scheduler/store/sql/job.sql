@@ -1,3 +1,5 @@
+-- Audit rows: `greatest(now, last.at)` gives two changes at one moment an instant of their own.
+
 -- name: instant
 -- The database's clock. Always one row.
 SELECT coalesce(%(now)s::timestamptz, clock_timestamp());
@@ -40,7 +42,10 @@ new AS (
   ON CONFLICT DO NOTHING RETURNING tenant, id, created_at),
 audit AS (
   INSERT INTO {schema}.job_history (at, tenant, job_id, kind, outcome, holder, finished_at)
-  SELECT created_at, tenant, id, 'audit', 'registered', %(holder)s, created_at FROM new ON CONFLICT DO NOTHING)
+  SELECT greatest(n.created_at, last.at), n.tenant, n.id, 'audit', 'registered', %(holder)s, n.created_at
+  FROM new n CROSS JOIN LATERAL (
+    SELECT max(y.at) + interval '1 microsecond' AS at FROM {schema}.job_history y
+    WHERE y.tenant = n.tenant AND y.job_id = n.id AND y.kind = 'audit' AND y.at >= n.created_at) last)
 SELECT tenant, id, pg_notify(%(channel)s, '') FROM new;
 
 -- name: change
@@ -63,9 +68,11 @@ changed AS (
   FROM held h WHERE j.tenant = h.tenant AND j.id = h.id),
 audit AS (
   INSERT INTO {schema}.job_history (at, tenant, job_id, kind, outcome, reason, holder, finished_at)
-  SELECT now, tenant, id, 'audit', 'changed', 'next run ' || coalesce(to_char(next_run_at AT TIME ZONE 'UTC',
-    'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'), 'none'), %(holder)s, now FROM held
-  ON CONFLICT DO NOTHING)
+  SELECT greatest(h.now, last.at), h.tenant, h.id, 'audit', 'changed', 'next run ' || coalesce(
+    to_char(h.next_run_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'), 'none'), %(holder)s, h.now
+  FROM held h CROSS JOIN LATERAL (
+    SELECT max(y.at) + interval '1 microsecond' AS at FROM {schema}.job_history y
+    WHERE y.tenant = h.tenant AND y.job_id = h.id AND y.kind = 'audit' AND y.at >= h.now) last)
 SELECT tenant, id, pg_notify(%(channel)s, '') FROM held;
 
 -- name: remove
@@ -74,8 +81,10 @@ WITH gone AS (
   DELETE FROM {schema}.job WHERE tenant = %(tenant)s AND id = %(id)s RETURNING tenant, id),
 audit AS (
   INSERT INTO {schema}.job_history (at, tenant, job_id, kind, outcome, holder, finished_at)
-  SELECT t.now, tenant, id, 'audit', 'unregistered', %(holder)s, t.now
-  FROM gone, (SELECT coalesce(%(now)s::timestamptz, now()) AS now) t ON CONFLICT DO NOTHING)
+  SELECT greatest(t.now, last.at), g.tenant, g.id, 'audit', 'unregistered', %(holder)s, t.now
+  FROM (SELECT coalesce(%(now)s::timestamptz, now()) AS now) t CROSS JOIN gone g CROSS JOIN LATERAL (
+    SELECT max(y.at) + interval '1 microsecond' AS at FROM {schema}.job_history y
+    WHERE y.tenant = g.tenant AND y.job_id = g.id AND y.kind = 'audit' AND y.at >= t.now) last)
 SELECT tenant, pg_notify(%(channel)s, '') FROM gone;
 
 -- name: pause

@@ -23,3 +23,7 @@ SET LOCAL search_path = {schema};
 -- name: record
 -- Remember that a version was applied.
 INSERT INTO {schema}.schema_version (version) VALUES (%(version)s);
+
+-- name: drop
+-- The schema and everything in it, for the end of a test; harmless where there is none.
+DROP SCHEMA IF EXISTS {schema} CASCADE;

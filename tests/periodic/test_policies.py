@@ -1,0 +1,424 @@
+"""Late fires, overlap, triggers, pauses and jitter, in time that the test moves: what the ledger and the bodies say."""
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from scheduler import CatchUp, InvalidOption, InvalidSchedule, RunContext, UnknownJob
+from scheduler.testing import START, ManualClock, Scheduler
+from tests.periodic.conftest import Road
+
+MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
+Make = Callable[..., Scheduler]
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def make(road: Road, schema: str, clock: ManualClock) -> Iterator[Make]:
+    """Instances that share one clock, as they share one database."""
+    made: list[Scheduler] = []
+
+    def start(**options: Any) -> Scheduler:
+        one = Scheduler(road.dsn, schema=schema, clock=clock, prepare=road.prepare, **options)
+        made.append(one)
+        return one.start()
+
+    yield start
+    for one in made:
+        if one.is_running():
+            one.cancel(timeout=0)
+
+
+def told(instance: Scheduler, job: str = "x") -> list[tuple[str, str | None, datetime, datetime | None, int]]:
+    """What the ledger says of a job's fires and triggers, oldest first."""
+    rows = [row for row in instance.history("acme", job, 1000) if row.kind != "audit"]
+    return [(str(row.outcome), row.reason, row.at, row.missed_from, row.missed_count) for row in reversed(rows)]
+
+
+def audit(instance: Scheduler, job: str = "x") -> list[str]:
+    return [str(row.outcome) for row in reversed(instance.history("acme", job)) if row.kind == "audit"]
+
+
+class Body:
+    """Records its fires; while it runs the test may do something."""
+
+    def __init__(self) -> None:
+        self.fires: list[datetime] = []
+        self.meanwhile: Callable[[], object] = lambda: None
+
+    def __call__(self, context: RunContext) -> None:
+        self.fires.append(context.fire_at)
+        self.meanwhile()
+
+
+def test_a_lid_closed_for_78_minutes_is_one_run_of_the_newest_fire(make: Make, clock: ManualClock) -> None:
+    instance, body = make(), Body()
+    instance.register("acme", "x", body, every="1m")
+    clock.advance("78 minutes")
+    instance.tick()
+    assert body.fires == [START + 78 * MINUTE]
+    assert told(instance) == [("success", None, START + 78 * MINUTE, START + MINUTE, 77)]
+    assert [event.fire_at for event in instance.advance("2m")] == [START + 79 * MINUTE, START + 80 * MINUTE]
+
+
+def test_two_weeks_of_a_one_second_cron_are_one_run(make: Make, clock: ManualClock) -> None:
+    instance, body = make(), Body()
+    instance.register("acme", "x", body, cron="* * * * * *", timezone="Europe/Paris")
+    clock.advance("2 weeks")
+    instance.tick()
+    second = timedelta(seconds=1)
+    assert told(instance) == [("success", None, START + 14 * DAY, START + second, 14 * 86_400 - 1)]
+
+
+def test_a_fire_within_the_grace_runs_as_itself(make: Make, clock: ManualClock) -> None:
+    instance, body = make(), Body()
+    instance.register("acme", "x", body, every="10s", grace="35s")
+    clock.advance("40s")
+    instance.tick()
+    assert [(at - START).total_seconds() for at in body.fires] == [10, 20, 30, 40]
+
+
+def test_skip_passes_over_what_was_missed_and_runs_what_was_not(make: Make, clock: ManualClock) -> None:
+    instance, body = make(), Body()
+    instance.register("acme", "x", body, every="10s", misfire="skip", grace="15s")
+    clock.advance("60s")
+    instance.tick()
+    assert [(at - START).total_seconds() for at in body.fires] == [50, 60]
+    first, *others = told(instance)
+    assert first == ("skipped", "misfire", START + timedelta(seconds=40), START + timedelta(seconds=10), 3)
+    assert [outcome for outcome, *_ in others] == ["success", "success"]
+
+
+def test_a_missed_one_time_job_is_skipped_for_good(make: Make, clock: ManualClock) -> None:
+    instance, body = make(), Body()
+    instance.register("acme", "x", body, start_at=START + HOUR, misfire="skip")
+    clock.advance("2h")
+    instance.tick()
+    assert body.fires == []
+    assert told(instance) == [("skipped", "misfire", START + HOUR, None, 0)]
+    assert instance.jobs()[0].next_run_at is None
+
+
+def test_catch_up_runs_each_missed_fire_the_oldest_first(make: Make, clock: ManualClock) -> None:
+    instance, body = make(), Body()
+    instance.register("acme", "x", body, every="1h", misfire="catch_up")
+    clock.advance("5h")
+    instance.tick()
+    assert body.fires == [START + n * HOUR for n in (1, 2, 3, 4, 5)]
+    assert {row[0] for row in told(instance)} == {"success"}
+
+
+@pytest.mark.parametrize("schedule", [{"every": "1h"}, {"cron": "0 * * * *"}])
+@pytest.mark.parametrize(
+    ("bounds", "first"), [(CatchUp(max_count=3), 18), (CatchUp(max_age="5h"), 15), (CatchUp(max_age="5h59m"), 15)]
+)
+def test_catch_up_is_bounded_and_what_is_dropped_is_one_row(
+    make: Make, clock: ManualClock, schedule: dict[str, Any], bounds: CatchUp, first: int
+) -> None:
+    instance, body = make(), Body()
+    instance.register("acme", "x", body, misfire="catch_up", catch_up=bounds, **schedule)
+    clock.advance("20h")
+    instance.tick()
+    assert body.fires == [START + n * HOUR for n in range(first, 21)]
+    assert told(instance)[0] == ("skipped", "misfire", START + (first - 1) * HOUR, START + HOUR, first - 2)
+
+
+def test_catch_up_of_a_day_of_seconds_is_bounded_too(make: Make, clock: ManualClock) -> None:
+    instance, body = make(), Body()
+    instance.register("acme", "x", body, cron="* * * * * *", misfire="catch_up", catch_up=CatchUp(max_count=4))
+    clock.advance("1d")
+    instance.tick()
+    assert body.fires == [START + DAY - timedelta(seconds=n) for n in (3, 2, 1, 0)]
+
+
+def overlapped(make: Make, clock: ManualClock, **options: Any) -> tuple[Scheduler, Body]:
+    """A run that lasts 35 s of a job that fires every 10 s, while another instance looks on."""
+    instance, other, body = make(), make(), Body()
+    instance.register("acme", "x", body, every="10s", **options)
+    other.register("acme", "x", body, every="10s", **options)
+
+    def slow() -> None:
+        body.meanwhile = lambda: None
+        for _ in range(7):
+            clock.advance("5s")
+            instance._running().leases.step()
+            other.tick()
+
+    body.meanwhile = slow
+    clock.advance("10s")
+    instance.tick()
+    other.tick()
+    return instance, body
+
+
+def test_a_fire_that_overlaps_is_skipped(make: Make, clock: ManualClock) -> None:
+    instance, body = overlapped(make, clock)
+    assert [(at - START).total_seconds() for at in body.fires] == [10]
+    assert [(outcome, reason) for outcome, reason, *_ in told(instance)] == [
+        ("success", None), ("skipped", "overlap"), ("skipped", "overlap"), ("skipped", "overlap"),
+    ]  # fmt: skip
+
+
+def test_with_queue_one_a_single_run_follows_for_all_that_came_meanwhile(make: Make, clock: ManualClock) -> None:
+    instance, body = overlapped(make, clock, overlap="queue_one")
+    assert [(at - START).total_seconds() for at in body.fires] == [10, 40]
+    assert told(instance)[1:] == [("success", None, START + timedelta(seconds=40), START + timedelta(seconds=20), 2)]
+
+
+def test_a_trigger_runs_beside_the_schedule(make: Make, clock: ManualClock) -> None:
+    instance, body = make(), Body()
+    instance.register("acme", "x", body, every="1h")
+    clock.advance("10m")
+    at = instance.trigger("acme", "x")
+    assert at == START + 10 * MINUTE
+    instance.tick()
+    assert body.fires == [at]
+    assert [row.kind for row in instance.history("acme", "x")] == ["trigger", "audit"]
+    instance.advance("50m")
+    assert body.fires == [at, START + HOUR]
+
+
+def test_two_triggers_before_it_is_picked_up_are_one_run_and_later_ones_another(make: Make) -> None:
+    instance, other, body = make(), make(), Body()
+    instance.register("acme", "x", body, every="1h")
+    assert instance.trigger("acme", "x") == other.trigger("acme", "x")
+    instance.tick()
+    again = instance.trigger("acme", "x")
+    instance.tick()
+    assert body.fires == [START, again]
+    assert [row[2] for row in told(instance)] == [START, again]
+
+
+def test_a_trigger_waits_for_the_run_under_way_and_the_schedule_goes_on(make: Make, clock: ManualClock) -> None:
+    instance, other, body = make(), make(), Body()
+    for one in (instance, other):
+        one.register("acme", "x", body, every="1h")
+
+    def slow() -> None:
+        body.meanwhile = lambda: None
+        other.trigger("acme", "x")
+        other.tick()
+        clock.advance("10s")
+        other.tick()
+
+    body.meanwhile = slow
+    clock.advance("1h")
+    instance.tick()
+    assert body.fires == [START + HOUR]
+    clock.advance("1s")
+    other.tick()
+    assert body.fires == [START + HOUR, START + HOUR]  # the trigger was asked for at that very moment
+    assert [row.kind for row in instance.history("acme", "x")] == ["trigger", "fire", "audit"]
+    instance.advance("1h")
+    assert body.fires[-1] == START + 2 * HOUR
+
+
+def test_a_trigger_does_not_swallow_a_fire_that_waits(make: Make, clock: ManualClock) -> None:
+    instance, body = make(), Body()
+    instance.register("acme", "x", body, every="1h")
+    clock.advance("1h")
+    clock.advance("5s")
+    at = instance.trigger("acme", "x")
+    instance.tick()
+    assert sorted(body.fires) == [START + HOUR, at]
+
+
+def test_a_paused_job_lets_its_fires_pass_and_goes_on_after_now(make: Make, clock: ManualClock) -> None:
+    instance, other, body = make(), make(), Body()
+    for one in (instance, other):
+        one.register("acme", "x", body, every="1h")
+    assert other.pause("acme", "x") == START
+    assert instance.pause("acme", "x") == START
+    assert instance.advance("3h30m") == []
+    assert instance.jobs()[0].paused_at == START
+    assert instance.resume("acme", "x") == START + 4 * HOUR
+    assert instance.resume("acme", "x") == START + 4 * HOUR
+    assert told(instance) == [("skipped", "paused", START + 3 * HOUR, START + HOUR, 2)]
+    instance.advance("1h")
+    assert body.fires == [START + 4 * HOUR]
+    assert audit(instance) == ["registered", "paused", "resumed"]
+
+
+def test_a_short_pause_skips_nothing(make: Make, clock: ManualClock) -> None:
+    instance, body = make(), Body()
+    instance.register("acme", "x", body, every="1h")
+    instance.pause("acme", "x")
+    clock.advance("10m")
+    assert instance.resume("acme", "x") == START + HOUR
+    assert told(instance) == []
+    assert len(instance.advance("50m")) == 1
+
+
+def test_a_paused_job_can_be_triggered(make: Make) -> None:
+    instance, body = make(), Body()
+    instance.register("acme", "x", body, every="1h")
+    instance.pause("acme", "x")
+    instance.trigger("acme", "x")
+    instance.advance("5h")
+    assert body.fires == [START]
+
+
+def test_a_deploy_does_not_resume_a_paused_job(make: Make, clock: ManualClock) -> None:
+    instance, body = make(), Body()
+    instance.register("acme", "x", body, every="1h")
+    instance.pause("acme", "x")
+    deployed = make()
+    deployed.register("acme", "x", body, every="30m")
+    assert deployed.advance("5h") == []
+    assert deployed.resume("acme", "x") == START + 5 * HOUR + 30 * MINUTE
+
+
+def test_a_weekly_job_fires_in_an_app_that_deploys_every_minute(make: Make, clock: ManualClock) -> None:
+    body = Body()
+    for minute in range(30):
+        instance = make()
+        instance.register("acme", "x", body, every="20m")
+        instance.advance("1m")
+        instance.cancel(timeout=0)
+    assert body.fires == [START + 20 * MINUTE]
+    last = make()
+    last.register("acme", "x", body, every="20m")
+    assert audit(last) == ["registered"]
+
+
+def test_in_a_rolling_deploy_the_cron_registered_last_holds_for_all(make: Make, clock: ManualClock) -> None:
+    old, new, body = make(), make(), Body()
+    old.register("acme", "x", body, cron="0 * * * *")
+    new.register("acme", "x", body, cron="30 * * * *")
+    for _ in range(6):
+        clock.advance("10m")
+        old.tick()
+        new.tick()
+    assert body.fires == [START + 30 * MINUTE]
+    restarted = make()
+    restarted.register("acme", "x", body, cron="0 * * * *")  # an old instance starts again in the middle of it
+    assert audit(restarted) == ["registered", "changed", "changed"]
+    new.advance("1h")
+    assert body.fires == [START + 30 * MINUTE, START + 2 * HOUR]
+
+
+def test_jitter_spreads_the_jobs_and_keeps_each_in_its_place(make: Make) -> None:
+    instance = make()
+    fires: dict[str, list[datetime]] = {}
+
+    def body(context: RunContext) -> None:
+        fires.setdefault(context.tenant, []).append(context.fire_at)
+
+    many = [
+        {"tenant": f"t{n}", "job_id": "x", "fn": body, "cron": "0 * * * *", "jitter": "1h"} for n in range(200)
+    ]  # fmt: skip
+    instance.register_many(many)
+    instance.advance("4h")
+    assert len(fires) == 200
+    for moments in fires.values():
+        assert len(moments) in (3, 4)
+        assert {later - earlier for earlier, later in zip(moments, moments[1:], strict=False)} == {HOUR}
+    minutes = {moments[0].minute for moments in fires.values()}
+    assert len(minutes) > 45
+
+
+def test_jitter_moves_an_interval_and_a_start(make: Make) -> None:
+    instance, body = make(), Body()
+    instance.register("acme", "x", body, every="1h", jitter="30m")
+    instance.register("acme", "y", body, every="1h", start_at=START, jitter="30m")
+    instance.register("acme", "z", body, start_at=START, jitter="30m")
+    for job, whole in (("x", HOUR), ("y", timedelta(0)), ("z", timedelta(0))):
+        (info,) = [info for info in instance.jobs() if info.job_id == job]
+        assert info.next_run_at is not None
+        assert timedelta(0) < info.next_run_at - START - whole < 30 * MINUTE
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"cron": "61 * * * *"}, "field 1 .minute., '61' at column 1"),
+        ({"cron": "0 6 * * *", "timezone": "Europe/Pariss"}, "did you mean 'Europe/Paris'"),
+        ({"cron": "0 6 * * *", "every": "1h"}, "exclude"),
+        ({"every": "1h", "timezone": "Europe/Paris"}, "timezone belongs to cron"),
+        ({"every": "1h", "misfire": "never"}, "misfire must be one of run_once, skip, catch_up"),
+        ({"every": "1h", "overlap": "maybe"}, "overlap must be one of"),
+        ({"every": "1h", "executor": "cloud"}, "executor must be one of"),
+        ({"every": "1h", "grace": "0s"}, "grace must be longer"),
+        ({"every": "1h", "jitter": "2h"}, "jitter must not be longer"),
+        ({"every": "1h", "catch_up": CatchUp(max_count=5)}, "no effect"),
+        ({"every": "1h", "misfire": "catch_up", "catch_up": 7}, "CatchUp"),
+        ({"every": "1h", "misfire": "catch_up", "catch_up": CatchUp(max_count=0)}, "max_count"),
+        ({"every": "1h", "misfire": "catch_up", "catch_up": CatchUp(max_age="soon")}, "max_age"),
+        ({"every": "1h", "evry": "1h"}, "did you mean every"),
+        ({"every": "1h", "executor": "process"}, "import"),
+    ],
+)
+def test_a_bad_option_is_refused_at_register_and_nothing_is_touched(
+    make: Make, options: dict[str, Any], says: str
+) -> None:
+    instance = make()
+    with pytest.raises((InvalidOption, InvalidSchedule), match=says):
+        instance.register("acme", "x", lambda: None, **options)
+    with pytest.raises((InvalidOption, InvalidSchedule), match=says):
+        instance.register("acme", "x", lambda: None, **options)
+    assert instance.jobs() == []
+
+
+@pytest.mark.parametrize("call", ["pause", "resume", "trigger", "explain"])
+def test_an_unknown_job_is_named(make: Make, call: str) -> None:
+    with pytest.raises(UnknownJob, match="'nobody' of tenant 'acme'"):
+        getattr(make(), call)("acme", "nobody")
+
+
+def test_a_tenant_cannot_reach_the_job_of_another(make: Make) -> None:
+    instance = make()
+    instance.register("acme", "x", lambda: None, every="1h")
+    for call in ("pause", "resume", "trigger", "explain"):
+        with pytest.raises(UnknownJob):
+            getattr(instance, call)("globex", "x")
+    assert [row.outcome for row in instance.history("acme")] == ["registered"]
+
+
+def test_explain_tells_the_next_fires_the_dst_notes_and_who_can_run_it(make: Make, clock: ManualClock) -> None:
+    instance = make(label="web-1", tenants="all")
+    clock.move_to(datetime(2030, 3, 30, 12, tzinfo=UTC))
+
+    def report() -> None:
+        raise ValueError("no paper")
+
+    instance.register("acme", "report", report, cron="30 2 * * *", timezone="Europe/Paris")
+    instance.tick()
+    found = instance.explain("acme", "report")
+    assert len(found.next_fires) == 10
+    assert found.next_fires[0] == datetime(2030, 3, 31, 1, 0, tzinfo=UTC)
+    assert found.runnable_on == ("web-1",)
+    assert any("2030-03-31 02:30:00 does not exist" in note for note in found.notes)
+    instance.advance("1d")
+    after = instance.explain("acme", "report")
+    assert after.last_outcome == "failed"
+    assert "no paper" in (after.why or "")
+    text = str(after)
+    assert "cron 30 2 * * * (Europe/Paris)" in text
+    assert "ValueError: no paper" in text
+    assert "runnable on web-1" in text
+
+
+def test_explain_says_that_nobody_can_run_it_and_an_event_does_too(make: Make, clock: ManualClock) -> None:
+    instance, other = make(label="web-1", tenants="all"), make(label="web-2")
+    events: list[Any] = []
+    instance.subscribe(events.append)
+    other.register("acme", "x", lambda: None, every="1h")
+    other.tick()
+    instance.tick()
+    assert instance.explain("acme", "x").runnable_on == ("web-2",)
+    other.cancel(timeout=0)
+    for _ in range(4):
+        clock.advance("1m")
+        instance.tick()
+    found = instance.explain("acme", "x")
+    assert found.runnable_on == ()
+    assert any("no live instance can run it" in note for note in found.notes)
+    stranded = [event for event in events if type(event).__name__ == "JobStranded"]
+    assert [(event.tenant, event.job_id) for event in stranded] == [("acme", "x")]
+
