@@ -70,7 +70,7 @@ class Rule:
 
 
 NONE = timedelta(0)
-HOUR, DAY = timedelta(hours=1), timedelta(days=1)
+MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
 
 
 def six_fields(one: Difference) -> bool:
@@ -99,6 +99,12 @@ def missing_midnight(one: Difference) -> bool:
     return (one.instant.replace(tzinfo=None) + one.after_gap.before).time() == time()
 
 
+def within_the_minute(one: Difference) -> bool:
+    return any(
+        change.shift % MINUTE and change.at <= one.instant < change.at + MINUTE and one.named for change in one.changes
+    )
+
+
 RULES = [
     Rule(
         "six fields that name their times",
@@ -125,6 +131,12 @@ RULES = [
         " ours fires an interval only when the local time matches",
         ("*/20 0,23 * * SUN", "America/Havana", datetime(2000, 4, 1, tzinfo=UTC)),
         missing_midnight,
+    ),
+    Rule(
+        "a gap that ends within the minute",
+        "cronsim leaves a gap by whole minutes, ours at its very end",
+        ("0 0 * * *", "Africa/Monrovia", datetime(1972, 1, 6, tzinfo=UTC)),
+        within_the_minute,
     ),
 ]
 

@@ -172,6 +172,8 @@ def test_any_schedule_fires_as_in_cronsim_or_a_rule_says_why(
     expression: str, window: tuple[str, datetime, tuple[Change, ...]]
 ) -> None:
     zone, begin, known = window
+    # Where a stretch repeats from 23:01 on, as once in Newfoundland, cronsim turns back again and again without end.
+    assume(not any(change.shift < NONE and change.repeats_from.minute == 1 for change in known))
     try:
         CronSim(expression, begin)
         one = plan(expression, zone)
