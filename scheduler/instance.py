@@ -58,8 +58,7 @@ class Instance:
         """Construct everything. A test gives a clock to move, the `now` of every statement, and a runner."""
         self.settings = settings
         lease = settings.lease.total_seconds()
-        clock = clock or SystemClock()
-        self.clock = clock
+        self.clock = clock = clock or SystemClock()
         self.database_clock = DatabaseClock(clock)
         self.database = Database.open(database, schema=settings.schema, prepare=settings.prepare)
         self.lease_database = self.database.separate(deadline=min(5.0, lease / 3))
@@ -95,6 +94,10 @@ class Instance:
             clock=clock, database_clock=self.database_clock, tenants=self._tenants,
             sync_every=settings.sync_every.total_seconds(), rescue_every=max(0.2, min(3.0, lease / 5)),
         )  # fmt: skip
+        self._serve(database)
+
+    def _serve(self, database: "str | Engine") -> None:
+        """Give each part that goes on by itself a thread."""
         self.loop_service = Service("loop", self.loop.step)
         self.lease_service = Service("lease", self.leases.step, last_backoff=1.0)
         self.finish_service = Service("finish", self.finisher.step, last_backoff=5.0)
@@ -102,9 +105,10 @@ class Instance:
         self.runner.on_start = self.leases.watch
         self.listen_database: Database | None = None
         self.listen_service: Service | None = None
-        if settings.listen:
-            direct = database if settings.listen is True else str(settings.listen)
-            self.listen_database = Database.open(direct, schema=settings.schema, prepare=False)
+        listen = self.settings.listen
+        if listen:
+            direct = database if listen is True else str(listen)
+            self.listen_database = Database.open(direct, schema=self.settings.schema, prepare=False)
             self.listen_service = Service("listen", self._listen)
 
     def open(self) -> None:

@@ -140,9 +140,10 @@ class Database:
                 if isinstance(error, _AWAY):
                     self._replace(pool)
                 raise
-            finally:
+            else:
                 if self._pool is not pool:
                     proxy.invalidate()  # a disposed pool would keep it open
+            finally:
                 proxy.close()
 
     def notifications(self) -> Iterator[bool]:

@@ -33,8 +33,8 @@ def test_all_names_exactly_what_is_public() -> None:
 
 _IMPORTED: list[Any] = [
     vars(scheduler)[name]
-    for name in ("Any", "Callable", "Delivery", "F", "Iterable", "Mapping", "TYPE_CHECKING", "Tenants", "datetime",
-                 "overload", "timedelta")
+    for name in ("Any", "Callable", "F", "JobOptions", "Iterable", "Mapping", "TYPE_CHECKING", "Tenants", "Unpack",
+                 "datetime", "in_thread", "overload", "timedelta")
     if name in vars(scheduler)
 ]  # fmt: skip
 
@@ -56,7 +56,7 @@ def test_every_statement_prepares_against_the_schema(
         text = statement(table, name, schema).decode()
         numbers: dict[str, int] = {}
         text = re.sub(r"%\((\w+)\)[sb]", lambda m: f"${numbers.setdefault(m[1], len(numbers) + 1)}", text)  # noqa: B023
-        if not re.match(r"(SET|LISTEN|CREATE) ", text):
+        if not re.match(r"(SET|LISTEN|CREATE|DROP) ", text):
             connection.execute(f"PREPARE {table}_{name} AS {text}".encode())
 
 

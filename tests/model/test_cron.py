@@ -13,7 +13,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from scheduler.errors import InvalidSchedule
-from scheduler.model.cron import ALIASES, Cron, cron
+from scheduler.model.cron import Cron, cron
+from scheduler.model.expressions import ALIASES
 from tests.model.cronsim_differences import RULES, Change, Difference, Rule, changes, explain
 
 NONE = timedelta(0)

@@ -123,7 +123,9 @@ def test_definitions_survive_their_json_and_hash_alike(
 
 
 def test_a_definition_of_a_later_version_is_known_and_not_run() -> None:
-    assert JobSpec.from_json('{"every_us": 1000000, "cron": "0 6 * * *"}').foreign
+    for later in ('"moon": "full"', '"misfire": "pray"', '"overlap": "merge"', '"cron": "0 0 15W * *"'):
+        assert JobSpec.from_json(f'{{"every_us": 1000000, {later}}}').foreign
+    assert JobSpec.from_json('{"cron": "0 6 * * *", "timezone": "Mars/Base"}').foreign
     assert JobSpec(schedule=Every(every=MINUTE)).to_json() == '{"every_us": 60000000}'
 
 

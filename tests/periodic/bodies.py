@@ -40,12 +40,15 @@ def ends_when_told(context: RunContext) -> None:
 
 
 async def is_async() -> None:
-    with Path(os.environ["BODIES_LOG"]).open("a", encoding="utf-8") as file:
-        file.write("async\n")
+    Holder.write("async\n")
 
 
 class Holder:
     @staticmethod
     def nested() -> None:
+        Holder.write("nested\n")
+
+    @staticmethod
+    def write(text: str) -> None:
         with Path(os.environ["BODIES_LOG"]).open("a", encoding="utf-8") as file:
-            file.write("nested\n")
+            file.write(text)

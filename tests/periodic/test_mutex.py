@@ -124,6 +124,11 @@ def test_no_lock_is_held_across_io(
         instance.register("acme", "j2-changed", body, every="1h")
         recorder.wait(lambda: {"slow", "async", "crashed"} <= {event.job_id for event in recorder.of(FireEnded)})
         until(lambda: [entry for entry in instance.history("acme", "buried") if entry.outcome == "crashed"])
+        instance.pause("acme", "j3")
+        other.resume("acme", "j3")
+        other.trigger("acme", "j1")
+        other.explain("acme", "j1")
+        recorder.wait(lambda: [event for event in recorder.of(FireEnded) if event.job_id == "j1"])
         connection.execute(TERMINATE)
         until(lambda: survives(instance) and survives(other))
         synced = len(recorder.of(Synced))
@@ -157,7 +162,7 @@ def in_threads(*functions: Any) -> None:
 
 
 def unseen(sent: set[bytes], schema: str) -> set[str]:
-    wanted = {(table, name) for table in ("job", "job_lock") for name in names(table)}
+    wanted = {(table, name) for table in ("job", "job_lock", "job_instance") for name in names(table)}
     return {f"{table}: {name}" for table, name in wanted if statement(table, name, schema) not in sent}
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -276,7 +277,7 @@ def test_a_deploy_does_not_resume_a_paused_job(make: Make, clock: ManualClock) -
 
 def test_a_weekly_job_fires_in_an_app_that_deploys_every_minute(make: Make, clock: ManualClock) -> None:
     body = Body()
-    for minute in range(30):
+    for _ in range(30):
         instance = make()
         instance.register("acme", "x", body, every="20m")
         instance.advance("1m")
@@ -318,7 +319,7 @@ def test_jitter_spreads_the_jobs_and_keeps_each_in_its_place(make: Make) -> None
     assert len(fires) == 200
     for moments in fires.values():
         assert len(moments) in (3, 4)
-        assert {later - earlier for earlier, later in zip(moments, moments[1:], strict=False)} == {HOUR}
+        assert {later - earlier for earlier, later in pairwise(moments)} == {HOUR}
     minutes = {moments[0].minute for moments in fires.values()}
     assert len(minutes) > 45
 

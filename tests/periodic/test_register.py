@@ -9,7 +9,6 @@ import pytest
 
 import scheduler
 from scheduler.events import FireEnded, FireStarted, Synced
-from scheduler.store.job import JobTable
 from tests.conftest import MakeScheduler
 from tests.periodic.conftest import Road, only_direct
 from tests.support.recorder import Recorder
@@ -251,7 +250,7 @@ def test_a_job_of_a_later_version_is_known_and_left_alone(
     instance = recorder.listen(make_scheduler(sync_every="1s"))
     instance.register("acme", "x", recorder.body, every="1h")
     connection.execute(
-        "UPDATE job SET spec = '{\"cron\": \"* * * * *\"}', spec_hash = decode(repeat('ab', 32), 'hex'),"
+        "UPDATE job SET spec = '{\"every_us\": 1000, \"moon\": \"full\"}', spec_hash = decode(repeat('ab', 32), 'hex'),"
         " next_run_at = now() + interval '2 s'"
     )
     recorder.wait(lambda: [job.runnable for job in instance.jobs()] == [False])
@@ -282,19 +281,6 @@ def test_bad_settings_name_their_key_and_no_secret(dsn: str, options: dict[str, 
     with pytest.raises(scheduler.ConfigError, match=says) as caught:
         scheduler.Scheduler(**{"database": dsn, **options}).start()
     assert "swordfish" not in str(caught.value)
-
-
-def test_a_registration_whose_notice_fails_has_succeeded(
-    make_scheduler: MakeScheduler, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def away(self: JobTable) -> None:
-        raise scheduler.StoreUnavailable
-
-    monkeypatch.setattr(JobTable, "notify", away)
-    instance = make_scheduler()
-    instance.register("acme", "x", nothing, every="1h")
-    assert [job.job_id for job in instance.jobs()] == ["x"]
-    instance.unregister("acme", "x")
 
 
 @pytest.mark.parametrize("timeout", [None, "5s", -1, timedelta(seconds=5), float("nan")])

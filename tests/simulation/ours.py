@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import cast
+from typing import Any, cast
 from uuid import UUID
 
 from scheduler.clock import DatabaseClock
@@ -16,19 +16,23 @@ from scheduler.events import Event, Events, FireEnded, LeaseLost
 from scheduler.model.definition import Delivery, Key, Registration
 from scheduler.model.job import Outcome
 from scheduler.periodic.claim import Claimer
+from scheduler.periodic.control import Control
 from scheduler.periodic.finish import Finisher
 from scheduler.periodic.lease import Leases
 from scheduler.periodic.loop import Loop
+from scheduler.periodic.presence import Presence
 from scheduler.periodic.register import Registrar
 from scheduler.periodic.registry import Registry
 from scheduler.periodic.run import Run, RunEnd, Runner
 from scheduler.periodic.sync import Sync
 from scheduler.store.engine import Database
 from scheduler.store.job import JobTable
+from scheduler.store.job_instance import InstanceTable
 from scheduler.store.job_lock import Claimed, Holder, LockTable, Wanted
 from tests.simulation.world import Process, SimDatabase, Violation, World
 
 LEASE = timedelta(seconds=10)
+Plans = dict[Key, dict[str, Any]]
 
 
 @dataclass
@@ -116,7 +120,7 @@ def delivery(key: Key) -> Delivery:
 class Instance(Process):
     """One process of the app."""
 
-    def __init__(self, world: World, name: str, schema: str, log: Log, plans: dict[Key, str]) -> None:
+    def __init__(self, world: World, name: str, schema: str, log: Log, plans: Plans) -> None:
         super().__init__(world, name)
         self.log = log
         events = Events()
@@ -138,8 +142,13 @@ class Instance(Process):
             registry=self.registry, locks=locks, leases=self.leases, runner=cast("Runner", self.runner), clock=world,
             database_clock=clock, events=events,
         )  # fmt: skip
+        self.control = Control(jobs=jobs, instances=InstanceTable(database, lambda: world.now), holder=name)
+        presence = Presence(
+            instances=self.control.instances, registry=self.registry, holder=holder, database_clock=clock,
+            events=events, tenants=self.registry.tenants, every=timedelta(minutes=1),
+        )  # fmt: skip
         self.loop = Loop(
-            sync=self.sync, beat=lambda: None, claimer=claimer, registry=self.registry,
+            sync=self.sync, beat=presence.beat, claimer=claimer, registry=self.registry,
             runner=cast("Runner", self.runner), clock=world, database_clock=clock,
             tenants=self.registry.tenants, sync_every=60.0, rescue_every=2.0,
         )  # fmt: skip
@@ -151,12 +160,12 @@ class Instance(Process):
         self.spawn("lease", self.leases.step)
         self.spawn("finish", self._finish)
 
-    def register(self, plans: dict[Key, str]) -> None:
+    def register(self, plans: Plans) -> None:
         items = [
             Registration(
-                tenant=key.tenant, job_id=key.job_id, fn=lambda: None, every=every, delivery=delivery(key)
+                tenant=key.tenant, job_id=key.job_id, fn=lambda: None, delivery=delivery(key), **options
             ).checked()
-            for key, every in plans.items()
+            for key, options in plans.items()
         ]
         self.registry.unreserve(plans)
         self.registrar.register(items)
@@ -168,6 +177,14 @@ class Instance(Process):
         with suppress(UnknownJob):  # the answer to the first try was lost
             self.registrar.unregister(key)
         self.register({key: self.plans[key]})
+
+    def steer(self, call: str, key: Key) -> None:
+        """Pause, resume or trigger, and hear of it as over LISTEN."""
+        with suppress(UnknownJob):  # unregistered for a moment
+            getattr(self.control, call)(key)
+            self.world.seen[call] += 1
+        self.loop.sync_soon()
+        self.poke(self.loop_actor)
 
     def _api(self) -> float:
         if not self.wishes:

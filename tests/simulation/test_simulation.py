@@ -4,15 +4,17 @@ import logging
 import random
 from collections import Counter
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import psycopg
 import pytest
 
 from scheduler.model.definition import Key
+from scheduler.model.schedules import CatchUp
 from scheduler.store.engine import Database
 from scheduler.store.schema import migrate
-from tests.simulation.ours import Instance, Log, delivery
+from tests.simulation.ours import Instance, Log, Plans, delivery
 from tests.simulation.seed import TABLES as seed_tables
 from tests.simulation.seed import SeedInstance
 from tests.simulation.world import START, World
@@ -35,6 +37,13 @@ COVERED = (
     "stale mirror",
     "row held by another",
     "missed",
+    "misfire",
+    "paused",
+    "pause",
+    "resume",
+    "triggered",
+    "a trigger was re-driven",
+    "crash in claim_triggers",
 )
 
 
@@ -51,6 +60,18 @@ CREATE FUNCTION note_epoch() RETURNS trigger LANGUAGE plpgsql SET search_path FR
   END IF;
   RETURN NULL;
 END $$;
+CREATE TABLE asked (tenant text, id text, at timestamptz);
+CREATE FUNCTION note_trigger() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$ BEGIN
+  IF TG_OP = 'DELETE' THEN
+    DELETE FROM asked WHERE tenant = OLD.tenant AND id = OLD.id AND at = OLD.trigger_at;
+  ELSE
+    INSERT INTO asked VALUES (NEW.tenant, NEW.id, NEW.trigger_at);
+  END IF;
+  RETURN NULL;
+END $$;
+CREATE TRIGGER asked AFTER UPDATE ON job FOR EACH ROW WHEN (OLD.trigger_at IS NULL AND NEW.trigger_at IS NOT NULL)
+  EXECUTE FUNCTION note_trigger();
+CREATE TRIGGER withdrawn AFTER DELETE ON job FOR EACH ROW EXECUTE FUNCTION note_trigger();
 CREATE TRIGGER made AFTER INSERT OR DELETE ON job FOR EACH ROW EXECUTE FUNCTION note_epoch();
 CREATE TRIGGER changed AFTER UPDATE ON job FOR EACH ROW WHEN (OLD.spec_hash <> NEW.spec_hash)
   EXECUTE FUNCTION note_epoch();
@@ -109,7 +130,7 @@ def simulate(seed: int, dsn: str, schema: str, connections: list[psycopg.Connect
     random.seed(seed)
     world = World(seed, connections, dsn)
     log = Log()
-    plans = {Key(f"s{seed}", f"j{n}"): world.rng.choice(["5s", "10s", "30s"]) for n in range(3)}
+    plans = {Key(f"s{seed}", f"j{n}"): options(world) for n in range(3)}
 
     def start() -> None:
         world.processes.append(Instance(world, f"i{len(world.processes)}", schema, log, plans))
@@ -126,18 +147,44 @@ def simulate(seed: int, dsn: str, schema: str, connections: list[psycopg.Connect
                 world.pass_time(world.rng.choice([0.001, 0.05, 0.3, 1.0]))
             else:
                 misfortune(world, plans, start)
-        drain(world)
+        drain(world, plans)
         check(world, log, plans, schema, dsn)
     finally:
         world.close()
     return world.seen
 
 
-def misfortune(world: World, plans: dict[Key, str], start: Any) -> None:
+def options(world: World) -> dict[str, Any]:
+    """Choose a definition: half of them plain."""
+    chosen: dict[str, Any] = {"every": world.rng.choice(["5s", "10s", "30s"])}
+    if world.rng.random() < 0.5:
+        chosen["overlap"] = world.rng.choice(["skip", "queue_one"])
+        chosen["misfire"] = world.rng.choice(["run_once", "skip", "catch_up"])
+        chosen["grace"] = world.rng.choice(["20s", "1m"])
+        if chosen["misfire"] == "catch_up":
+            chosen["catch_up"] = CatchUp(max_count=4)
+    return chosen
+
+
+def misfortune(world: World, plans: Plans, start: Any) -> None:
     rare = [p for p in world.live() if any(a.midway and a.doing in ("redrive", "bury", "renew") for a in p.actors)]
     process = world.rng.choice(rare or world.live())
     assert isinstance(process, Instance)
-    kind = world.rng.choice(["crash", "crash", "suspend", "suspend", "change", "replace", "absence"])
+    kind = world.rng.choice(
+        [
+            "crash",
+            "crash",
+            "suspend",
+            "suspend",
+            "change",
+            "replace",
+            "absence",
+            "trigger",
+            "trigger",
+            "pause",
+            "resume",
+        ]
+    )
     if kind == "crash":
         process.crash()
         start()
@@ -149,21 +196,26 @@ def misfortune(world: World, plans: dict[Key, str], start: Any) -> None:
             world.seen["suspended past the lease"] += 1
     elif kind == "change":
         key = world.rng.choice(list(plans))
-        plans[key] = world.rng.choice(["5s", "10s", "30s"])
+        plans[key] = options(world)
         process.wishes.append(lambda: process.register({key: plans[key]}))
         world.seen["changed"] += 1
     elif kind == "replace":
         key = world.rng.choice(list(plans))
         process.wishes.append(lambda: process.unregister_and_register(key))
+    elif kind in ("trigger", "pause", "resume"):
+        key = world.rng.choice(list(plans))
+        process.wishes.append(lambda: process.steer(kind, key))
     else:
         world.pass_time(90)
 
 
-def drain(world: World) -> None:
+def drain(world: World, plans: Plans) -> None:
     """No more misfortune: everybody goes on until everything has settled."""
     world.faults = False
     for process in world.live():
         process.suspended = False
+        assert isinstance(process, Instance)
+        process.wishes += [partial(process.steer, "resume", key) for key in plans]
     end = world.now + timedelta(seconds=120)
     while world.now < end:
         for _ in range(10_000):
@@ -174,15 +226,20 @@ def drain(world: World) -> None:
         world.pass_time(1.0)
 
 
-def check(world: World, log: Log, plans: dict[Key, str], schema: str, dsn: str) -> None:
+def check(world: World, log: Log, plans: Plans, schema: str, dsn: str) -> None:
     with psycopg.connect(dsn) as connection:
         connection.execute("SELECT set_config('search_path', %s, false)", (schema,))
         connection.execute("SET TimeZone = 'UTC'")
         tenant = next(iter(plans)).tenant
         ledger = connection.execute(
-            "SELECT job_id, at, outcome, missed_from, missed_count, attempts FROM job_history"
+            "SELECT job_id, at, outcome, missed_from, missed_count, attempts, reason FROM job_history"
             " WHERE tenant = %s AND kind = 'fire'", (tenant,),
         ).fetchall()  # fmt: skip
+        triggered = connection.execute(
+            "SELECT job_id, at, attempts FROM job_history WHERE tenant = %s AND kind = 'trigger'"
+            " UNION ALL SELECT id, fire_at, NULL FROM job_lock WHERE tenant = %s AND triggered", (tenant, tenant),
+        ).fetchall()  # fmt: skip
+        asked = connection.execute("SELECT id, at FROM asked WHERE tenant = %s", (tenant,)).fetchall()
         under_way = connection.execute(
             "SELECT id, fire_at, '', missed_from FROM job_lock WHERE tenant = %s AND owner IS NOT NULL", (tenant,)
         ).fetchall()
@@ -198,12 +255,16 @@ def check(world: World, log: Log, plans: dict[Key, str], schema: str, dsn: str) 
     accepted = Counter(log.accepted)
     assert [fire for fire, count in accepted.items() if count > 1] == [], "two accepted finishes of a fire"
     ended = {(Key(tenant, job_id), at) for job_id, at, outcome, *_ in ledger if outcome != "skipped"}
+    ended |= {(Key(tenant, job_id), at) for job_id, at, _ in triggered}
+    assert Counter(asked) == Counter((job_id, at) for job_id, at, _ in triggered), "a trigger is one run, and a row"
     ran = {(record.key, record.fire_at) for record in log.records}
     assert set(accepted) <= ended
     for key in plans:
         # A late fire waits for the body before it; what is later than the grace coalesces: 60 s, 28 s, and a look.
         # A registration may have mistaken the time by half of an answer that took long.
-        assert world.now - timedelta(seconds=95) < nexts[key.job_id] <= world.now + timedelta(seconds=75), "stalled"
+        # Four fires may wait to be caught up with, each for the body before it.
+        back = timedelta(seconds=4 * 30 + 95 if plans[key].get("misfire") == "catch_up" else 95)
+        assert world.now - back < nexts[key.job_id] <= world.now + timedelta(seconds=75), "stalled"
     covered = ran | {(Key(tenant, job_id), at) for job_id, at, *_ in ledger}
     missed = [(Key(tenant, row[0]), row[3], row[1]) for row in [*ledger, *under_way] if row[3] is not None]
     for job_id, every, first, until in epochs:
@@ -217,3 +278,7 @@ def check(world: World, log: Log, plans: dict[Key, str], schema: str, dsn: str) 
     world.seen["skipped"] += sum(1 for row in ledger if row[2] == "skipped")
     world.seen["crashed"] += sum(1 for row in ledger if row[2] == "crashed")
     world.seen["missed"] += sum(1 for row in ledger if row[4])
+    world.seen["misfire"] += sum(1 for row in ledger if row[6] == "misfire")
+    world.seen["paused"] += sum(1 for row in ledger if row[6] == "paused")
+    world.seen["triggered"] += len(triggered)
+    world.seen["a trigger was re-driven"] += sum(1 for row in triggered if row[2])

@@ -19,7 +19,10 @@ from scheduler.errors import StoreUnavailable
 from scheduler.store.queries import names, statement
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
-NEVER_WAITS = frozenset({"claim", "redrive", "bury", "expired", "mirror", "lookup"})
+NEVER_WAITS = frozenset(
+    {"claim", "claim_triggers", "redrive", "bury", "expired", "mirror", "lookup", "explain", "stranded", "live"}
+)
+TABLES = ("job", "job_lock", "job_history", "job_instance")
 
 
 class Crash(BaseException):
@@ -137,7 +140,7 @@ class SimDatabase:
     def __init__(self, world: "World", process: Process, schema: str) -> None:
         self.world, self.process, self.schema = world, process, schema
         self.actor: Actor | None = None
-        self._names = {statement(t, n, schema): n for t in ("job", "job_lock", "job_history") for n in names(t)}
+        self._names = {statement(t, n, schema): n for t in TABLES for n in names(t)}
 
     def run(self, query: bytes, parameters: Mapping[str, Any]) -> list[tuple[Any, ...]]:
         world, actor = self.world, self.world.current

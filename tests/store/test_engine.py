@@ -17,6 +17,7 @@ from scheduler import ConfigError, Scheduler, StoreError, StoreUnavailable
 from scheduler.embedded.postgres import EmbeddedPostgres
 from scheduler.events import FireEnded
 from scheduler.store.engine import Database, _connect
+from scheduler.store.queries import statement
 from tests.conftest import MakeScheduler
 from tests.support.pgbouncer import PgBouncer
 from tests.support.recorder import Recorder, until
@@ -206,3 +207,21 @@ def test_a_database_of_another_encoding_keeps_what_it_can(make_database: Any, re
 def test_a_database_that_keeps_no_text_is_refused(make_database: Any) -> None:
     with pytest.raises(ConfigError, match="SQL_ASCII"):
         Scheduler(make_database("SQL_ASCII")).start()
+
+
+def test_statements_are_prepared_once_where_that_is_allowed(dsn: str, schema: str) -> None:
+    for prepare in (True, False):
+        database = Database.open(dsn, schema=schema, prepare=prepare)
+        for _ in range(3):
+            database.run(statement("job", "instant", schema), {"now": None})
+        with database.connection() as connection:
+            rows = connection.execute("SELECT count(*), sum(generic_plans) FROM pg_prepared_statements").fetchall()
+        assert rows == ([(1, 3)] if prepare else [(0, None)])
+        database.close()
+
+
+def test_a_connection_that_is_borrowed_while_its_pool_is_replaced_ends_when_it_comes_back(dsn: str) -> None:
+    database = Database.open(dsn, schema="x", prepare=False)
+    with database.connection() as connection:
+        database.close()
+    assert connection.closed
