@@ -19,22 +19,23 @@ from fastapi import FastAPI
 import scheduler
 
 
-def heartbeat(ctx: scheduler.RunContext) -> None:
+def write_line(line: str) -> None:
     with Path(os.environ.get("EXAMPLE_LOG", os.devnull)).open("a") as log:
-        log.write(f"{os.getpid()} {ctx.fire_at.isoformat()}\n")
+        log.write(line)
 
 
-def start_jobs() -> None:
-    scheduler.initialise(schema=os.environ.get("SCHEDULER_SCHEMA", "scheduler"))
-    scheduler.register("acme", "heartbeat", heartbeat, every="1s")
+async def heartbeat(ctx: scheduler.RunContext) -> None:
+    await asyncio.to_thread(write_line, f"{os.getpid()} {ctx.fire_at.isoformat()}\n")
 
 
 @asynccontextmanager
 async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-    # On threads, because they wait for Postgres, and for running jobs at the end.
-    await asyncio.to_thread(start_jobs)
+    # With the app's own loop, async jobs may use what belongs to it: a connection pool, an HTTP client.
+    loop = asyncio.get_running_loop()
+    await scheduler.ainitialise(schema=os.environ.get("SCHEDULER_SCHEMA", "scheduler"), loop=loop)
+    await scheduler.aregister("acme", "heartbeat", heartbeat, every="1s")
     yield
-    await asyncio.to_thread(scheduler.cancel)
+    await scheduler.acancel()
 
 
 app = FastAPI(lifespan=lifespan)

@@ -128,3 +128,15 @@ def test_readme_code_runs(dsn: str, schema: str) -> None:
         code = block.replace('"postgresql://localhost/app"', f"{dsn!r}, schema={schema!r}")
         run = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=60)
         assert run.returncode == 0, f"{block}\n{run.stderr}"
+
+
+def test_each_statement_about_recurring_jobs_names_its_test() -> None:
+    text = (ROOT / "docs" / "recurring.md").read_text()
+    tests = {
+        match for path in (ROOT / "tests").rglob("*.py") for match in re.findall(r"def (test_\w+)", path.read_text())
+    }
+    named = set(re.findall(r"`(test_\w+)`", text))
+    assert named - tests == set()
+    assert len(named) > 30
+    for rule in re.findall(r"^(?:- |\*\*|\| `).+?(?=\n(?:- |\n|\| )|\Z)", text, re.MULTILINE | re.DOTALL):
+        assert "test_" in rule, f"no test is named for: {rule[:80]}"
