@@ -11,12 +11,25 @@ SchedulerError
     InvalidName
     InvalidSchedule
     InvalidOption
+  SubmissionError
+    InvalidPayload
+    UnknownDependency
+    DependencyCycle
+    DependencyLimit
+  IllegalTransition
   StoreError                  Postgres refused
+    Conflict                  another transaction was faster; run yours again
     StoreUnavailable          Postgres is away; trying again may help
     SchemaMismatch
 
+JobFailure                    raised by handlers, not by us
+  TemporaryError              trying again may help
+  PermanentError              it will not
+
 The docstring of a class is its message where none is given.
 """
+
+from datetime import timedelta
 
 
 class SchedulerError(Exception):
@@ -66,8 +79,36 @@ class InvalidOption(RegistrationError):
     """An option of the job has no such value."""
 
 
+class SubmissionError(SchedulerError):
+    """The job cannot be submitted."""
+
+
+class InvalidPayload(SubmissionError):
+    """The payload is neither JSON nor bytes, or too large."""
+
+
+class UnknownDependency(SubmissionError):
+    """A job that another depends on does not exist."""
+
+
+class DependencyCycle(SubmissionError):
+    """Jobs depend on each other in a circle."""
+
+
+class DependencyLimit(SubmissionError):
+    """A job depends on too many others, or through too many."""
+
+
+class IllegalTransition(SchedulerError):
+    """A job cannot go from its state to that one."""
+
+
 class StoreError(SchedulerError):
     """Postgres refused a statement."""
+
+
+class Conflict(StoreError):
+    """Another transaction was faster, and yours saw the past; run your transaction again."""
 
 
 class StoreUnavailable(StoreError):
@@ -76,3 +117,30 @@ class StoreUnavailable(StoreError):
 
 class SchemaMismatch(StoreError):
     """The database schema is not of the version that this library needs."""
+
+
+class JobFailure(Exception):
+    """What a handler raises to say how it failed; anything else that it raises is taken as temporary."""
+
+    def __init__(self, message: str, cause: BaseException | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.__cause__ = cause
+
+
+class TemporaryError(JobFailure):
+    """It may succeed later; `retry_after` replaces the backoff."""
+
+    def __init__(
+        self, message: str, cause: BaseException | None = None, retry_after: timedelta | str | None = None
+    ) -> None:
+        super().__init__(message, cause)
+        self.retry_after = retry_after
+
+
+class PermanentError(JobFailure):
+    """It would fail again in the same way; `code` is for programs to tell failures apart."""
+
+    def __init__(self, message: str, cause: BaseException | None = None, code: str = "") -> None:
+        super().__init__(message, cause)
+        self.code = code

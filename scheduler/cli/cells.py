@@ -13,7 +13,9 @@ from scheduler.model.job import Explanation, HistoryEntry, Outcome
 from scheduler.store.job import JobRow
 
 JOB_HEADS = ("TENANT", "JOB", "SCHEDULE", "NEXT", "AT", "LAST", "STATE")
+JOB_FOLDS = {"SCHEDULE": 16, "AT": 12, "STATE": 10}
 HISTORY_HEADS = ("AT", "JOB", "KIND", "OUTCOME", "TOOK", "START", "HOLDER", "MISSED", "WHY")
+HISTORY_FOLDS = {"AT": 12, "MISSED": 12, "WHY": 20}
 STATE_STYLES = {"paused": "warning", "running": "accent", "triggered": "accent", "foreign": "warning"}
 
 
@@ -34,18 +36,6 @@ def job_facts(row: JobRow) -> dict[str, object]:
         "last_outcome": row.last_outcome,
         "last_finished_at": row.last_finished_at,
     }
-
-
-def _states(row: JobRow, spec: JobSpec) -> list[str]:
-    """Name what holds of a job; a paused one may still run, or have been triggered."""
-    holds = {
-        "foreign": spec.foreign,
-        "paused": row.paused_at is not None,
-        "running": row.running_fire_at is not None,
-        "triggered": row.trigger_at is not None,
-        "done": row.next_run_at is None and row.running_fire_at is None and row.trigger_at is None,
-    }
-    return [state for state, it_does in holds.items() if it_does] or ["waiting"]
 
 
 def job_cells(row: JobRow, now: datetime) -> list[Text]:
@@ -70,10 +60,6 @@ def job_cells(row: JobRow, now: datetime) -> list[Text]:
     ]
 
 
-def _outcome(outcome: Outcome | None) -> Text:
-    return Text("-", style="quiet") if outcome is None else Text(outcome, style=STYLES.get(outcome, "quiet"))
-
-
 def history_facts(row: HistoryEntry) -> dict[str, object]:
     """Say everything that the ledger has in a row."""
     took = None if row.started_at is None else (row.finished_at - row.started_at).total_seconds()
@@ -95,10 +81,6 @@ def history_cells(row: HistoryEntry) -> list[Text]:
         Text(missed, style="warning" if row.missed_from else "quiet"),
         Text(visible(why)),
     ]
-
-
-def _first_line(text: str | None) -> str:
-    return next(iter((text or "").splitlines()), "")
 
 
 def made_visible(told: Explanation) -> Explanation:
@@ -129,6 +111,27 @@ def explained(told: Explanation, now: datetime) -> Iterator[tuple[str, Text]]:
         yield "last", Text(f"{moment(told.last_fire_at)} ") + _outcome(told.last_outcome) + why
     yield "runnable on", Text(", ".join(told.runnable_on) or "nobody", style="" if told.runnable_on else "failure")
     for number, fire in enumerate(told.next_fires):
-        yield "" if number else "next", Text(f"{fire:%a} {moment(fire)} ({until(fire, now)})")
+        away = "" if told.paused_at else f" ({until(fire, now)})"
+        yield "" if number else "next", Text(f"{fire:%a} {moment(fire)}{away}")
     for note in told.notes:
         yield "note", Text(note, style="warning")
+
+
+def _states(row: JobRow, spec: JobSpec) -> list[str]:
+    """Name what holds of a job; a paused one may still run, or have been triggered."""
+    holds = {
+        "foreign": spec.foreign,
+        "paused": row.paused_at is not None,
+        "running": row.running_fire_at is not None,
+        "triggered": row.trigger_at is not None,
+        "done": row.next_run_at is None and row.running_fire_at is None and row.trigger_at is None,
+    }
+    return [state for state, it_does in holds.items() if it_does] or ["waiting"]
+
+
+def _outcome(outcome: Outcome | None) -> Text:
+    return Text("-", style="quiet") if outcome is None else Text(outcome, style=STYLES.get(outcome, "quiet"))
+
+
+def _first_line(text: str | None) -> str:
+    return next(iter((text or "").splitlines()), "")

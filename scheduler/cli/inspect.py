@@ -13,7 +13,9 @@ from rich.panel import Panel
 from rich.text import Text
 
 from scheduler.cli.cells import (
+    HISTORY_FOLDS,
     HISTORY_HEADS,
+    JOB_FOLDS,
     JOB_HEADS,
     explained,
     history_cells,
@@ -55,7 +57,7 @@ def jobs(tenant: str | None, database: str | None, schema: str, *, as_json: bool
         emit_json([job_facts(row) for row in rows])
     elif rows:
         place = screen()
-        emit(listing(JOB_HEADS, [job_cells(row, now) for row in rows], folds="STATE", place=place), place)
+        emit(listing(JOB_HEADS, [job_cells(row, now) for row in rows], folds=JOB_FOLDS, place=place), place)
     else:
         whose = "" if tenant is None else f" of tenant {visible(tenant)}"
         how = 'scheduler.register("acme", "report", function, every="15m")'
@@ -78,7 +80,7 @@ def history(tenant: str, job: str | None, limit: int, database: str | None, sche
         emit_json([history_facts(row) for row in rows])
     elif rows:
         place = screen()
-        emit(listing(HISTORY_HEADS, [history_cells(row) for row in rows], folds="WHY", place=place), place)
+        emit(listing(HISTORY_HEADS, [history_cells(row) for row in rows], folds=HISTORY_FOLDS, place=place), place)
     else:
         emit(Text(f"nothing has happened yet: {_named(tenant, job) if job else f'tenant {visible(tenant)}'}"), screen())
 

@@ -3,19 +3,69 @@
 import asyncio
 import traceback
 from concurrent.futures import CancelledError
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
 
+from scheduler.errors import PermanentError, SchedulerError, TemporaryError
 from scheduler.model.body import Cancelled
+from scheduler.model.durations import duration
 from scheduler.model.job import Outcome
 from scheduler.model.texts import LONGEST_ERROR, storable
 
 TIMED_OUT = "timeout"
+ASKED_TO_CANCEL = "cancelled"
 
 
 class Reported(Exception):
     """The error of a body, as another process described it."""
 
 
-def classify(error: BaseException | None, cancelled: Cancelled) -> Outcome:
+class Category(StrEnum):
+    """Why an attempt of a submitted job failed; each failure has exactly one."""
+
+    TEMPORARY = "temporary"
+    PERMANENT = "permanent"
+    TIMEOUT = "timeout"
+    CANCELLED = "cancelled"
+    SYSTEM = "system"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """How an attempt failed: what the retry decision and the ledger need to know."""
+
+    category: Category
+    message: str
+    code: str = ""
+    retry_after: timedelta | None = None
+
+
+def classify(error: BaseException, cancelled: Cancelled) -> Failure:
+    """Put a failed attempt into its category; an exception that says nothing of itself is temporary."""
+    message = describe(error)
+    if cancelled.reason == TIMED_OUT:
+        return Failure(category=Category.TIMEOUT, message=message)
+    if cancelled.reason == ASKED_TO_CANCEL:
+        return Failure(category=Category.CANCELLED, message=message)
+    if isinstance(error, PermanentError):
+        return Failure(category=Category.PERMANENT, message=message, code=storable(str(error.code), 200))
+    if isinstance(error, TemporaryError):
+        return Failure(category=Category.TEMPORARY, message=message, retry_after=_wait(error.retry_after))
+    if isinstance(error, MemoryError | SystemExit | KeyboardInterrupt):
+        return Failure(category=Category.SYSTEM, message=message)
+    return Failure(category=Category.TEMPORARY, message=message)
+
+
+def _wait(retry_after: object) -> timedelta | None:
+    """Read what a handler asked for; what makes no sense is no wish."""
+    try:
+        return None if retry_after is None else duration(retry_after, name="retry_after")
+    except SchedulerError:
+        return None
+
+
+def outcome_of(error: BaseException | None, cancelled: Cancelled) -> Outcome:
     """Name the outcome of a body that returned or raised."""
     if cancelled.reason == TIMED_OUT:
         return Outcome.TIMEOUT

@@ -16,7 +16,7 @@ from scheduler.clock import Clock, DatabaseClock
 from scheduler.events import Events, FireStarted
 from scheduler.model.body import Body, Cancelled, RunContext
 from scheduler.model.definition import Key
-from scheduler.model.failures import classify, describe
+from scheduler.model.failures import describe, outcome_of
 from scheduler.model.job import Outcome
 from scheduler.periodic.coroutines import Coroutines
 from scheduler.processes import Processes
@@ -178,7 +178,7 @@ class Runner:
             self._call(run, started_at)
         except BaseException as raised:  # noqa: BLE001 - SystemExit and friends end the body, not the worker
             error = raised
-        outcome, stopped = classify(error, run.cancelled), run.cancelled.reason == STOPPING
+        outcome, stopped = outcome_of(error, run.cancelled), run.cancelled.reason == STOPPING
         text = None if error is None or outcome is Outcome.SUCCESS else describe(error)
         return RunEnd(run, outcome, text, started_at, self._database_clock.now(), stopped)
 

@@ -1,4 +1,5 @@
--- Audit rows: `greatest(now, last.at)` gives two changes at one moment an instant of their own.
+-- Audit rows: `greatest(now, last.at)` gives two changes at one moment an instant of their own. Two transactions that
+-- commit at the very same microsecond may still meet; then one row stands for both.
 
 -- name: instant
 -- The database's clock. Always one row.
@@ -45,7 +46,8 @@ audit AS (
   SELECT greatest(n.created_at, last.at), n.tenant, n.id, 'audit', 'registered', %(holder)s, n.created_at
   FROM new n CROSS JOIN LATERAL (
     SELECT max(y.at) + interval '1 microsecond' AS at FROM {schema}.job_history y
-    WHERE y.tenant = n.tenant AND y.job_id = n.id AND y.kind = 'audit' AND y.at >= n.created_at) last)
+    WHERE y.tenant = n.tenant AND y.job_id = n.id AND y.kind = 'audit' AND y.at >= n.created_at) last
+  ON CONFLICT DO NOTHING)
 SELECT tenant, id, pg_notify(%(channel)s, '') FROM new;
 
 -- name: change
@@ -72,7 +74,8 @@ audit AS (
     to_char(h.next_run_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'), 'none'), %(holder)s, h.now
   FROM held h CROSS JOIN LATERAL (
     SELECT max(y.at) + interval '1 microsecond' AS at FROM {schema}.job_history y
-    WHERE y.tenant = h.tenant AND y.job_id = h.id AND y.kind = 'audit' AND y.at >= h.now) last)
+    WHERE y.tenant = h.tenant AND y.job_id = h.id AND y.kind = 'audit' AND y.at >= h.now) last
+  ON CONFLICT DO NOTHING)
 SELECT tenant, id, pg_notify(%(channel)s, '') FROM held;
 
 -- name: remove
@@ -84,7 +87,8 @@ audit AS (
   SELECT greatest(t.now, last.at), g.tenant, g.id, 'audit', 'unregistered', %(holder)s, t.now
   FROM (SELECT coalesce(%(now)s::timestamptz, now()) AS now) t CROSS JOIN gone g CROSS JOIN LATERAL (
     SELECT max(y.at) + interval '1 microsecond' AS at FROM {schema}.job_history y
-    WHERE y.tenant = g.tenant AND y.job_id = g.id AND y.kind = 'audit' AND y.at >= t.now) last)
+    WHERE y.tenant = g.tenant AND y.job_id = g.id AND y.kind = 'audit' AND y.at >= t.now) last
+  ON CONFLICT DO NOTHING)
 SELECT tenant, pg_notify(%(channel)s, '') FROM gone;
 
 -- name: pause
@@ -101,7 +105,7 @@ audit AS (
   FROM held h CROSS JOIN LATERAL (
     SELECT max(y.at) + interval '1 microsecond' AS at FROM {schema}.job_history y
     WHERE y.tenant = h.tenant AND y.job_id = h.id AND y.kind = 'audit' AND y.at >= h.now) last
-  WHERE h.paused_at IS NULL)
+  WHERE h.paused_at IS NULL ON CONFLICT DO NOTHING)
 SELECT coalesce(paused_at, now), pg_notify(%(channel)s, '') FROM held;
 
 -- name: resume
@@ -129,7 +133,8 @@ audit AS (
   SELECT greatest(h.now, last.at), h.tenant, h.id, 'audit', 'resumed', %(holder)s, h.now
   FROM held h CROSS JOIN LATERAL (
     SELECT max(y.at) + interval '1 microsecond' AS at FROM {schema}.job_history y
-    WHERE y.tenant = h.tenant AND y.job_id = h.id AND y.kind = 'audit' AND y.at >= h.now) last)
+    WHERE y.tenant = h.tenant AND y.job_id = h.id AND y.kind = 'audit' AND y.at >= h.now) last
+  ON CONFLICT DO NOTHING)
 SELECT tenant, pg_notify(%(channel)s, '') FROM held;
 
 -- name: trigger

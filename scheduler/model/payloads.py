@@ -1,0 +1,99 @@
+"""Payloads: JSON or bytes, checked before anything is stored, and never shown in a message (section 9)."""
+
+import math
+from collections.abc import Iterator
+from typing import Literal
+
+import orjson
+
+from scheduler.errors import InvalidPayload
+
+DEFAULT_LIMIT = 1024 * 1024
+LARGEST_LIMIT = 16 * 1024 * 1024
+_STRICT = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_SUBCLASS
+
+DEEPEST = 250
+PLAIN = (bool, int, float, str, dict, list, tuple)
+
+Form = Literal["json", "bytes"]
+
+
+def encode(payload: object, *, limit: int = DEFAULT_LIMIT, what: str = "payload") -> tuple[Form, bytes]:
+    """Turn a payload into its form and its bytes; raises `InvalidPayload` with the place of what is wrong."""
+    if isinstance(payload, bytes | bytearray | memoryview):
+        form: Form = "bytes"
+        encoded = bytes(payload)
+    else:
+        form, encoded = "json", _json(payload, what)
+    if len(encoded) > limit:
+        raise InvalidPayload(
+            f"{what} has {len(encoded):,} bytes, more than the {limit:,} that are allowed; store the data elsewhere and"
+            " submit its key"
+        )
+    return form, encoded
+
+
+def decode(form: Form, encoded: bytes) -> object:
+    """Read what `encode` wrote."""
+    return bytes(encoded) if form == "bytes" else orjson.loads(encoded)
+
+
+def _json(payload: object, what: str) -> bytes:
+    try:
+        encoded = orjson.dumps(payload, option=_STRICT)
+    except (TypeError, ValueError, RecursionError) as error:
+        place, found = _culprit(payload, what, 0) or (what, str(error))
+        raise InvalidPayload(f"{place} cannot be JSON: {found}") from None
+    # orjson writes NaN as null and NUL as an escape: only where one of them shows is it worth a look.
+    if b"null" in encoded or b"\\u0000" in encoded:
+        wrong = _culprit(payload, what, 0)
+        if wrong is not None:
+            raise InvalidPayload(f"{wrong[0]} cannot be JSON: {wrong[1]}")
+    return encoded
+
+
+def _culprit(value: object, place: str, depth: int) -> tuple[str, str] | None:
+    """Find the first thing that JSON cannot hold: its place, and what it is."""
+    if depth > DEEPEST:
+        return place[:200], "it is nested too deeply"
+    wrong = _wrong(value)
+    if wrong is not None:
+        return place, wrong
+    for inner, part in _parts(value, place):
+        found = _culprit(part, inner, depth + 1)
+        if found is not None:
+            return found
+    return None
+
+
+def _parts(value: object, place: str) -> Iterator[tuple[str, object]]:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield f"a key of {place}", key
+            yield f"{place}[{str(key)[:40]!r}]", item
+    elif isinstance(value, list | tuple):
+        yield from ((f"{place}[{number}]", item) for number, item in enumerate(value))
+
+
+def _wrong(value: object) -> str | None:
+    if isinstance(value, str):
+        return _bad_text(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"{value} is not a JSON number"
+    if isinstance(value, int) and not -(2**63) <= value < 2**64:
+        return "the number has more than 64 bits"
+    if isinstance(value, dict) and not all(isinstance(key, str) for key in value):
+        return "its keys must be texts"
+    if value is None or type(value) in PLAIN:
+        return None
+    return f"it is of type {type(value).__name__}; use texts, numbers, lists and dicts, or bytes"
+
+
+def _bad_text(text: str) -> str | None:
+    if "\0" in text:
+        return "the text contains NUL"
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return "the text contains a lone surrogate"
+    return None if type(text) is str else "it is a subclass of str"

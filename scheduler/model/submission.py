@@ -1,0 +1,316 @@
+"""What is submitted: the arguments of `submit`, checked, and a batch of them with its dependencies put in order."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from enum import IntEnum
+from typing import Any, TypedDict
+from uuid import UUID, uuid4
+
+import orjson
+
+from scheduler.errors import DependencyCycle, DependencyLimit, InvalidName, InvalidOption
+from scheduler.model.durations import duration, microseconds
+from scheduler.model.payloads import DEFAULT_LIMIT, Form, encode
+from scheduler.model.retries import RetryPolicy
+from scheduler.model.schedules import instant
+from scheduler.model.texts import name
+
+DEEPEST = 100
+WIDEST = 1000
+MOST_TAGS = 50
+LONGEST_KEY = 256
+LONGEST_URL = 2000
+_QUEUE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+_URL = re.compile(r"https?://[^\s/]+\S*", re.IGNORECASE)
+
+
+class Priority(IntEnum):
+    """Who goes first: the lower the number, the sooner."""
+
+    CRITICAL = 0
+    HIGH = 1
+    NORMAL = 2
+    LOW = 3
+    BULK = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeouts:
+    """The four limits on a job's time.
+
+    execution: one attempt; a handler may ask for less, never for more. visibility: how long a worker may be silent
+    before its job is taken back. submission: how long `submit` may take. lifetime: from submission to its end.
+    """
+
+    execution: timedelta | str = timedelta(minutes=30)
+    visibility: timedelta | str = timedelta(minutes=5)
+    submission: timedelta | str = timedelta(seconds=30)
+    lifetime: timedelta | str = timedelta(days=7)
+
+    def checked(self) -> "Timeouts":
+        """Check all four."""
+        names = ("execution", "visibility", "submission", "lifetime")
+        return Timeouts(**{each: duration(getattr(self, each), name=f"timeouts: {each}") for each in names})
+
+    def for_handler(self, wish: timedelta | None) -> timedelta:
+        """Return the limit on an attempt whose handler asks for one of its own."""
+        limit = duration(self.execution, name="timeouts: execution")
+        return limit if wish is None else min(limit, wish)
+
+
+RETRY, TIMEOUTS = RetryPolicy(), Timeouts()
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """What `submit` returns: the job's id, and whether an earlier job with the same idempotency key stands for it."""
+
+    id: UUID
+    duplicate: bool = False
+
+
+class SubmitOptions(TypedDict, total=False):
+    """The options of `submit`; each is explained there."""
+
+    queue: str
+    run_at: datetime | None
+    delay: timedelta | str | None
+    priority: Priority
+    idempotency_key: str | None
+    idempotency_window: timedelta | str
+    after: "Sequence[Reference]"
+    after_any: "Sequence[Reference]"
+    retry: RetryPolicy
+    timeouts: Timeouts
+    tags: Mapping[str, str] | None
+    correlation_id: str | None
+    callback_url: str | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NewJob:
+    """The arguments of `submit`, for `submit_many`, `chain` and `fan_out`; others of the call may come after it."""
+
+    tenant: str
+    type: str
+    payload: object = field(default=None, repr=False)
+    queue: str = field(default="default", kw_only=True)
+    run_at: datetime | None = field(default=None, kw_only=True)
+    delay: timedelta | str | None = field(default=None, kw_only=True)
+    priority: Priority = field(default=Priority.NORMAL, kw_only=True)
+    idempotency_key: str | None = field(default=None, kw_only=True)
+    idempotency_window: timedelta | str = field(default=timedelta(hours=24), kw_only=True)
+    after: "Sequence[Reference]" = field(default=(), kw_only=True)
+    after_any: "Sequence[Reference]" = field(default=(), kw_only=True)
+    retry: RetryPolicy = field(default=RETRY, kw_only=True)
+    timeouts: Timeouts = field(default=TIMEOUTS, kw_only=True)
+    tags: Mapping[str, str] | None = field(default=None, kw_only=True)
+    correlation_id: str | None = field(default=None, kw_only=True)
+    callback_url: str | None = field(default=None, kw_only=True)
+
+
+Reference = NewJob | Submission | UUID | str
+
+
+@dataclass(slots=True, kw_only=True)
+class Draft:
+    """A job that is being submitted: checked, with its id; what its dependencies add is filled in later."""
+
+    id: UUID
+    tenant: str
+    type: str
+    queue: str
+    priority: int
+    run_at: datetime | None
+    delay: timedelta | None
+    form: Form
+    payload: bytes
+    policy: str | None
+    lifetime: timedelta
+    tags: str | None
+    correlation_id: str | None
+    callback_url: str | None
+    key: str | None
+    window: timedelta
+    after: list[UUID]
+    after_any: list[UUID]
+    depth: int = 0
+    open_dependencies: int = 0
+    retried_from: UUID | None = None
+
+
+def drafts(jobs: Iterable[NewJob], *, limit: int = DEFAULT_LIMIT) -> list[Draft]:
+    """Check a batch and give each job its id; raises before anything is touched, naming the job that is wrong."""
+    batch = list(jobs)
+    ids: dict[int, UUID] = {}
+    for position, job in enumerate(batch):
+        if not isinstance(job, NewJob):
+            raise InvalidOption(f"job {position} is of type {type(job).__name__}; submit_many takes NewJob objects")
+        if id(job) in ids:
+            raise InvalidOption(f"job {position} is in this call twice; make a NewJob for each")
+        ids[id(job)] = uuid4()
+    made = [_draft(job, ids, limit) for job in batch]
+    _check_cycles(made)
+    return made
+
+
+def policy_json(retry: RetryPolicy, timeouts: Timeouts) -> str | None:
+    """Write what differs from the defaults; None if nothing does."""
+    usual: dict[str, object] = {**_plain(RETRY), **_plain(TIMEOUTS)}
+    given = {**_plain(retry), **_plain(timeouts)}
+    changed = {key: value for key, value in given.items() if value != usual[key]}
+    return orjson.dumps(changed, option=orjson.OPT_SORT_KEYS).decode() if changed else None
+
+
+def policy_of(stored: Mapping[str, Any] | None) -> tuple[RetryPolicy, Timeouts]:
+    """Read what `policy_json` wrote."""
+    parts: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
+    for key, value in (stored or {}).items():
+        plain = key.removesuffix("_us")
+        which = parts[0] if plain in RetryPolicy.__dataclass_fields__ else parts[1]
+        which[plain] = timedelta(microseconds=value) if key.endswith("_us") else value
+    return replace(RETRY, **parts[0]), replace(TIMEOUTS, **parts[1])
+
+
+def checked_queue(queue: object) -> str:
+    """Check the name of a queue: it is part of keys in Redis."""
+    if not isinstance(queue, str) or not _QUEUE.fullmatch(queue):
+        raise InvalidName(f"queue must be 1 to 100 letters, digits, '_', '.' or '-', not {str(queue)[:120]!r}")
+    return queue
+
+
+def checked_tags(tags: object) -> dict[str, str] | None:
+    """Check user-defined labels: texts by texts."""
+    if not tags:
+        return None
+    if not isinstance(tags, Mapping) or len(tags) > MOST_TAGS:
+        raise InvalidOption(f"tags must be a dict of at most {MOST_TAGS} texts")
+    return {name(key, what="a tag's name"): _text(value, f"tag {key!r}", 500) for key, value in tags.items()}
+
+
+def checked_url(url: object) -> str | None:
+    """Check the address that is called when a job ends."""
+    if url is None:
+        return None
+    text = _text(url, "callback_url", LONGEST_URL)
+    if not _URL.fullmatch(text):
+        raise InvalidOption("callback_url must begin with http:// or https:// and name a host")
+    return text
+
+
+def checked_priority(priority: object) -> Priority:
+    """Check a priority, given as one or as its number."""
+    try:
+        if isinstance(priority, bool):
+            raise ValueError
+        return Priority(priority)  # type: ignore[arg-type]
+    except ValueError:
+        names = ", ".join(f"{each.value} ({each.name})" for each in Priority)
+        raise InvalidOption(f"priority must be one of {names}, not {priority!r}") from None
+
+
+def checked_correlation(value: object) -> str | None:
+    """Check the identifier that ties a job to a trace."""
+    return None if value is None else _text(value, "correlation_id", LONGEST_KEY)
+
+
+def _draft(job: NewJob, ids: dict[int, UUID], limit: int) -> Draft:
+    given: tuple[object, object] = (job.retry, job.timeouts)
+    if not isinstance(given[0], RetryPolicy) or not isinstance(given[1], Timeouts):
+        raise InvalidOption("retry must be a RetryPolicy and timeouts a Timeouts")
+    if job.run_at is not None and job.delay is not None:
+        raise InvalidOption("run_at and delay exclude each other; give one of them")
+    form, payload = encode(job.payload, limit=limit)
+    timeouts = job.timeouts.checked()
+    tags = checked_tags(job.tags)
+    after, after_any = _references(job.after, ids, "after"), _references(job.after_any, ids, "after_any")
+    if len(after) + len(after_any) > WIDEST:
+        raise DependencyLimit(f"job {job.type!r} depends on {len(after) + len(after_any)} jobs, more than {WIDEST}")
+    return Draft(
+        id=ids[id(job)],
+        tenant=name(job.tenant, what="tenant"),
+        type=name(job.type, what="type"),
+        queue=checked_queue(job.queue),
+        priority=checked_priority(job.priority),
+        run_at=None if job.run_at is None else instant(job.run_at, name="run_at"),
+        delay=None if job.delay is None else duration(job.delay, name="delay"),
+        form=form,
+        payload=payload,
+        policy=policy_json(job.retry.checked(), timeouts),
+        lifetime=duration(timeouts.lifetime, name="lifetime"),
+        tags=orjson.dumps(tags).decode() if tags else None,
+        correlation_id=checked_correlation(job.correlation_id),
+        callback_url=checked_url(job.callback_url),
+        key=None if job.idempotency_key is None else _text(job.idempotency_key, "idempotency_key", LONGEST_KEY),
+        window=duration(job.idempotency_window, name="idempotency_window"),
+        after=after,
+        after_any=after_any,
+    )
+
+
+def _references(given: object, ids: dict[int, UUID], what: str) -> list[UUID]:
+    if isinstance(given, NewJob | Submission | UUID | str) or not isinstance(given, Iterable):
+        raise InvalidOption(f"{what} must be a list of jobs")
+    found: dict[UUID, None] = {}
+    for item in given:
+        found[_reference(item, ids, what)] = None
+    return list(found)
+
+
+def _reference(item: object, ids: dict[int, UUID], what: str) -> UUID:
+    if isinstance(item, Submission):
+        return item.id
+    if isinstance(item, UUID):
+        return item
+    if isinstance(item, NewJob):
+        if id(item) not in ids:
+            raise InvalidOption(f"{what} names a NewJob ({item.type!r}) that is not in this call; submit them together")
+        return ids[id(item)]
+    try:
+        return UUID(item)  # type: ignore[arg-type]
+    except (ValueError, TypeError, AttributeError):
+        raise InvalidOption(f"{what} takes job ids, submissions or NewJobs, not {item!r}") from None
+
+
+def _check_cycles(batch: list[Draft]) -> None:
+    """Walk the dependencies within the batch, level by level; what is never reached lies on a circle."""
+    known = {draft.id: draft for draft in batch}
+    open_ = {draft.id: {each for each in (*draft.after, *draft.after_any) if each in known} for draft in batch}
+    dependents: dict[UUID, list[UUID]] = {}
+    for job_id, wanted in open_.items():
+        for each in wanted:
+            dependents.setdefault(each, []).append(job_id)
+    free = [job_id for job_id, wanted in open_.items() if not wanted]
+    for job_id in free:  # grows while it is walked
+        for dependent in dependents.get(job_id, ()):
+            open_[dependent].discard(job_id)
+            if not open_[dependent]:
+                free.append(dependent)
+    if len(free) < len(batch):
+        stuck = [known[job_id].type for job_id, wanted in open_.items() if wanted]
+        raise DependencyCycle(
+            f"these jobs depend on each other in a circle, or on one that does: {', '.join(stuck[:5])}"
+        )
+
+
+def _text(value: object, what: str, longest: int) -> str:
+    if not isinstance(value, str) or not 1 <= len(value) <= longest:
+        raise InvalidOption(f"{what} must be a text of 1 to {longest} characters")
+    return name(value[:1], what=what) + value[1:] if "\0" not in value and value.isprintable() else _refuse(what)
+
+
+def _refuse(what: str) -> str:
+    raise InvalidOption(f"{what} must not contain control characters")
+
+
+def _plain(values: RetryPolicy | Timeouts) -> dict[str, object]:
+    plain: dict[str, object] = {}
+    for key in values.__dataclass_fields__:
+        value = getattr(values, key)
+        if isinstance(value, timedelta):
+            plain[f"{key}_us"] = microseconds(value)
+        else:
+            plain[key] = value
+    return plain
