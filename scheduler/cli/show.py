@@ -22,7 +22,7 @@ from scheduler.cli.view import brief, console
 
 WIDEST = 1_000_000
 GAP = 2
-PADDING = (0, GAP, 0, 0)  # also at the edge: without it rich cuts a last column that should fold
+PADDING = (0, GAP, 0, 0)
 LABEL = 11
 NOBODY_READS = (errno.EPIPE, errno.EIO)
 
@@ -74,15 +74,18 @@ def listing(
     """Lay rows out as a table; `folds` says how narrow columns may become. Where that is too wide still: as blocks."""
     table = [[Text(head, style="quiet") for head in heads], *rows]
     widths = [max(cell_len(row[at].plain) for row in table) for at in range(len(heads))]
-    gaps = GAP * (len(heads) - 1)
-    if sum(widths) + gaps <= place.width:
+    room = place.width - GAP * (len(heads) - 1)
+    if sum(widths) <= room:
         return Text("\n").join(_line(row, widths) for row in table)
     least = [min(width, folds.get(head, width)) for head, width in zip(heads, widths, strict=True)]
-    if sum(least) + gaps + GAP > place.width:
+    if (left := room - sum(least)) < 0:
         return Group(*(_block(heads, row) for row in rows))
-    folded = Table(box=None, padding=PADDING, header_style="quiet")
-    for head, width in zip(heads, least, strict=True):
-        folded.add_column(head, overflow="fold", no_wrap=head not in folds, min_width=width)
+    # Left to itself, rich makes such a table wider than its place, and cuts what is beyond.
+    folded = Table(box=None, padding=PADDING, pad_edge=False, header_style="quiet")
+    for head, narrow, wide in zip(heads, least, widths, strict=True):
+        more = min(left, wide - narrow)
+        left -= more
+        folded.add_column(head, overflow="fold", width=narrow + more)
     for row in rows:
         folded.add_row(*row)
     return folded
@@ -90,7 +93,7 @@ def listing(
 
 def pairs(rows: Iterable[tuple[str, Text]]) -> Table:
     """Lay out labels and what they say."""
-    grid = Table.grid(padding=PADDING, pad_edge=True)
+    grid = Table.grid(padding=PADDING)
     grid.add_column(style="quiet", no_wrap=True, min_width=LABEL)
     grid.add_column(overflow="fold")
     for label, text in rows:
