@@ -1,4 +1,4 @@
--- The whole schema, version 2. Applied by `initialise()` or `scheduler migrate` into its own Postgres schema
+-- The whole schema, version 3. Applied by `initialise()` or `scheduler migrate` into its own Postgres schema
 -- (search_path is set around it); a database of an earlier version is brought here by store/sql/migrations.
 -- Names are compared bytewise (COLLATE "C"): every instance then locks rows in one and the same order.
 
@@ -20,6 +20,7 @@ CREATE TABLE job (
   paused_at   timestamptz,
   created_at  timestamptz      NOT NULL,
   updated_at  timestamptz      NOT NULL,
+  queued_id   uuid,                       -- the one-shot job that its newest fire became, with queue=
   PRIMARY KEY (tenant, id)
 ) WITH (fillfactor = 50);
 
@@ -54,9 +55,8 @@ CREATE TABLE job_history (
   at           timestamptz      NOT NULL,
   tenant       text COLLATE "C" NOT NULL,
   job_id       text COLLATE "C" NOT NULL,
-  kind         text             NOT NULL CHECK (kind IN ('fire', 'trigger', 'audit')),
-  outcome      text             NOT NULL CHECK (outcome IN ('success', 'failed', 'timeout', 'crashed', 'skipped',
-    'registered', 'changed', 'unregistered', 'paused', 'resumed')),
+  kind         text             NOT NULL,
+  outcome      text             NOT NULL,
   reason       text,
   fence        bigint,
   attempt      integer,
@@ -66,13 +66,21 @@ CREATE TABLE job_history (
   missed_from  timestamptz,
   missed_count bigint           NOT NULL DEFAULT 0 CHECK (missed_count >= 0),
   error        text             CHECK (octet_length(error) <= 16384),
-  attempts     jsonb            CHECK (jsonb_typeof(attempts) = 'array'),  -- earlier starts of a re-driven fire
+  attempts     jsonb            CHECK (jsonb_typeof(attempts) = 'array'),  -- earlier starts of a fire; all of a job
+  job          jsonb            CHECK (jsonb_typeof(job) = 'object'),      -- a one-shot job as it was submitted
+  payload      bytea,
+  result       bytea            CHECK (octet_length(result) <= 1048576),
   UNIQUE (tenant, job_id, at, kind),
-  CONSTRAINT audit_is_not_a_fire CHECK ((kind = 'audit') = (outcome IN
-    ('registered', 'changed', 'unregistered', 'paused', 'resumed'))),
+  CONSTRAINT outcome_fits_kind CHECK (CASE kind
+    WHEN 'fire' THEN outcome IN ('success', 'failed', 'timeout', 'crashed', 'skipped', 'queued')
+    WHEN 'trigger' THEN outcome IN ('success', 'failed', 'timeout', 'crashed', 'queued')
+    WHEN 'job' THEN outcome IN ('completed', 'failed', 'dead_letter', 'cancelled')
+    WHEN 'audit' THEN outcome IN ('registered', 'changed', 'unregistered', 'paused', 'resumed')
+    ELSE false END),
   CONSTRAINT skipped_has_a_reason CHECK (outcome <> 'skipped' OR reason IS NOT NULL),
-  CONSTRAINT only_a_run_has_a_fence CHECK ((fence IS NULL) = (outcome IN
-    ('skipped', 'registered', 'changed', 'unregistered', 'paused', 'resumed'))),
+  CONSTRAINT only_a_run_has_a_fence CHECK ((fence IS NULL) = (kind IN ('audit', 'job')
+    OR outcome IN ('skipped', 'queued'))),
+  CONSTRAINT a_job_is_described CHECK ((job IS NOT NULL) = (kind = 'job' OR outcome = 'queued')),
   CONSTRAINT missed_whole_or_not_at_all CHECK ((missed_from IS NULL) = (missed_count = 0))
 ) PARTITION BY RANGE (at);
 
@@ -91,3 +99,73 @@ CREATE TABLE job_instance (
   ids        text[]        NOT NULL,
   CONSTRAINT each_job_has_a_tenant CHECK (cardinality(tenants) = cardinality(ids))
 ) WITH (fillfactor = 50);
+
+-- Live one-shot jobs, until they end: then the row moves into the ledger. What waits to be fed is in job_ready too.
+-- State is derived: open_dependencies > 0, pending; in job_ready, pending, or delayed by run_at; retrying as it says;
+-- any other, scheduled (Redis knows which of them run).
+CREATE TABLE job_queue (
+  tenant              text COLLATE "C" NOT NULL CHECK (length(tenant) BETWEEN 1 AND 200),
+  id                  uuid             NOT NULL,
+  type                text             NOT NULL CHECK (length(type) BETWEEN 1 AND 200),
+  queue               text COLLATE "C" NOT NULL CHECK (length(queue) BETWEEN 1 AND 100),
+  priority            smallint         NOT NULL CHECK (priority BETWEEN 0 AND 4),
+  run_at              timestamptz      NOT NULL,
+  created_at          timestamptz      NOT NULL,
+  updated_at          timestamptz      NOT NULL,
+  expires_at          timestamptz      NOT NULL,   -- the end of its lifetime
+  feed                integer          NOT NULL DEFAULT 1 CHECK (feed >= 1),      -- grows when it is fed anew
+  attempt             integer          NOT NULL DEFAULT 0 CHECK (attempt >= 0),   -- the newest one that is settled
+  retrying            boolean          NOT NULL DEFAULT false,
+  open_dependencies   integer          NOT NULL DEFAULT 0 CHECK (open_dependencies BETWEEN 0 AND 1001),
+  depth               smallint         NOT NULL DEFAULT 0 CHECK (depth BETWEEN 0 AND 100),
+  json                boolean          NOT NULL,   -- the payload is JSON, not bytes
+  payload             bytea            NOT NULL CHECK (octet_length(payload) <= 16777216),
+  policy              jsonb            CHECK (jsonb_typeof(policy) = 'object'),   -- what differs from the defaults
+  tags                jsonb            CHECK (jsonb_typeof(tags) = 'object'),
+  correlation_id      text,
+  callback_url        text,
+  retried_from        uuid,
+  attempts            jsonb            NOT NULL DEFAULT '[]' CHECK (jsonb_typeof(attempts) = 'array'),
+  cancel_requested_at timestamptz,
+  PRIMARY KEY (tenant, id),
+  CONSTRAINT retrying_was_tried CHECK (NOT retrying OR attempt >= 1),
+  CONSTRAINT what_waits_for_others_never_ran CHECK (open_dependencies = 0 OR (attempt = 0 AND NOT retrying)),
+  CONSTRAINT lives_before_it_ends CHECK (expires_at > created_at)
+) WITH (fillfactor = 90);
+CREATE INDEX job_queue_tenant_created ON job_queue (tenant, created_at DESC, id);
+CREATE INDEX job_queue_expires ON job_queue USING brin (expires_at) WITH (pages_per_range = 32, autosummarize = on);
+
+-- The jobs that wait to be fed, and nothing else of them: a feed is a DELETE here. No foreign key: an id without a
+-- job_queue row is dropped.
+CREATE TABLE job_ready (
+  queue    text COLLATE "C" NOT NULL,
+  priority smallint         NOT NULL,
+  run_at   timestamptz      NOT NULL,
+  seq      bigint           GENERATED ALWAYS AS IDENTITY,
+  tenant   text COLLATE "C" NOT NULL,
+  id       uuid             NOT NULL,
+  PRIMARY KEY (tenant, id)
+);
+CREATE INDEX job_ready_order ON job_ready (queue, priority, run_at, seq);
+
+-- Edges between live jobs: `after` needs the success of each, `after_any` the end of one.
+CREATE TABLE job_dependency (
+  tenant     text COLLATE "C" NOT NULL,
+  job_id     uuid             NOT NULL,
+  depends_on uuid             NOT NULL,
+  kind       text             NOT NULL CHECK (kind IN ('after', 'after_any')),
+  PRIMARY KEY (tenant, job_id, depends_on, kind),
+  CONSTRAINT nobody_waits_for_itself CHECK (job_id <> depends_on)
+);
+CREATE INDEX job_dependency_depends_on ON job_dependency (tenant, depends_on);
+
+-- Idempotency keys, each for its window, whatever becomes of the job.
+CREATE TABLE job_key (
+  tenant     text COLLATE "C" NOT NULL,
+  type       text COLLATE "C" NOT NULL,
+  key        text COLLATE "C" NOT NULL CHECK (length(key) BETWEEN 1 AND 256),
+  job_id     uuid             NOT NULL,
+  expires_at timestamptz      NOT NULL,
+  PRIMARY KEY (tenant, type, key)
+);
+CREATE INDEX job_key_expires ON job_key (expires_at);

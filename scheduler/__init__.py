@@ -131,10 +131,11 @@ def _adopt(made: Scheduler) -> None:
 def cancel(timeout: float = 30.0) -> None:
     """Stop the scheduler of this process: drain, release; afterwards it may be initialised again."""
     global _scheduler  # noqa: PLW0603
+    running = _initialised()
+    running.cancel(timeout)  # refused with a bad timeout, or on the loop of its jobs: then it is still ours
     with _lock:
-        running = _initialised()
-        _scheduler = None
-    running.cancel(timeout)
+        if _scheduler is running:
+            _scheduler = None
 
 
 @overload

@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from datetime import datetime, timedelta
 from difflib import get_close_matches
 from functools import wraps
@@ -20,8 +20,12 @@ from scheduler.instance import Instance
 from scheduler.model.body import Body, Cancelled, JobFunction
 from scheduler.model.definition import JobOptions, Key, Registration
 from scheduler.model.job import Explanation, HistoryEntry, JobInfo
+from scheduler.model.payloads import DEFAULT_LIMIT
 from scheduler.model.texts import name
 from scheduler.periodic.control import Control
+from scheduler.queueing.calls import QueueCalls
+from scheduler.store.engine import Database
+from scheduler.store.job_queue import QueueTable
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -33,17 +37,18 @@ R = TypeVar("R")
 F = TypeVar("F", bound=JobFunction)
 
 
-def in_thread(call: Callable[P, R]) -> Callable[P, Awaitable[R]]:
+def in_thread(call: Callable[P, R]) -> Callable[P, Coroutine[Any, Any, R]]:
     """Make the `a`-variant of a call: awaited, it runs in a thread, and the loop goes on."""
 
     @wraps(call)
     async def awaited(*args: P.args, **kwargs: P.kwargs) -> R:
         return await asyncio.to_thread(call, *args, **kwargs)
 
+    awaited.__name__ = f"a{call.__name__}"
     return awaited
 
 
-class Scheduler:
+class Scheduler(QueueCalls):
     """Runs registered jobs, each fire once in the whole fleet.
 
     Construct, `start()`, `register(...)`, `cancel()`; or use it as a context manager. There may be many in a process.
@@ -60,6 +65,7 @@ class Scheduler:
     listen: hear of changes at once. None: over `database` unless `prepare` is off; a DSN: over that direct
         connection (beside PgBouncer); False: only by the sync.
     prepare: prepare statements on the server; switch it off behind PgBouncer in transaction mode.
+    max_payload: how many bytes the payload of a submitted job may have, up to 16 MB.
     loop: the asyncio loop on which `async def` jobs run; by default one on a thread of its own.
     """
 
@@ -76,6 +82,7 @@ class Scheduler:
         migrate: bool = True,
         listen: str | bool | None = None,
         prepare: bool = True,
+        max_payload: int = DEFAULT_LIMIT,
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         self.settings = checked_settings(
@@ -89,6 +96,7 @@ class Scheduler:
             migrate=migrate,
             listen=listen,
             prepare=prepare,
+            max_payload=max_payload,
             loop=loop,
         )
         self._lifecycle = threading.RLock()
@@ -151,7 +159,7 @@ class Scheduler:
         An unchanged definition touches nothing; a changed one replaces the old for the whole fleet.
         """
         if fn is None:
-            _registration(tenant, job_id, _nothing, {**options, "executor": "thread"}).checked()
+            _registration(tenant, job_id, _nothing, options).checked()
 
             def decorate(function: F) -> F:
                 self.register(tenant, job_id, function, **options)
@@ -169,6 +177,7 @@ class Scheduler:
         checked = [Registration.of(item).checked() for item in registrations]
         if checked:
             instance.registrar.register(checked)
+            instance.loop.beat_soon()
             instance.loop_service.wake()
 
     def unregister(self, tenant: str, job_id: str) -> None:
@@ -177,22 +186,18 @@ class Scheduler:
 
     def pause(self, tenant: str, job_id: str) -> datetime:
         """Let its fires pass a job by, in the whole fleet; return since when. A run under way ends as it would have."""
-        return self._control().pause(_key(tenant, job_id))
+        return self._steered(self._control().pause(_key(tenant, job_id)))
 
     def resume(self, tenant: str, job_id: str) -> datetime | None:
         """Let a paused job go on with its first fire after now, and return it; what passed is one ledger row."""
-        return self._control().resume(_key(tenant, job_id))
+        return self._steered(self._control().resume(_key(tenant, job_id)))
 
     def trigger(self, tenant: str, job_id: str) -> datetime:
         """Run a job soon, beside its schedule and also when paused; return the `fire_at` of that run.
 
         It waits for a run under way. Two triggers before it is picked up are one run.
         """
-        instance = self._running()
-        trigger_at = instance.control.trigger(_key(tenant, job_id))
-        instance.loop.sync_soon()
-        instance.loop_service.wake()
-        return trigger_at
+        return self._steered(self._control().trigger(_key(tenant, job_id)))
 
     def explain(self, tenant: str, job_id: str) -> Explanation:
         """Say what a job will do, what it did and why, and who can run it; `print` the answer."""
@@ -234,6 +239,25 @@ class Scheduler:
     atrigger = in_thread(trigger)
     aexplain = in_thread(explain)
     ahistory = in_thread(history)
+
+    achain = in_thread(QueueCalls.chain)
+    afan_out = in_thread(QueueCalls.fan_out)
+    aget = in_thread(QueueCalls.get)
+    afind = in_thread(QueueCalls.find)
+    aupdate_job = in_thread(QueueCalls.update_job)
+    acancel_job = in_thread(QueueCalls.cancel_job)
+    aretry_job = in_thread(QueueCalls.retry_job)
+
+    def _queue(self) -> tuple[Database, QueueTable, int, bool]:
+        instance = self._running()
+        return instance.database, instance.queue, self.settings.max_payload, True
+
+    def _steered(self, answer: R) -> R:
+        """Let this instance see at once what it has just changed."""
+        instance = self._running()
+        instance.loop.sync_soon()
+        instance.loop_service.wake()
+        return answer
 
     def _control(self) -> Control:
         return self._running().control

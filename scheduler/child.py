@@ -15,6 +15,8 @@ from typing import IO, Any
 from scheduler.model.body import Body, Cancelled, RunContext
 from scheduler.model.failures import describe
 
+_sending = threading.RLock()  # a handler of the body's own may log while it sends
+
 
 class Forward(logging.Handler):
     """Log lines go to the parent, which knows where they belong."""
@@ -29,19 +31,20 @@ class Forward(logging.Handler):
 
 
 def send(pipe: IO[str], message: dict[str, object]) -> None:
-    """Write one message."""
-    pipe.write(json.dumps(message) + "\n")
-    pipe.flush()
+    """Write one message; threads of the body may log at the same time."""
+    with _sending:
+        pipe.write(json.dumps(message) + "\n")
+        pipe.flush()
 
 
-def listen(pipe: IO[str], calls: "queue.SimpleQueue[dict[str, Any]]", running: list[Cancelled]) -> None:
+def listen(pipe: IO[str], calls: "queue.SimpleQueue[dict[str, Any]]", running: dict[int, Cancelled]) -> None:
     """Read messages; without a parent there is nothing to live for."""
     for line in pipe:
         message = json.loads(line)
         if "cancel" not in message:
             calls.put(message)
-        elif running:
-            running[-1].because(message["cancel"])
+        elif message["number"] in running:
+            running[message["number"]].because(message["cancel"])
     os._exit(0)
 
 
@@ -79,7 +82,7 @@ def main(read: int, write: int) -> None:
     """Serve calls, one after another, until the parent is gone."""
     out = os.fdopen(write, "w", encoding="utf-8")
     calls: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-    running: list[Cancelled] = []
+    running: dict[int, Cancelled] = {}
     reader = os.fdopen(read, encoding="utf-8")
     threading.Thread(target=listen, args=(reader, calls, running), daemon=True).start()
     logging.basicConfig(level=logging.INFO, handlers=[Forward(out)])
@@ -89,7 +92,7 @@ def main(read: int, write: int) -> None:
             sys.path[:] = message["path"]
             continue
         cancelled = Cancelled()
-        running[:] = [cancelled]
+        running[message["number"]] = cancelled
         end: str | None = None
         try:
             call(message["call"], message["context"], cancelled)

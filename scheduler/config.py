@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from scheduler.errors import ConfigError, InvalidName
 from scheduler.model.durations import duration
+from scheduler.model.payloads import DEFAULT_LIMIT, LARGEST_LIMIT
 from scheduler.model.texts import name, storable
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class Settings:
     migrate: bool
     listen: str | bool
     prepare: bool
+    max_payload: int = DEFAULT_LIMIT
     loop: asyncio.AbstractEventLoop | None = None
 
 
@@ -47,6 +49,7 @@ def checked_settings(
     migrate: object,
     listen: object,
     prepare: object,
+    max_payload: object = DEFAULT_LIMIT,
     loop: object = None,
 ) -> Settings:
     """Check every setting before anything is started."""
@@ -61,6 +64,7 @@ def checked_settings(
         migrate=_switch(migrate, name="migrate"),
         listen=_listen(listen, prepare=_switch(prepare, name="prepare")),
         prepare=_switch(prepare, name="prepare"),
+        max_payload=_bytes(max_payload),
         loop=_loop(loop),
     )
 
@@ -88,6 +92,12 @@ def _listen(listen: object, *, prepare: bool) -> str | bool:
     if not isinstance(listen, str | bool) or listen == "":
         raise ConfigError(f"listen: must be a DSN, True, False or None, not {listen!r}")
     return listen
+
+
+def _bytes(limit: object) -> int:
+    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= LARGEST_LIMIT:
+        raise ConfigError(f"max_payload: must be a number of bytes from 1 to {LARGEST_LIMIT}, not {limit!r}")
+    return limit
 
 
 def _loop(loop: object) -> asyncio.AbstractEventLoop | None:

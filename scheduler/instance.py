@@ -34,6 +34,7 @@ from scheduler.store.job import JobTable
 from scheduler.store.job_history import HistoryTable
 from scheduler.store.job_instance import InstanceTable
 from scheduler.store.job_lock import Holder, LockTable
+from scheduler.store.job_queue import QueueTable
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -67,6 +68,7 @@ class Instance:
         jobs, instances = JobTable(self.database, now), InstanceTable(self.database, now)
         self.locks = LockTable(self.database, now, holder)
         self.history = HistoryTable(self.database)
+        self.queue = QueueTable(settings.schema, now)
         self.registry = Registry()
         self.registry.reserve(bodies)
         self.leases = Leases(LockTable(self.lease_database, now, holder), clock, events, lease=lease)
@@ -85,12 +87,12 @@ class Instance:
             jobs=jobs, registry=self.registry, clock=clock, database_clock=self.database_clock, events=events,
             tenants=self._tenants,
         )  # fmt: skip
-        claimer = Claimer(
+        self.claimer = Claimer(
             registry=self.registry, locks=self.locks, leases=self.leases, runner=self.runner, clock=clock,
             database_clock=self.database_clock, events=events,
         )  # fmt: skip
         self.loop = Loop(
-            sync=self.sync, beat=self.presence.beat, claimer=claimer, registry=self.registry, runner=self.runner,
+            sync=self.sync, beat=self.presence.beat, claimer=self.claimer, registry=self.registry, runner=self.runner,
             clock=clock, database_clock=self.database_clock, tenants=self._tenants,
             sync_every=settings.sync_every.total_seconds(), rescue_every=max(0.2, min(3.0, lease / 5)),
         )  # fmt: skip

@@ -33,7 +33,7 @@ class Processes:
     def run(self, function: str, context: Mapping[str, object] | None, cancelled: Cancelled) -> None:
         """Call `module:name` in a child, with a context or without; raises what it reports."""
         with self._lock:
-            child = self._idle.pop() if self._idle else None
+            child = next((self._idle.pop() for _ in list(self._idle) if self._idle[-1].alive()), None)
         child = child or _Child()
         try:
             child.call(function, context, cancelled)
@@ -77,13 +77,20 @@ class _Child:
             os.close(write)
         self._to = os.fdopen(ours, "w", encoding="utf-8")
         self._from = os.fdopen(read, encoding="utf-8")
-        self._send({"path": sys.path})
+        self._calls = 0
+        self._send({"path": [str(place) for place in sys.path]})
+
+    def alive(self) -> bool:
+        """Whether the process is there."""
+        return self._process.poll() is None
 
     def call(self, function: str, context: Mapping[str, object] | None, cancelled: Cancelled) -> None:
         """Let the child call a function to its end."""
         ended = threading.Event()
-        self._send({"call": function, "context": context})
-        cancelled.then(lambda: self._tell(cancelled.reason, ended))
+        self._calls += 1
+        number = self._calls  # a cancel that comes late must not hit the next body
+        self._send({"call": function, "context": context, "number": number})
+        cancelled.then(lambda: self._tell(number, cancelled.reason, ended))
         try:
             for line in self._from:
                 message: dict[str, Any] = json.loads(line)
@@ -111,15 +118,16 @@ class _Child:
             self._process.kill()
             self._process.wait()
 
-    def _tell(self, reason: str | None, ended: threading.Event) -> None:
+    def _tell(self, number: int, reason: str | None, ended: threading.Event) -> None:
         """Pass on that the body should end; wait for it on a thread of its own, and kill."""
 
         def insist() -> None:
-            if not ended.wait(GRACE):
+            if not ended.wait(GRACE) and self._calls == number:
                 self._process.kill()
 
-        with contextlib.suppress(OSError):
-            self._send({"cancel": reason})
+        if ended.is_set():
+            return
+        self._send({"cancel": reason, "number": number})
         threading.Thread(target=insist, name="scheduler-kill", daemon=True).start()
 
     def _send(self, message: Mapping[str, object]) -> None:

@@ -43,10 +43,6 @@ def opened(database: str | None, schema: str) -> Iterator[Database]:
         tables = Database.open(dsn, schema=checked_schema(schema), prepare=False)
         try:
             yield tables
-        except (SchedulerError, click.ClickException):
-            raise
-        except Exception as error:
-            raise SchedulerError(f"unexpected {type(error).__name__}: {error}") from error
         finally:
             tables.close()
 

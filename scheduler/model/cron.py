@@ -1,9 +1,9 @@
 """Cron: an expression in a time zone, and its fires as instants.
 
 croniter reads the expression; which instants match, also across a change of the clocks, is decided here. A schedule
-that names its times (no `*` in second, minute or hour) fires once for each of them: one that does not exist right
-after the gap, one that exists twice the first time. Any other fires whenever the local time matches, so that it keeps
-its interval.
+that names its times (no second, minute or hour that begins with `*`) fires once for each of them: one that does not
+exist right after the gap, one that exists twice the first time. Any other fires whenever the local time matches, so
+that it keeps its interval.
 """
 
 from bisect import bisect_left, bisect_right

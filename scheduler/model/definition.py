@@ -105,14 +105,24 @@ class JobSpec:
             catch_up=bounds,
             overlap=data.pop("overlap", USUAL.overlap),
         )
+        delivery, executor = data.pop("delivery", "at_least_once"), data.pop("executor", "thread")
+        strange = any(
+            value not in get_args(allowed)
+            for value, allowed in (
+                (policy.misfire, Misfire),
+                (policy.overlap, Overlap),
+                (delivery, Delivery),
+                (executor, Executor),
+            )
+        )
         return cls(
             schedule=plan,
             policy=policy,
             jitter=jitter,
             timeout=timeout,
-            delivery=data.pop("delivery", "at_least_once"),
-            executor=data.pop("executor", "thread"),
-            foreign=bool(data) or not _known(policy, plan),
+            delivery=delivery,
+            executor=executor,
+            foreign=bool(data) or strange or not _known(plan),
         )
 
     def hash(self) -> bytes:
@@ -230,10 +240,8 @@ def _age(bounds: CatchUp) -> int:
     return microseconds(duration(bounds.max_age, name="catch_up: max_age"))
 
 
-def _known(policy: Policy, plan: Schedule) -> bool:
-    """Whether this version can do what a stored definition asks for."""
-    if policy.misfire not in get_args(Misfire) or policy.overlap not in get_args(Overlap):
-        return False
+def _known(plan: Schedule) -> bool:
+    """Whether this machine can tell when a stored schedule fires."""
     try:
         return not isinstance(plan, Cron) or bool(read_cron(plan.expression, plan.timezone, start_at=None, offset=ZERO))
     except InvalidSchedule:

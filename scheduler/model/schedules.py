@@ -149,7 +149,7 @@ def schedule(
 def offset_of(tenant: str, job_id: str, jitter: timedelta) -> timedelta:
     """Place a job in the time that its fires may be spread over: always the same place, anywhere."""
     digest = hashlib.sha256(f"{len(tenant)}:{tenant}{job_id}".encode()).digest()
-    return jitter * int.from_bytes(digest[:4], "big") // 2**32 // MILLISECOND * MILLISECOND
+    return timedelta(milliseconds=jitter // MILLISECOND * int.from_bytes(digest[:4], "big") >> 32)
 
 
 def instant(value: object, *, name: str) -> datetime:

@@ -147,10 +147,19 @@ class Claimer:
         sent = self._clock.monotonic()
         try:
             answers = self._locks.claim_triggers([(entry.key, entry.spec_hash, at) for entry, at in taken])
-        except StoreError:
+        except StoreError as error:
+            refused = not isinstance(error, StoreUnavailable)
+            if refused and len(triggered) > 1:  # one that Postgres refuses holds back no other
+                for entry in triggered:
+                    self._pull([entry], now)
+                return
             for entry, trigger_at in taken:
-                self._registry.pulled(entry, trigger_at, not_before=now + LAST_RETRY)
-            raise
+                not_before = now + (REFUSED_RETRY if refused else LAST_RETRY)
+                self._registry.pulled(entry, trigger_at, not_before=not_before)
+            if not refused:
+                raise
+            logger.exception("the trigger of %s/%s is refused; trying again in a minute", *triggered[0].key)
+            return
         runs = []
         for answer in answers:
             entry, trigger_at = taken[answer.position]

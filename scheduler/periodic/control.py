@@ -3,20 +3,22 @@
 Nothing here needs the job's function: the command line uses it too. Each change notifies the fleet with its commit.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
 
-from scheduler.errors import StoreUnavailable, UnknownJob
+from scheduler.errors import InvalidSchedule, StoreUnavailable, UnknownJob
 from scheduler.model.cron import Cron
 from scheduler.model.definition import JobSpec, Key
 from scheduler.model.job import Explanation, Outcome
-from scheduler.model.schedules import Due, fires, together
+from scheduler.model.schedules import Due, Schedule, fires, together
 from scheduler.store.job import JobFacts, JobTable, KnownJob
 from scheduler.store.job_instance import InstanceTable
 
 MOST_ROUNDS = 50
 NEXT_FIRES = 10
+FOREIGN = "its definition is of a later version of this library, or in a zone that is unknown here"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +44,11 @@ class Control:
                 raise _unknown(key)
             if known.paused_at is None:
                 return known.next_run_at
+            if JobSpec.from_json(known.spec).foreign:
+                raise InvalidSchedule(
+                    f"job {key.job_id!r} of tenant {key.tenant!r} cannot be resumed here: {FOREIGN}; resume it from an"
+                    " instance that knows it"
+                )
             passed, next_run_at = _while_paused(known)
             if self.jobs.resume(key, known, passed, next_run_at, holder=self.holder):
                 return next_run_at
@@ -66,8 +73,8 @@ class Control:
             tenant=key.tenant,
             job_id=key.job_id,
             schedule=str(plan),
-            next_fires=tuple(islice(fires(plan, facts.next_run_at), NEXT_FIRES)) if not spec.foreign else (),
-            notes=(*_notes(facts, spec, runnable_on), *(plan.notes(facts.now) if isinstance(plan, Cron) else ())),
+            next_fires=() if spec.foreign else tuple(islice(_to_come(facts, plan), NEXT_FIRES)),
+            notes=tuple(_notes(facts, spec, runnable_on)),
             paused_at=facts.paused_at,
             trigger_at=facts.trigger_at,
             running_fire_at=facts.running_fire_at,
@@ -87,18 +94,29 @@ def _while_paused(known: KnownJob) -> tuple[Due | None, datetime | None]:
     return passed, passed.next_run_at
 
 
+def _to_come(facts: JobFacts, plan: Schedule) -> Iterator[datetime]:
+    """Go through the fires to come; a paused job's begin where resuming it now would."""
+    first = facts.next_run_at
+    if facts.paused_at is not None and first is not None and first <= facts.now:
+        first = together(plan, first, facts.now).next_run_at
+    return fires(plan, first)
+
+
 def _notes(facts: JobFacts, spec: JobSpec, runnable_on: tuple[str, ...]) -> list[str]:
     notes = []
     if spec.foreign:
-        notes.append("its definition is of a later version of this library, or in a zone that is unknown here")
+        notes.append(f"it is left alone here: {FOREIGN}")
     if facts.paused_at is not None:
         notes.append("it is paused: its fires pass it by until it is resumed")
     if facts.next_run_at is None:
-        notes.append("nothing is to come: it was to fire once, and has")
+        notes.append("nothing is to come: it was to fire once, and that moment has passed")
     if not runnable_on:
         notes.append("no live instance can run it: none has registered its function")
     if facts.expires_at is not None and facts.expires_at < facts.now:
-        notes.append("the process that ran it died: its fire starts again on an instance that can run it")
+        fate = "starts again on an instance that can run it" if spec.delivery == "at_least_once" else "is lost"
+        notes.append(f"the process that ran it died: its fire {fate}")
+    if isinstance(spec.schedule, Cron) and not spec.foreign:
+        notes += spec.schedule.notes(facts.now)
     return notes
 
 

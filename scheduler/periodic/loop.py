@@ -45,6 +45,7 @@ class Loop:
         self._synced_at = float("-inf")
         self._pause = SHORTEST_SYNC
         self._rescue_at = 0.0
+        self._beat_at = 0.0
         self.starved = False  # there was no room for something due: wake when a run ends
         self.stopping = False
 
@@ -56,6 +57,10 @@ class Loop:
         """Sync at the next step."""
         self._sync_at = 0.0
 
+    def beat_soon(self) -> None:
+        """Say at the next step what this instance can run."""
+        self._beat_at = 0.0
+
     def step(self) -> float:
         """Do what is due now."""
         if self.stopping:
@@ -66,13 +71,16 @@ class Loop:
             self._sync_at = now + self._sync_every * random.uniform(0.9, 1.0)  # noqa: S311 - spreads instances
             try:
                 self._sync.sync()
-                self._beat()
             except BaseException:
                 self.sync_now()
                 raise
             self._synced_at = self._clock.monotonic()
             self._pause = max(SHORTEST_SYNC, SYNC_SHARE * (self._synced_at - now))
+            self._beat_at = now
         self._claimer.claim()
+        if now >= self._beat_at:
+            self._beat_at = float("inf")  # until the next sync, or the next registration
+            self._beat()
         if self._claimer.stale:
             self._claimer.stale = False
             self.sync_soon()

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 from scheduler.clock import DatabaseClock
-from scheduler.errors import StoreError
+from scheduler.errors import StoreError, StoreUnavailable
 from scheduler.events import Events, JobStranded
 from scheduler.model.definition import Key
 from scheduler.periodic.registry import Registry
@@ -41,16 +41,21 @@ class Presence:
         self._stranded: set[Key] = set()
 
     def beat(self) -> None:
-        """Say what this instance can run, and look for jobs that nobody can."""
-        version, runs = self._registry.runs()
-        self._instances.beat(
-            self._holder,
-            lives=self._lives,
-            skew=self._database_clock.skew(),
-            runs=None if version == self._told else runs,
-        )
-        self._told = version
-        self._look()
+        """Say what this instance can run, and look for jobs that nobody can. No job waits for it to succeed."""
+        try:
+            version, runs = self._registry.runs()
+            self._say(None if version == self._told else runs) or self._say(runs)
+            self._told = version
+            self._look()
+        except StoreUnavailable:
+            raise
+        except StoreError as error:
+            logger.warning("this instance cannot say that it is alive: %s", error)
+
+    def _say(self, runs: list[Key] | None) -> bool:
+        """Beat once; say whether what it can run is known now."""
+        skew = self._database_clock.skew()
+        return not self._instances.beat(self._holder, lives=self._lives, skew=skew, runs=runs) or runs is not None
 
     def leave(self) -> None:
         """Say that this instance ends."""

@@ -130,7 +130,7 @@ class Database:
     @contextlib.contextmanager
     def connection(self) -> Iterator[BoundedConnection]:
         """Borrow a connection; anything that goes wrong on it costs the pool that connection."""
-        with _translated():
+        with translated():
             pool = self._pool
             proxy = pool.connect()
             try:
@@ -243,7 +243,8 @@ def _until(deadline: float, gen: Generator[Any, Any, Any]) -> Generator[Any, Any
 
 
 @contextlib.contextmanager
-def _translated() -> Iterator[None]:
+def translated() -> Iterator[None]:
+    """Turn whatever psycopg or SQLAlchemy raise into errors of ours."""
     try:
         yield
     except (pg.UndefinedTable, pg.InvalidSchemaName, pg.UndefinedColumn) as error:

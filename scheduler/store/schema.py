@@ -6,7 +6,7 @@ from scheduler.errors import SchemaMismatch
 from scheduler.store.engine import BoundedConnection, Database, Row
 from scheduler.store.queries import read, statement
 
-VERSION = 2
+VERSION = 3
 MIGRATION_DEADLINE = 3600.0
 
 

@@ -12,7 +12,7 @@ import pytest
 from scheduler import Outcome, RunContext, Scheduler
 from scheduler.events import FireEnded, FireSkipped
 from scheduler.model.body import Cancelled
-from scheduler.model.failures import classify, describe
+from scheduler.model.failures import describe, outcome_of
 from tests.conftest import MakeScheduler
 from tests.support.recorder import Recorder, until
 
@@ -278,11 +278,11 @@ def test_bodies_take_nothing_or_a_context(make_scheduler: MakeScheduler, recorde
 
 def test_classify_and_describe() -> None:
     cancelled = Cancelled()
-    assert classify(None, cancelled) is Outcome.SUCCESS
-    assert classify(ValueError(), cancelled) is Outcome.FAILED
+    assert outcome_of(None, cancelled) is Outcome.SUCCESS
+    assert outcome_of(ValueError(), cancelled) is Outcome.FAILED
     cancelled.because("timeout")
     cancelled.because("later reasons do not count")
-    assert classify(None, cancelled) is Outcome.TIMEOUT
+    assert outcome_of(None, cancelled) is Outcome.TIMEOUT
     assert describe(ValueError("é" * 20_000)).encode().isascii() is False
     assert len(describe(ValueError("é" * 20_000)).encode()) <= 16_384
 

@@ -141,8 +141,10 @@ SELECT tenant, pg_notify(%(channel)s, '') FROM held;
 -- Ask for a run beside the schedule; one that is asked for already stands for both. An instant of its own: the ledger
 -- has one row for each. No row back: there is no such job.
 UPDATE {schema}.job j SET trigger_at = coalesce(j.trigger_at, greatest(coalesce(%(now)s::timestamptz, now()), (
-  SELECT max(h.at) + interval '1 microsecond' FROM {schema}.job_history h
-  WHERE h.tenant = j.tenant AND h.job_id = j.id AND h.kind = 'trigger')))
+    SELECT max(h.at) + interval '1 microsecond' FROM {schema}.job_history h
+    WHERE h.tenant = j.tenant AND h.job_id = j.id AND h.kind = 'trigger'), (
+    SELECT l.fire_at + interval '1 microsecond' FROM {schema}.job_lock l
+    WHERE l.tenant = j.tenant AND l.id = j.id AND l.triggered)))
 WHERE j.tenant = %(tenant)s AND j.id = %(id)s
 RETURNING j.trigger_at, pg_notify(%(channel)s, '');
 

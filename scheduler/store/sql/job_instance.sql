@@ -1,5 +1,6 @@
 -- name: beat
--- This instance is alive; NULL arrays: what it can run has not changed. Rows of the long dead go. No row back, ever.
+-- This instance is alive; NULL arrays: what it can run has not changed. Rows of the long dead go. Says whether its row
+-- is new: then the arrays have to be sent.
 WITH t AS (SELECT coalesce(%(now)s::timestamptz, now()) AS now),
 gone AS (
   DELETE FROM {schema}.job_instance i WHERE i.id IN (
@@ -9,7 +10,8 @@ INSERT INTO {schema}.job_instance AS i (id, label, started_at, seen_at, expires_
 SELECT %(id)s, %(label)s, t.now, t.now, t.now + %(lives)s::interval, %(skew)s,
        coalesce(%(tenants)b::text[], ARRAY[]::text[]), coalesce(%(ids)b::text[], ARRAY[]::text[]) FROM t
 ON CONFLICT (id) DO UPDATE SET seen_at = excluded.seen_at, expires_at = excluded.expires_at, skew = excluded.skew,
-  tenants = coalesce(%(tenants)b::text[], i.tenants), ids = coalesce(%(ids)b::text[], i.ids);
+  tenants = coalesce(%(tenants)b::text[], i.tenants), ids = coalesce(%(ids)b::text[], i.ids)
+RETURNING i.started_at = i.seen_at;
 
 -- name: leave
 -- This instance ends. No row back, ever.
@@ -23,11 +25,11 @@ WHERE i.expires_at >= coalesce(%(now)s::timestamptz, now()) AND EXISTS (
 ORDER BY i.label;
 
 -- name: stranded
--- Jobs with fires to come that no live instance can run. No row: all is well.
+-- Jobs with fires to come, or a trigger, that no live instance can run. No row: all is well.
 SELECT j.tenant, j.id FROM {schema}.job j
 WHERE (%(tenants)b::text[] IS NULL OR j.tenant = ANY(%(tenants)b::text[]))
-  AND j.paused_at IS NULL AND j.next_run_at IS NOT NULL
+  AND ((j.paused_at IS NULL AND j.next_run_at IS NOT NULL) OR j.trigger_at IS NOT NULL)
   AND (j.tenant, j.id) NOT IN (
     SELECT r.tenant, r.id FROM {schema}.job_instance i, unnest(i.tenants, i.ids) AS r(tenant, id)
     WHERE i.expires_at >= coalesce(%(now)s::timestamptz, now()))
-LIMIT 1000;
+ORDER BY j.tenant, j.id LIMIT 1000;

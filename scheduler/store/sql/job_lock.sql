@@ -25,7 +25,7 @@ due AS MATERIALIZED (
       AND j.paused_at IS NULL AND p.fire_at >= p.seen AND p.fire_at <= t.now
       AND (p.next_run_at IS NULL OR p.next_run_at > p.fire_at)
       AND (l.owner IS NULL OR l.last_fire_at >= p.fire_at OR p.skipped IS NOT NULL
-           OR (j.overlap = 'skip' AND l.expires_at >= t.now AND l.created_at <= p.seen AND p.next_run_at IS NOT NULL))
+           OR (j.overlap = 'skip' AND NOT l.triggered AND l.expires_at >= t.now AND l.created_at <= p.seen AND p.next_run_at IS NOT NULL))
     FOR NO KEY UPDATE OF j, l SKIP LOCKED) d ON true),
 advance AS (
   UPDATE {schema}.job j SET next_run_at = d.next_run_at

@@ -1,4 +1,5 @@
--- Triggers, pauses and live instances. Compatible: instances of the version before go on while it is applied.
+-- Triggers, pauses and live instances. Instances of the version before go on with it, as long as they
+-- trigger nothing.
 
 ALTER TABLE job_lock ADD COLUMN triggered boolean NOT NULL DEFAULT false;
 ALTER TABLE job_lock DROP CONSTRAINT free_is_clean;

@@ -1,0 +1,75 @@
+"""A submitted job as one sees it: the row of a live one, or the ledger's of one that has ended."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from scheduler.model.payloads import decode
+from scheduler.model.retries import RetryPolicy
+from scheduler.model.states import State
+from scheduler.model.submission import Priority, Timeouts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A submitted job, live or ended.
+
+    state: derived from where the job is. attempt: the newest that is known, from 1; 0 before the first. attempts: each
+    with its `attempt_id`, `previous_attempt_id`, outcome and times. reason: why it ended without running to its end.
+    scheduled_at, started_at: of the attempt under way, or the last. completed_at: when it reached its final state.
+    """
+
+    id: UUID
+    tenant: str
+    type: str
+    queue: str
+    priority: Priority
+    state: State
+    attempt: int
+    created_at: datetime
+    updated_at: datetime
+    run_at: datetime
+    expires_at: datetime | None
+    scheduled_at: datetime | None = None
+    started_at: datetime | None = None
+    completed_at: datetime | None = None
+    tags: Mapping[str, str]
+    correlation_id: str | None
+    callback_url: str | None
+    retry: RetryPolicy
+    timeouts: Timeouts
+    attempts: tuple[Mapping[str, Any], ...]
+    reason: str | None = None
+    error: str | None = None
+    retried_from: UUID | None
+    cancel_requested_at: datetime | None = None
+    json: bool = field(repr=False)
+    raw_payload: bytes = field(repr=False)
+    raw_result: bytes | None = field(default=None, repr=False)
+
+    @property
+    def payload(self) -> object:
+        """What was submitted."""
+        return decode("json" if self.json else "bytes", self.raw_payload)
+
+    @property
+    def result(self) -> object:
+        """What its handler returned; None until it has completed."""
+        return None if self.raw_result is None else decode("json", self.raw_result)
+
+
+def live_state(
+    *, open_dependencies: int, retrying: bool, waits: bool, run_at: datetime, now: datetime, running: bool = False
+) -> State:
+    """Derive the state of a live job from its row; `running`: Redis says that a worker has it."""
+    if running:
+        return State.RUNNING
+    if open_dependencies:
+        return State.PENDING
+    if retrying:
+        return State.RETRYING
+    if not waits:
+        return State.SCHEDULED
+    return State.DELAYED if run_at > now else State.PENDING

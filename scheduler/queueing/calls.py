@@ -1,0 +1,217 @@
+"""The calls about submitted jobs, as methods of `Scheduler`: arguments checked, then steps run where they belong."""
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Unpack
+from uuid import UUID
+
+import orjson
+
+from scheduler.errors import InvalidOption
+from scheduler.model import submission as model
+from scheduler.model.oneshot import Job
+from scheduler.model.states import State
+from scheduler.model.submission import NewJob, Priority, Submission, SubmitOptions, drafts
+from scheduler.model.texts import name, storable
+from scheduler.queueing import jobs
+from scheduler.queueing.jobs import Page
+from scheduler.queueing.submit import submit
+from scheduler.store.job_queue import JobKey, QueueTable
+from scheduler.store.steps import Steps, run, run_inside, run_inside_async
+
+if TYPE_CHECKING:
+    from scheduler.store.engine import Database
+
+LARGEST_PAGE = 1000
+
+
+class QueueCalls:
+    """What `Scheduler` offers for one-shot jobs."""
+
+    def _queue(self) -> "tuple[Database, QueueTable, int, bool]":
+        """Return where jobs are kept, how large a payload may be, and whether feeders are notified."""
+        raise NotImplementedError
+
+    def submit(
+        self, tenant: str, type: str, payload: object = None, *, connection: object = None,  # noqa: A002
+        **options: Unpack[SubmitOptions],
+    ) -> Submission:  # fmt: skip
+        """Submit a one-shot job; return its id, and whether an earlier job with the same key stands for it.
+
+        type: which handler runs it. payload: JSON or bytes, at most 1 MB by default.
+        connection: a psycopg or SQLAlchemy connection, or a Session: the job commits with your data, or not at all.
+        queue: through which queue ("default"). priority: `Priority.NORMAL`; a job has at least that of those it waits
+            for. run_at, delay: not before then.
+        idempotency_key, idempotency_window: the same (tenant, type, key) within the window ("24h") is one job.
+        after, after_any: jobs that must have succeeded, or one that must have ended, before it runs.
+        retry, timeouts: a `RetryPolicy` and `Timeouts`. tags, correlation_id: labels of yours. callback_url: is
+            called when it ends.
+        """
+        return self.submit_many([_new(tenant, type, payload, options)], connection=connection)[0]
+
+    def submit_many(self, new: Iterable[NewJob], *, connection: object = None) -> list[Submission]:
+        """Submit many jobs at once, all or none; `after=` may name others of the same call."""
+        database, steps = self._submitting(new)
+        if steps is None:
+            return []
+        return run(database, steps) if connection is None else run_inside(connection, steps)
+
+    async def asubmit(
+        self, tenant: str, type: str, payload: object = None, *, connection: object = None,  # noqa: A002
+        **options: Unpack[SubmitOptions],
+    ) -> Submission:  # fmt: skip
+        """Submit from async code; `connection` may be an async one, of psycopg or SQLAlchemy."""
+        return (await self.asubmit_many([_new(tenant, type, payload, options)], connection=connection))[0]
+
+    async def asubmit_many(self, new: Iterable[NewJob], *, connection: object = None) -> list[Submission]:
+        """Submit many from async code; `connection` may be an async one, of psycopg or SQLAlchemy."""
+        database, steps = self._submitting(new)
+        if steps is None:
+            return []
+        if connection is not None:
+            return await run_inside_async(connection, steps)
+        return await asyncio.to_thread(run, database, steps)
+
+    def chain(self, tenant: str, new: Sequence[NewJob], *, connection: object = None) -> list[Submission]:
+        """Submit jobs that run one after another; a failure ends the rest of the chain."""
+        linked: list[NewJob] = []
+        for job in _of_tenant(tenant, new):
+            linked.append(replace(job, after=(*job.after, linked[-1])) if linked else job)
+        return self.submit_many(linked, connection=connection)
+
+    def fan_out(
+        self, tenant: str, new: Sequence[NewJob], *, then: NewJob | None = None, connection: object = None
+    ) -> list[Submission]:
+        """Submit jobs that run side by side, and `then` one that waits for the success of all; it comes last."""
+        several = list(_of_tenant(tenant, new))
+        if then is not None:
+            (last,) = _of_tenant(tenant, [then])
+            several.append(replace(last, after=(*last.after, *several)))
+        return self.submit_many(several, connection=connection)
+
+    def get(self, tenant: str, job_id: UUID | str) -> Job:
+        """Read a submitted job, live or ended; `UnknownJob` when this tenant has none such."""
+        database, table, _, _ = self._queue()
+        return run(database, jobs.get(table, _key(tenant, job_id)))
+
+    def find(
+        self,
+        tenant: str,
+        *,
+        state: State | Iterable[State] | None = None,
+        type: str | None = None,  # noqa: A002
+        tag: str | Mapping[str, str] | None = None,
+        queue: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> Page:
+        """Find submitted jobs: live ones, newest first, then those that ended, the last to end first.
+
+        tag: a tag's name, or {name: value}. A page with a `cursor` is followed by another.
+        """
+        database, table, _, _ = self._queue()
+        label, value = _tag(tag)
+        steps = jobs.find(
+            table,
+            name(tenant, what="tenant"),
+            states=_states(state),
+            filters={"type": type, "queue": queue, "tag": label, "tag_value": value},
+            limit=_limit(limit),
+            cursor=cursor,
+        )
+        return run(database, steps)
+
+    def update_job(
+        self,
+        tenant: str,
+        job_id: UUID | str,
+        *,
+        priority: Priority | None = None,
+        tags: Mapping[str, str] | None = None,
+        correlation_id: str | None = None,
+        callback_url: str | None = None,
+    ) -> Job:
+        """Change a live job; its priority until it is fed. Type and payload never change: submit a new job."""
+        database, table, _, _ = self._queue()
+        steps = jobs.update(
+            table,
+            _key(tenant, job_id),
+            priority=None if priority is None else model.checked_priority(priority),
+            tags=None if tags is None else orjson.dumps(model.checked_tags(tags) or {}).decode(),
+            correlation_id=model.checked_correlation(correlation_id),
+            callback_url=model.checked_url(callback_url),
+        )
+        return run(database, steps)
+
+    def cancel_job(self, tenant: str, job_id: UUID | str, *, reason: str | None = None) -> State:
+        """End a job that has not begun, with all that wait for its success; return its state."""
+        database, table, _, _ = self._queue()
+        why = None if reason is None else storable(reason, 1000)
+        return run(database, jobs.cancel(table, _key(tenant, job_id), reason=why))
+
+    def retry_job(self, tenant: str, job_id: UUID | str) -> Submission:
+        """Submit a job anew that failed, died or was cancelled; the new one says `retried_from`."""
+        database, table, _, notify = self._queue()
+
+        def steps() -> Steps[list[Submission]]:
+            draft = yield from jobs.retried(table, _key(tenant, job_id))
+            return (yield from submit(table, [draft], notify=notify))
+
+        return run(database, steps())[0]
+
+    def _submitting(self, new: Iterable[NewJob]) -> "tuple[Database, Steps[list[Submission]] | None]":
+        database, table, limit, notify = self._queue()
+        if not isinstance(new, Iterable):
+            raise InvalidOption(f"submit_many takes a list of NewJob, not {type(new).__name__}")
+        checked = drafts(new, limit=limit)
+        return database, submit(table, checked, notify=notify) if checked else None
+
+
+def _new(tenant: str, type_: str, payload: object, options: SubmitOptions) -> NewJob:
+    try:
+        return NewJob(tenant, type_, payload, **options)
+    except TypeError:
+        unknown = sorted(set(options) - set(SubmitOptions.__annotations__))
+        raise InvalidOption(
+            f"submit() has no option {unknown[0]!r}; there are {', '.join(SubmitOptions.__annotations__)}"
+        ) from None
+
+
+def _of_tenant(tenant: str, new: Sequence[NewJob]) -> Sequence[NewJob]:
+    jobs_given: Sequence[object] = new
+    for job in jobs_given:
+        if not isinstance(job, NewJob) or job.tenant != tenant:
+            raise InvalidOption(f"all jobs of this call must be NewJobs of tenant {tenant!r}")
+    return new
+
+
+def _key(tenant: object, job_id: object) -> JobKey:
+    try:
+        return JobKey(name(tenant, what="tenant"), job_id if isinstance(job_id, UUID) else UUID(str(job_id)))
+    except ValueError:
+        raise InvalidOption(f"job_id must be the UUID that submit() returned, not {str(job_id)[:60]!r}") from None
+
+
+def _states(state: State | Iterable[State] | None) -> list[State] | None:
+    if state is None:
+        return None
+    try:
+        return [State(state)] if isinstance(state, str) else [State(each) for each in state]
+    except ValueError:
+        raise InvalidOption(f"state must be one of {', '.join(State)}, not {state!r}") from None
+
+
+def _tag(tag: object) -> tuple[str | None, str | None]:
+    if tag is None or isinstance(tag, str):
+        return tag, None
+    if not isinstance(tag, Mapping) or len(tag) != 1:
+        raise InvalidOption("tag must be a name, or a dict with one name and its value")
+    ((label, value),) = tag.items()
+    return str(label), str(value)
+
+
+def _limit(limit: object) -> int:
+    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= LARGEST_PAGE:
+        raise InvalidOption(f"limit must be a number from 1 to {LARGEST_PAGE}, not {limit!r}")
+    return limit

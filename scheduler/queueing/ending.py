@@ -1,0 +1,41 @@
+"""End jobs: rows into the ledger, and what that means for those that wait for them, as far as it goes."""
+
+from collections.abc import Sequence
+
+from scheduler.model.dependencies import inflicted
+from scheduler.model.states import State
+from scheduler.store.job_queue import Dependency, Ending, JobKey, QueueTable
+from scheduler.store.steps import Steps
+
+
+def end(table: QueueTable, endings: Sequence[Ending]) -> Steps[list[tuple[JobKey, State]]]:
+    """End jobs and all that ends with them, in one transaction; return who ended.
+
+    A job that another transaction holds (somebody is about to depend on it) is passed over and not returned.
+    """
+    ended: list[tuple[JobKey, State]] = []
+    while endings:
+        rows = yield table.settle(endings)
+        states = {JobKey(tenant, id_): State(state) for _, tenant, id_, state in rows}
+        ended += states.items()
+        rows = yield table.dependents(states)
+        edges = [Dependency._make(row) for row in rows]
+        if not edges:
+            break
+        yield table.hold_dependents(JobKey(edge.tenant, edge.job_id) for edge in edges)
+        endings = _swept_along(edges, states)
+        doomed = {ending.key for ending in endings}
+        released = [edge for edge in edges if JobKey(edge.tenant, edge.job_id) not in doomed]
+        if released:
+            yield table.release(released)
+    return ended
+
+
+def _swept_along(edges: Sequence[Dependency], states: dict[JobKey, State]) -> list[Ending]:
+    found: dict[JobKey, Ending] = {}
+    for edge in edges:
+        state = inflicted(edge.kind, states[JobKey(edge.tenant, edge.depends_on)])
+        if state is not None:
+            key = JobKey(edge.tenant, edge.job_id)
+            found.setdefault(key, Ending(key=key, state=state, reason=f"its dependency {edge.depends_on} {state}"))
+    return list(found.values())

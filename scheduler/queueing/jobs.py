@@ -1,0 +1,184 @@
+"""Look at submitted jobs and steer them: get, find, update, cancel, retry. A tenant sees its own jobs only."""
+
+import base64
+import binascii
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID, uuid4
+
+import orjson
+
+from scheduler.errors import IllegalTransition, InvalidOption, StoreUnavailable, UnknownJob
+from scheduler.model.durations import duration
+from scheduler.model.oneshot import Job, live_state
+from scheduler.model.states import LIVE, TERMINAL, State
+from scheduler.model.submission import Draft, Priority, policy_json, policy_of
+from scheduler.queueing.ending import end
+from scheduler.store.engine import Row
+from scheduler.store.job_queue import Ending, JobKey, QueueTable
+from scheduler.store.steps import Steps
+
+RETRIABLE = frozenset({State.FAILED, State.DEAD_LETTER, State.CANCELLED})
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some of the jobs that were asked for; with a `cursor` there are more."""
+
+    jobs: tuple[Job, ...]
+    cursor: str | None
+
+
+def get(table: QueueTable, key: JobKey) -> Steps[Job]:
+    """Read one job, live or ended."""
+    for _ in range(2):  # it may end between the two looks
+        rows = yield table.of_job("live", key)
+        if rows:
+            return _live(key.tenant, rows[0])
+        rows = yield table.of_job("over", key)
+        if rows:
+            return _over(key.tenant, rows[0])
+    raise UnknownJob(f"there is no job {key.id} of tenant {key.tenant!r}")
+
+
+def find(
+    table: QueueTable,
+    tenant: str,
+    *,
+    states: Sequence[State] | None,
+    filters: dict[str, object],
+    limit: int,
+    cursor: str | None,
+) -> Steps[Page]:
+    """Read a page: live jobs first, newest first, then those that ended, the last to end first."""
+    part, before, before_id = _read(cursor) if cursor else ("live", None, None)
+    found: list[Job] = []
+    for name, of, shape in (("live", LIVE, _live), ("over", TERMINAL, _over)):
+        wanted = None if states is None else [state.value for state in states if state in of]
+        if (part, name) == ("over", "live") or wanted == [] or len(found) >= limit:
+            continue
+        rows = yield table.find(
+            f"find_{name}",
+            {
+                "tenant": tenant,
+                "states": wanted,
+                "before": before if part == name else None,
+                "before_id": before_id if part == name else None,
+                "limit": limit - len(found),
+                **filters,
+            },
+        )
+        found += [shape(tenant, row) for row in rows]
+    return Page(tuple(found), _cursor(found[-1]) if len(found) == limit else None)
+
+
+def update(table: QueueTable, key: JobKey, *, priority: Priority | None, **changes: str | None) -> Steps[Job]:
+    """Change a live job; its priority until it is fed."""
+    job = yield from get(table, key)
+    if job.state.terminal:
+        raise IllegalTransition(f"job {key.id} has ended ({job.state}): nothing of it changes any more")
+    waited = (yield table.of_job("take_back", key)) if priority is not None else []
+    if priority is not None and not waited and job.state is not State.PENDING:
+        raise IllegalTransition(f"job {key.id} has been fed ({job.state}): its priority can no longer change")
+    yield table.of_job("update", key, priority=priority, **changes)
+    if waited:
+        yield table.of_job("put_back", key)
+    return (yield from get(table, key))
+
+
+def cancel(table: QueueTable, key: JobKey, *, reason: str | None) -> Steps[State]:
+    """End a job that has not been fed; of one that has, note that somebody wants it to end."""
+    waited = yield table.of_job("take_back", key)
+    job = yield from get(table, key)
+    if job.state is State.CANCELLED:
+        return job.state
+    if job.state.terminal:
+        raise IllegalTransition(f"job {key.id} has ended ({job.state}) and cannot be cancelled")
+    if waited or job.state is State.PENDING:
+        ended = yield from end(table, [Ending(key=key, state=State.CANCELLED, reason=reason or "cancelled")])
+        if not ended:
+            raise StoreUnavailable(f"job {key.id} is held by another transaction; try again")
+        return State.CANCELLED
+    yield table.of_job("ask_to_cancel", key)
+    return job.state
+
+
+def retried(table: QueueTable, key: JobKey) -> Steps[Draft]:
+    """Make a new job of one that ended without success; its own row stays."""
+    job = yield from get(table, key)
+    if job.state not in RETRIABLE:
+        what = "it is still live" if not job.state.terminal else "it has completed; submit a new one"
+        raise IllegalTransition(f"job {key.id} cannot be retried: {what}")
+    return Draft(
+        id=uuid4(),
+        tenant=job.tenant,
+        type=job.type,
+        queue=job.queue,
+        priority=job.priority,
+        run_at=None,
+        delay=None,
+        form="json" if job.json else "bytes",
+        payload=job.raw_payload,
+        policy=policy_json(job.retry, job.timeouts),
+        lifetime=duration(job.timeouts.lifetime, name="lifetime"),
+        tags=orjson.dumps(dict(job.tags)).decode() if job.tags else None,
+        correlation_id=job.correlation_id,
+        callback_url=job.callback_url,
+        key=None,
+        window=duration("1d", name="window"),
+        after=[],
+        after_any=[],
+        retried_from=job.id,
+    )
+
+
+def _live(tenant: str, row: Row) -> Job:
+    (
+        id_, type_, queue, priority, run_at, created_at, updated_at, expires_at, attempt, retrying, open_dependencies,
+        json, payload, policy, tags, correlation_id, callback_url, retried_from, attempts, waits, cancel_at, now,
+    ) = row  # fmt: skip
+    retry, timeouts = policy_of(policy)
+    state = live_state(
+        open_dependencies=open_dependencies, retrying=retrying, waits=waits, run_at=run_at, now=now
+    )  # fmt: skip
+    return Job(
+        id=id_, tenant=tenant, type=type_, queue=queue, priority=Priority(priority), state=state, attempt=attempt,
+        created_at=created_at, updated_at=updated_at, run_at=run_at, expires_at=expires_at, tags=tags or {},
+        correlation_id=correlation_id, callback_url=callback_url, retry=retry, timeouts=timeouts,
+        attempts=tuple(attempts), retried_from=retried_from, cancel_requested_at=cancel_at, json=json,
+        raw_payload=payload,
+    )  # fmt: skip
+
+
+def _over(tenant: str, row: Row) -> Job:
+    id_, outcome, reason, attempt, started_at, finished_at, error, attempts, job, payload, result = row
+    retry, timeouts = policy_of(job.get("policy"))
+    retried_from = job.get("retried_from")
+    return Job(
+        id=UUID(id_), tenant=tenant, type=job["type"], queue=job["queue"], priority=Priority(job["priority"]),
+        state=State(outcome), attempt=attempt, created_at=datetime.fromisoformat(job["created_at"]),
+        updated_at=finished_at, run_at=datetime.fromisoformat(job["run_at"]), expires_at=None, started_at=started_at,
+        completed_at=finished_at, tags=job.get("tags", {}), correlation_id=job.get("correlation_id"),
+        callback_url=job.get("callback_url"), retry=retry, timeouts=timeouts, attempts=tuple(attempts or ()),
+        reason=reason, error=error, retried_from=UUID(retried_from) if retried_from else None, json=job["json"],
+        raw_payload=payload, raw_result=result,
+    )  # fmt: skip
+
+
+def _cursor(job: Job) -> str:
+    moment = job.completed_at or job.created_at
+    part = "over" if job.completed_at else "live"
+    return base64.urlsafe_b64encode(orjson.dumps([part, moment.isoformat(), str(job.id)])).decode()
+
+
+def _read(cursor: str) -> tuple[str, datetime, str]:
+    try:
+        values: Any = orjson.loads(base64.urlsafe_b64decode(cursor.encode()))
+        part, moment, id_ = values
+        if part not in ("live", "over"):
+            raise ValueError(part)
+        return part, datetime.fromisoformat(moment), str(UUID(id_))
+    except (ValueError, TypeError, AttributeError, binascii.Error):
+        raise InvalidOption("cursor is not one that find() gave") from None

@@ -1,0 +1,135 @@
+"""Submit: from checked drafts to rows, in one transaction, ours or the caller's.
+
+Why nothing slips through: a dependency is held from ending until the job that waits for it is committed; one that was
+gone by then has a ledger row that a later statement sees. An idempotency key is one row, and whoever comes second
+waits for the first to commit or to roll back.
+"""
+
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from uuid import UUID
+
+from scheduler.errors import DependencyLimit, UnknownDependency
+from scheduler.model.dependencies import inherited
+from scheduler.model.states import State
+from scheduler.model.submission import DEEPEST, Draft, Submission
+from scheduler.queueing.ending import end
+from scheduler.store.job_queue import Dependency, Ending, JobKey, QueueTable
+from scheduler.store.steps import Steps
+
+
+def submit(table: QueueTable, drafts: Sequence[Draft], *, notify: bool) -> Steps[list[Submission]]:
+    """Insert jobs with their keys and dependencies, all or nothing; return what stands for each."""
+    stands_for = yield from _claim_keys(table, drafts)
+    new = [draft for draft in drafts if draft.id not in stands_for]
+    if any(draft.after or draft.after_any for draft in new):
+        doomed = yield from _depend(table, new, stands_for)
+    else:
+        doomed = []
+        if new:
+            yield table.submit(new)
+    if doomed:
+        yield from end(table, doomed)
+    if notify and new:
+        yield table.notify()
+    return [Submission(stands_for.get(draft.id, draft.id), draft.id in stands_for) for draft in drafts]
+
+
+def _claim_keys(table: QueueTable, drafts: Sequence[Draft]) -> Steps[dict[UUID, UUID]]:
+    """Resolve idempotency keys; return, for each job that exists already, which one that is."""
+    keyed = [draft for draft in drafts if draft.key is not None]
+    if not keyed:
+        return {}
+    firsts = {(draft.tenant, draft.type, draft.key): draft for draft in reversed(keyed)}
+    rows = yield table.claim_keys(list(firsts.values()))
+    owners = {(tenant, type_, key): owner for tenant, type_, key, owner in rows}
+    found = {draft.id: owners[draft.tenant, draft.type, draft.key] for draft in keyed}
+    return {ours: owner for ours, owner in found.items() if owner != ours}
+
+
+def _depend(table: QueueTable, new: list[Draft], stands_for: dict[UUID, UUID]) -> Steps[list[Ending]]:
+    """Insert jobs with their edges; return those that end at once, because a dependency has."""
+    known = {JobKey(draft.tenant, draft.id): draft for draft in new}
+    for draft in new:
+        draft.after = [stands_for.get(each, each) for each in draft.after]
+        draft.after_any = [stands_for.get(each, each) for each in draft.after_any]
+    wanted = {JobKey(draft.tenant, each): draft for draft in new for each in chain(draft.after, draft.after_any)}
+    outside = [key for key in wanted if key not in known]
+    live: dict[JobKey, tuple[int, int]] = {}
+    over: dict[JobKey, State] = {}
+    if outside:
+        rows = yield table.hold_dependencies(outside)
+        live = {JobKey(tenant, id_): (priority, depth) for tenant, id_, priority, depth in rows}
+        gone = [key for key in outside if key not in live]
+        if gone:
+            rows = yield table.ended(gone)
+            over = {JobKey(tenant, id_): State(state) for tenant, id_, state in rows}
+    for key in outside:
+        if key not in live and key not in over:
+            raise UnknownDependency(f"job {key.id}, which {wanted[key].type!r} is to wait for, does not exist")
+    edges: list[Dependency] = []
+    doomed: list[Ending] = []
+    for draft in _in_order(new, known):
+        edges += _attach(draft, known, live, over)
+        doomed += _doom(draft, over)
+    yield table.submit(new)
+    if edges:
+        yield table.depend(edges)
+    return doomed
+
+
+def _attach(
+    draft: Draft,
+    known: dict[JobKey, Draft],
+    live: dict[JobKey, tuple[int, int]],
+    over: dict[JobKey, State],
+) -> list[Dependency]:
+    """Fill in what a job's dependencies mean for it, and return its edges to those that have not ended."""
+    edges: list[Dependency] = []
+    priorities, depths = [], [0]
+    for kind, ids in (("after", draft.after), ("after_any", draft.after_any)):
+        open_ids = [each for each in ids if JobKey(draft.tenant, each) not in over]
+        for each in open_ids:
+            key = JobKey(draft.tenant, each)
+            priority, depth = (known[key].priority, known[key].depth) if key in known else live[key]
+            priorities.append(priority)
+            depths.append(depth + 1)
+        if kind == "after":
+            draft.open_dependencies += len(open_ids)
+        elif len(open_ids) < len(ids):
+            continue  # one of them has ended: that is enough
+        elif open_ids:
+            draft.open_dependencies += 1
+        edges += [Dependency(draft.tenant, draft.id, each, kind) for each in open_ids]  # type: ignore[arg-type]
+    draft.priority = inherited(draft.priority, priorities)
+    draft.depth = max(depths)
+    if draft.depth > DEEPEST:
+        raise DependencyLimit(f"job {draft.type!r} would wait through {draft.depth} jobs, more than {DEEPEST}")
+    return edges
+
+
+def _doom(draft: Draft, over: dict[JobKey, State]) -> list[Ending]:
+    for each in draft.after:
+        state = over.get(JobKey(draft.tenant, each), State.COMPLETED)
+        if state is not State.COMPLETED:
+            draft.open_dependencies = max(1, draft.open_dependencies)  # it may not be fed before it ends
+            return [Ending(key=JobKey(draft.tenant, draft.id), state=state, reason=f"its dependency {each} {state}")]
+    return []
+
+
+def _in_order(new: list[Draft], known: dict[JobKey, Draft]) -> Iterable[Draft]:
+    """Go through jobs so that each comes after those it waits for; the batch has no circle."""
+    done: set[UUID] = set()
+    for draft in new:
+        stack = [draft]
+        while stack:
+            last = stack[-1]
+            before = [known.get(JobKey(last.tenant, each)) for each in chain(last.after, last.after_any)]
+            open_ = [each for each in before if each is not None and each.id not in done]
+            if open_:
+                stack.append(open_[0])
+            else:
+                stack.pop()
+                if last.id not in done:
+                    done.add(last.id)
+                    yield last

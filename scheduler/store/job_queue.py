@@ -1,0 +1,164 @@
+"""The tables of one-shot jobs: `job_queue`, `job_ready`, `job_dependency`, `job_key`, as steps of a transaction."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from scheduler.model.dependencies import Edge
+from scheduler.model.states import State
+from scheduler.model.submission import Draft
+from scheduler.store.queries import statement
+from scheduler.store.steps import Statement
+
+
+class JobKey(NamedTuple):
+    """What names a one-shot job."""
+
+    tenant: str
+    id: UUID
+
+
+class Dependency(NamedTuple):
+    """An edge: a job, what it waits for, and how."""
+
+    tenant: str
+    job_id: UUID
+    depends_on: UUID
+    kind: Edge
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """The end of a job. Without a feed it ends whichever feed is under way; `record` is its last attempt, as JSON."""
+
+    key: JobKey
+    state: State
+    feed: int | None = None
+    attempt: int = 0
+    reason: str | None = None
+    error: str | None = None
+    result: bytes | None = None
+    record: str | None = None
+    started_at: datetime | None = None
+
+
+class QueueTable:
+    """Statements on the tables of one-shot jobs. `now` is the moment a test plays; None is the database's own clock."""
+
+    def __init__(self, schema: str, now: Callable[[], datetime | None]) -> None:
+        self._schema = schema
+        self._now = now
+
+    def submit(self, drafts: Sequence[Draft]) -> Statement:
+        """Insert jobs; those that wait for nobody may be fed at once."""
+        return self._statement(
+            "submit",
+            tenants=[draft.tenant for draft in drafts],
+            ids=[draft.id for draft in drafts],
+            types=[draft.type for draft in drafts],
+            queues=[draft.queue for draft in drafts],
+            priorities=[draft.priority for draft in drafts],
+            run_ats=[draft.run_at for draft in drafts],
+            delays=[draft.delay for draft in drafts],
+            lifetimes=[draft.lifetime for draft in drafts],
+            opens=[draft.open_dependencies for draft in drafts],
+            depths=[draft.depth for draft in drafts],
+            jsons=[draft.form == "json" for draft in drafts],
+            payloads=[draft.payload for draft in drafts],
+            policies=[draft.policy for draft in drafts],
+            tags=[draft.tags for draft in drafts],
+            correlations=[draft.correlation_id for draft in drafts],
+            callbacks=[draft.callback_url for draft in drafts],
+            retried=[draft.retried_from for draft in drafts],
+        )
+
+    def depend(self, edges: Sequence[Dependency]) -> Statement:
+        """Insert edges."""
+        return self._statement("depend", **_edges(edges))
+
+    def claim_keys(self, drafts: Sequence[Draft]) -> Statement:
+        """Take idempotency keys, or learn whose they are: (tenant, type, key, id) each."""
+        return self._statement(
+            "claim_keys",
+            tenants=[draft.tenant for draft in drafts],
+            types=[draft.type for draft in drafts],
+            keys=[draft.key for draft in drafts],
+            ids=[draft.id for draft in drafts],
+            windows=[draft.window for draft in drafts],
+        )
+
+    def hold_dependencies(self, keys: Iterable[JobKey]) -> Statement:
+        """Keep live jobs from ending unseen: (tenant, id, priority, depth) each."""
+        return self._statement("hold_dependencies", **_keys(keys))
+
+    def ended(self, keys: Iterable[JobKey]) -> Statement:
+        """Read how jobs ended: (tenant, id, state) each."""
+        return self._statement("ended", **_keys(keys))
+
+    def settle(self, endings: Sequence[Ending]) -> Statement:
+        """Move jobs into the ledger: (position from 1, tenant, id, state) for each that was there and free."""
+        return self._statement(
+            "settle",
+            **_keys(ending.key for ending in endings),
+            states=[ending.state.value for ending in endings],
+            feeds=[ending.feed for ending in endings],
+            attempt_numbers=[ending.attempt for ending in endings],
+            reasons=[ending.reason for ending in endings],
+            errors=[ending.error for ending in endings],
+            results=[ending.result for ending in endings],
+            records=[ending.record for ending in endings],
+            started=[ending.started_at for ending in endings],
+        )
+
+    def dependents(self, keys: Iterable[JobKey]) -> Statement:
+        """Read the edges that lead to jobs: a `Dependency` each."""
+        return self._statement("dependents", **_keys(keys))
+
+    def hold_dependents(self, keys: Iterable[JobKey]) -> Statement:
+        """Lock jobs that wait for others, in order."""
+        return self._statement("hold_dependents", **_keys(keys))
+
+    def release(self, edges: Sequence[Dependency]) -> Statement:
+        """Take edges away; what waits for nobody any more may be fed."""
+        return self._statement("release", **_edges(edges))
+
+    def feed(self, queue: str, priority: int, *, limit: int) -> Statement:
+        """Take what is due out of one queue, at one priority."""
+        return self._statement("feed", queue=queue, priority=priority, limit=limit)
+
+    def of_job(self, name: str, key: JobKey, **parameters: object) -> Statement:
+        """Make a statement on one job: live, over, take_back, put_back, update, ask_to_cancel."""
+        job_id: object = str(key.id) if name == "over" else key.id
+        return self._statement(name, tenant=key.tenant, id=job_id, **parameters)
+
+    def find(self, name: str, parameters: Mapping[str, Any]) -> Statement:
+        """Make a statement that finds a page: find_live, find_over."""
+        return self._statement(name, **parameters)
+
+    def notify(self) -> Statement:
+        """Let the feeders look now."""
+        return self._statement("notify", channel=queue_channel(self._schema))
+
+    def _statement(self, name: str, **parameters: object) -> Statement:
+        return Statement(statement("job_queue", name, self._schema), {"now": self._now(), **parameters})
+
+
+def queue_channel(schema: str) -> str:
+    """Name the channel on which feeders hear of new jobs; the schema's own is for changes of registered ones."""
+    return f"{schema[:56]}:queue"
+
+
+def _keys(keys: Iterable[JobKey]) -> dict[str, list[object]]:
+    listed = list(keys)
+    return {"tenants": [key.tenant for key in listed], "ids": [key.id for key in listed]}
+
+
+def _edges(edges: Sequence[Dependency]) -> dict[str, list[object]]:
+    return {
+        "tenants": [edge.tenant for edge in edges],
+        "ids": [edge.job_id for edge in edges],
+        "depends_on": [edge.depends_on for edge in edges],
+        "kinds": [edge.kind for edge in edges],
+    }

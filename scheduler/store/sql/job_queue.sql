@@ -1,0 +1,230 @@
+-- name: submit
+-- New jobs, and those of them that wait for nobody into job_ready, in the order given. No row back, ever.
+WITH p AS MATERIALIZED (
+  SELECT p.*, t.now, coalesce(p.given_run_at, t.now + p.delay, t.now) AS run_at
+  FROM (SELECT coalesce(%(now)s::timestamptz, now()) AS now) t CROSS JOIN unnest(
+      (SELECT %(tenants)b::text[]), (SELECT %(ids)b::uuid[]), (SELECT %(types)b::text[]), (SELECT %(queues)b::text[]),
+      (SELECT %(priorities)b::int2[]), (SELECT %(run_ats)b::timestamptz[]), (SELECT %(delays)b::interval[]),
+      (SELECT %(lifetimes)b::interval[]), (SELECT %(opens)b::int4[]), (SELECT %(depths)b::int2[]),
+      (SELECT %(jsons)b::bool[]), (SELECT %(payloads)b::bytea[]), (SELECT %(policies)b::text[]),
+      (SELECT %(tags)b::text[]), (SELECT %(correlations)b::text[]), (SELECT %(callbacks)b::text[]),
+      (SELECT %(retried)b::uuid[]))
+    WITH ORDINALITY AS p(tenant, id, type, queue, priority, given_run_at, delay, lifetime, open_dependencies, depth,
+      json, payload, policy, tags, correlation_id, callback_url, retried_from, ord)),
+queued AS (
+  INSERT INTO {schema}.job_queue (tenant, id, type, queue, priority, run_at, created_at, updated_at, expires_at,
+    open_dependencies, depth, json, payload, policy, tags, correlation_id, callback_url, retried_from)
+  SELECT tenant, id, type, queue, priority, run_at, now, now, now + lifetime, open_dependencies, depth, json, payload,
+    policy::jsonb, tags::jsonb, correlation_id, callback_url, retried_from FROM p)
+INSERT INTO {schema}.job_ready (queue, priority, run_at, tenant, id)
+SELECT queue, priority, run_at, tenant, id FROM p WHERE open_dependencies = 0 ORDER BY ord;
+
+-- name: notify
+-- Let the feeders look now; at the end of the transaction, once, however often it is said.
+SELECT pg_notify(%(channel)s, '');
+
+-- name: depend
+-- Edges of new jobs. No row back, ever.
+INSERT INTO {schema}.job_dependency (tenant, job_id, depends_on, kind)
+SELECT * FROM unnest((SELECT %(tenants)b::text[]), (SELECT %(ids)b::uuid[]), (SELECT %(depends_on)b::uuid[]),
+                     (SELECT %(kinds)b::text[]))
+ON CONFLICT DO NOTHING;
+
+-- name: claim_keys
+-- Idempotency keys: ours, or whose they are within their window. Waits for whoever is submitting the same one; if that
+-- transaction rolls back it is ours. One row for each.
+INSERT INTO {schema}.job_key AS k (tenant, type, key, job_id, expires_at)
+SELECT p.tenant, p.type, p.key, p.id, t.now + p.valid
+FROM (SELECT coalesce(%(now)s::timestamptz, now()) AS now) t CROSS JOIN (
+  SELECT * FROM unnest((SELECT %(tenants)b::text[]), (SELECT %(types)b::text[]), (SELECT %(keys)b::text[]),
+                       (SELECT %(ids)b::uuid[]), (SELECT %(windows)b::interval[]))
+    AS p(tenant, type, key, id, valid)
+  ORDER BY p.tenant COLLATE "C", p.type COLLATE "C", p.key COLLATE "C") p
+ON CONFLICT (tenant, type, key) DO UPDATE SET
+  job_id = CASE WHEN k.expires_at <= coalesce(%(now)s::timestamptz, now()) THEN excluded.job_id ELSE k.job_id END,
+  expires_at = CASE WHEN k.expires_at <= coalesce(%(now)s::timestamptz, now()) THEN excluded.expires_at
+               ELSE k.expires_at END
+RETURNING k.tenant, k.type, k.key, k.job_id;
+
+-- name: hold_dependencies
+-- Jobs that others are about to depend on, kept from ending until this transaction does. Waits for one that is being
+-- settled. No row for one: it has ended, or never was.
+SELECT p.tenant, p.id, q.priority, q.depth
+FROM (SELECT * FROM unnest((SELECT %(tenants)b::text[]), (SELECT %(ids)b::uuid[])) AS p(tenant, id)
+      ORDER BY p.tenant COLLATE "C", p.id) p
+CROSS JOIN LATERAL (
+  SELECT q.priority, q.depth FROM {schema}.job_queue q
+  WHERE q.tenant = p.tenant AND q.id = p.id FOR KEY SHARE) q;
+
+-- name: ended
+-- How jobs ended: a later statement than the one that found them gone. No row for one: there never was such a job.
+SELECT p.tenant, p.id, h.outcome
+FROM unnest((SELECT %(tenants)b::text[]), (SELECT %(ids)b::uuid[])) AS p(tenant, id)
+CROSS JOIN LATERAL (
+  SELECT h.outcome FROM {schema}.job_history h
+  WHERE h.tenant = p.tenant AND h.job_id = p.id::text AND h.kind = 'job' LIMIT 1) h;
+
+-- name: feed
+-- Take what is due out of job_ready, the higher priority and then the older first; rows that another feeder holds are
+-- passed over. The rows of job_queue are only read. No row: nothing is due. A NULL type: the job has ended meanwhile.
+WITH due AS MATERIALIZED (
+  SELECT r.tenant, r.id, r.priority, r.seq FROM {schema}.job_ready r
+  WHERE r.queue = %(queue)s AND r.priority = %(priority)s AND r.run_at <= coalesce(%(now)s::timestamptz, now())
+  ORDER BY r.queue, r.priority, r.run_at, r.seq LIMIT %(limit)s
+  FOR UPDATE SKIP LOCKED),
+taken AS (
+  DELETE FROM {schema}.job_ready r USING due d WHERE r.tenant = d.tenant AND r.id = d.id)
+SELECT d.tenant, d.id, q.type, d.priority, q.feed, q.attempt, q.json, q.payload, q.policy, q.tags, q.correlation_id,
+       q.created_at, q.expires_at
+FROM due d
+LEFT JOIN LATERAL (SELECT * FROM {schema}.job_queue q WHERE q.tenant = d.tenant AND q.id = d.id) q ON true
+ORDER BY d.seq;
+
+-- name: settle
+-- End jobs: out of job_queue and job_ready, into the ledger. A success ends whatever feed it is of, anything else only
+-- the present one (a NULL feed: any). Rows that another transaction holds are passed over: no row back, look again;
+-- with `there` false it ended before.
+WITH t AS (SELECT coalesce(%(now)s::timestamptz, now()) AS now),
+p AS MATERIALIZED (
+  SELECT * FROM unnest((SELECT %(tenants)b::text[]), (SELECT %(ids)b::uuid[]), (SELECT %(states)b::text[]),
+                       (SELECT %(feeds)b::int4[]), (SELECT %(attempt_numbers)b::int4[]), (SELECT %(reasons)b::text[]),
+                       (SELECT %(errors)b::text[]), (SELECT %(results)b::bytea[]), (SELECT %(records)b::text[]),
+                       (SELECT %(started)b::timestamptz[]))
+    WITH ORDINALITY AS p(tenant, id, state, feed, attempt, reason, error, result, record, started_at, ord)
+  ORDER BY p.tenant COLLATE "C", p.id),
+mine AS MATERIALIZED (
+  SELECT p.*, t.now, q.json, q.type, q.queue, q.priority, q.run_at, q.created_at, q.policy, q.tags, q.correlation_id,
+    q.callback_url, q.retried_from, q.attempts, q.payload, q.attempt AS known_attempt
+  FROM t CROSS JOIN p CROSS JOIN LATERAL (
+    SELECT q.* FROM {schema}.job_queue q
+    WHERE q.tenant = p.tenant AND q.id = p.id AND (p.state = 'completed' OR p.feed IS NULL OR q.feed = p.feed)
+    FOR UPDATE SKIP LOCKED) q),
+gone AS (DELETE FROM {schema}.job_queue q USING mine m WHERE q.tenant = m.tenant AND q.id = m.id),
+unfed AS (DELETE FROM {schema}.job_ready r USING mine m WHERE r.tenant = m.tenant AND r.id = m.id),
+edges AS (DELETE FROM {schema}.job_dependency d USING mine m WHERE d.tenant = m.tenant AND d.job_id = m.id),
+ledger AS (
+  INSERT INTO {schema}.job_history (at, tenant, job_id, kind, outcome, reason, attempt, started_at, finished_at, error,
+    attempts, job, payload, result)
+  SELECT now, tenant, id::text, 'job', state, reason, greatest(attempt, known_attempt), started_at, now, error,
+    nullif(CASE WHEN record IS NULL THEN attempts ELSE attempts || record::jsonb END, '[]'),
+    jsonb_strip_nulls(jsonb_build_object('type', type, 'queue', queue, 'priority', priority, 'run_at', run_at,
+      'created_at', created_at, 'policy', policy, 'tags', tags, 'correlation_id', correlation_id,
+      'callback_url', callback_url, 'retried_from', retried_from, 'json', json)), payload, result
+  FROM mine)
+SELECT m.ord, m.tenant, m.id, m.state FROM mine m;
+
+-- name: dependents
+-- The edges that lead to jobs which have ended. No row: nobody waits for them.
+SELECT d.tenant, d.job_id, d.depends_on, d.kind
+FROM unnest((SELECT %(tenants)b::text[]), (SELECT %(ids)b::uuid[])) AS p(tenant, id)
+CROSS JOIN LATERAL (
+  SELECT d.* FROM {schema}.job_dependency d WHERE d.tenant = p.tenant AND d.depends_on = p.id) d;
+
+-- name: hold_dependents
+-- The jobs that wait for others, in the order of their keys: whoever releases one holds it. No row: it has ended.
+SELECT q.tenant, q.id FROM (
+  SELECT DISTINCT p.tenant COLLATE "C" AS tenant, p.id
+  FROM unnest((SELECT %(tenants)b::text[]), (SELECT %(ids)b::uuid[])) AS p(tenant, id)
+  ORDER BY 1, 2) p
+CROSS JOIN LATERAL (
+  SELECT q.tenant, q.id FROM {schema}.job_queue q WHERE q.tenant = p.tenant AND q.id = p.id FOR UPDATE) q;
+
+-- name: release
+-- Take edges away and let those go that wait for nobody any more: `after` by edge, `after_any` all of a job at once.
+-- No row back for one: it still waits.
+WITH p AS MATERIALIZED (
+  SELECT * FROM unnest((SELECT %(tenants)b::text[]), (SELECT %(ids)b::uuid[]), (SELECT %(depends_on)b::uuid[]),
+                       (SELECT %(kinds)b::text[]))
+    AS p(tenant, job_id, depends_on, kind)),
+each AS (
+  DELETE FROM {schema}.job_dependency d USING p
+  WHERE p.kind = 'after' AND d.tenant = p.tenant AND d.job_id = p.job_id AND d.depends_on = p.depends_on
+    AND d.kind = 'after' RETURNING d.tenant, d.job_id),
+alternatives AS (
+  DELETE FROM {schema}.job_dependency d USING (SELECT DISTINCT tenant, job_id FROM p WHERE kind = 'after_any') p
+  WHERE d.tenant = p.tenant AND d.job_id = p.job_id AND d.kind = 'after_any' RETURNING d.tenant, d.job_id),
+closed AS (
+  SELECT tenant, job_id, sum(n) AS n FROM (
+    SELECT tenant, job_id, count(*) AS n FROM each GROUP BY 1, 2
+    UNION ALL SELECT DISTINCT tenant, job_id, 1 FROM alternatives) x GROUP BY 1, 2),
+freed AS (
+  UPDATE {schema}.job_queue q SET open_dependencies = q.open_dependencies - c.n,
+    updated_at = coalesce(%(now)s::timestamptz, now())
+  FROM closed c WHERE q.tenant = c.tenant AND q.id = c.job_id
+  RETURNING q.tenant, q.id, q.queue, q.priority, q.run_at, q.open_dependencies)
+INSERT INTO {schema}.job_ready (queue, priority, run_at, tenant, id)
+SELECT queue, priority, run_at, tenant, id FROM freed WHERE open_dependencies = 0
+ON CONFLICT DO NOTHING RETURNING tenant, id;
+
+-- name: live
+-- One live job, with whether it waits to be fed. No row: it has ended, or there is none.
+SELECT q.id, q.type, q.queue, q.priority, q.run_at, q.created_at, q.updated_at, q.expires_at, q.attempt, q.retrying,
+       q.open_dependencies, q.json, q.payload, q.policy, q.tags, q.correlation_id, q.callback_url, q.retried_from,
+       q.attempts, r.id IS NOT NULL AS waits, q.cancel_requested_at, coalesce(%(now)s::timestamptz, now())
+FROM {schema}.job_queue q
+LEFT JOIN {schema}.job_ready r ON r.tenant = q.tenant AND r.id = q.id
+WHERE q.tenant = %(tenant)s AND q.id = %(id)s;
+
+-- name: over
+-- One job that has ended. No row: there is none.
+SELECT h.job_id, h.outcome, h.reason, h.attempt, h.started_at, h.finished_at, h.error, h.attempts, h.job, h.payload,
+       h.result
+FROM {schema}.job_history h
+WHERE h.tenant = %(tenant)s AND h.job_id = %(id)s AND h.kind = 'job' LIMIT 1;
+
+-- name: find_live
+-- Live jobs of a tenant, newest first. No row: that was all.
+SELECT q.id, q.type, q.queue, q.priority, q.run_at, q.created_at, q.updated_at, q.expires_at, q.attempt, q.retrying,
+       q.open_dependencies, q.json, q.payload, q.policy, q.tags, q.correlation_id, q.callback_url, q.retried_from,
+       q.attempts, r.id IS NOT NULL AS waits, q.cancel_requested_at, coalesce(%(now)s::timestamptz, now())
+FROM {schema}.job_queue q
+LEFT JOIN {schema}.job_ready r ON r.tenant = q.tenant AND r.id = q.id
+WHERE q.tenant = %(tenant)s
+  AND (%(type)s::text IS NULL OR q.type = %(type)s) AND (%(queue)s::text IS NULL OR q.queue = %(queue)s)
+  AND (%(tag)s::text IS NULL OR q.tags ->> %(tag)s::text = coalesce(%(tag_value)s::text, q.tags ->> %(tag)s::text))
+  AND (%(states)b::text[] IS NULL OR CASE
+    WHEN q.open_dependencies > 0 THEN 'pending'
+    WHEN q.retrying THEN 'retrying'
+    WHEN r.id IS NULL THEN 'scheduled'
+    WHEN q.run_at > coalesce(%(now)s::timestamptz, now()) THEN 'delayed'
+    ELSE 'pending' END = ANY(%(states)b::text[]))
+  AND (%(before)s::timestamptz IS NULL OR (q.created_at, q.id) < (%(before)s::timestamptz, %(before_id)s::uuid))
+ORDER BY q.created_at DESC, q.id DESC LIMIT %(limit)s;
+
+-- name: find_over
+-- Jobs of a tenant that have ended, newest end first. No row: that was all.
+SELECT h.job_id, h.outcome, h.reason, h.attempt, h.started_at, h.finished_at, h.error, h.attempts, h.job, h.payload,
+       h.result
+FROM {schema}.job_history h
+WHERE h.tenant = %(tenant)s AND h.kind = 'job'
+  AND (%(type)s::text IS NULL OR h.job ->> 'type' = %(type)s) AND (%(queue)s::text IS NULL OR h.job ->> 'queue' = %(queue)s)
+  AND (%(tag)s::text IS NULL
+       OR h.job -> 'tags' ->> %(tag)s::text = coalesce(%(tag_value)s::text, h.job -> 'tags' ->> %(tag)s::text))
+  AND (%(states)b::text[] IS NULL OR h.outcome = ANY(%(states)b::text[]))
+  AND (%(before)s::timestamptz IS NULL OR (h.at, h.job_id) < (%(before)s::timestamptz, %(before_id)s::text))
+ORDER BY h.at DESC, h.job_id DESC LIMIT %(limit)s;
+
+-- name: take_back
+-- Take a job out of what waits to be fed, waiting for a feeder that holds it. No row: it is fed, or waits for others.
+DELETE FROM {schema}.job_ready WHERE tenant = %(tenant)s AND id = %(id)s RETURNING queue, priority, run_at;
+
+-- name: put_back
+-- Let a job wait to be fed again. No row back, ever.
+INSERT INTO {schema}.job_ready (queue, priority, run_at, tenant, id)
+SELECT q.queue, q.priority, q.run_at, q.tenant, q.id FROM {schema}.job_queue q
+WHERE q.tenant = %(tenant)s AND q.id = %(id)s ON CONFLICT DO NOTHING;
+
+-- name: update
+-- Change what may be changed of a live job; NULL leaves as it is. No row back: it has ended, or there is none.
+UPDATE {schema}.job_queue q SET
+  priority = coalesce(%(priority)s::int2, q.priority),
+  tags = CASE WHEN %(tags)s::text IS NULL THEN q.tags ELSE nullif(%(tags)s::jsonb, '{{}}') END,
+  correlation_id = coalesce(%(correlation_id)s::text, q.correlation_id),
+  callback_url = coalesce(%(callback_url)s::text, q.callback_url),
+  updated_at = coalesce(%(now)s::timestamptz, now())
+WHERE q.tenant = %(tenant)s AND q.id = %(id)s RETURNING q.id;
+
+-- name: ask_to_cancel
+-- Note that somebody wants a job to end that has been fed. No row back: it has ended, or there is none.
+UPDATE {schema}.job_queue q SET cancel_requested_at = coalesce(%(now)s::timestamptz, now())
+WHERE q.tenant = %(tenant)s AND q.id = %(id)s RETURNING q.id;

@@ -1,0 +1,124 @@
+"""Several statements as one unit, written once for every kind of connection.
+
+A function of steps yields statements and is sent their rows; whoever drives it decides where they run: on a connection
+of ours, or inside the transaction of the caller, which may be psycopg's or SQLAlchemy's, sync or async.
+"""
+
+import sys
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, NamedTuple, TypeVar
+
+import psycopg
+from psycopg.errors import DeadlockDetected, SerializationFailure
+from psycopg.pq import TransactionStatus
+from psycopg.rows import tuple_row
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
+
+from scheduler.errors import ConfigError, Conflict
+from scheduler.store.engine import Database, Row, translated
+
+T = TypeVar("T")
+
+
+class Statement(NamedTuple):
+    """One statement with its parameters."""
+
+    query: bytes
+    parameters: Mapping[str, Any]
+
+
+Steps = Generator[Statement, list[Row], T]
+SyncCaller = psycopg.Connection[Any] | Connection | Session
+
+
+def run(database: Database, steps: Steps[T]) -> T:
+    """Run steps in a transaction of our own."""
+    statement = next(steps)
+    with database.transaction() as connection:
+        while True:
+            try:
+                cursor = connection.execute(
+                    statement.query, statement.parameters, prepare=database.prepare, binary=True
+                )
+                statement = steps.send(cursor.fetchall() if cursor.description else [])
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+
+
+def run_inside(connection: object, steps: Steps[T]) -> T:
+    """Run steps in the caller's transaction; what goes wrong in the middle leaves nothing behind in it."""
+    if isinstance(connection, psycopg.AsyncConnection) or _runs_sync(connection):
+        raise ConfigError("connection: it is async; await asubmit() with it")
+    if not isinstance(connection, SyncCaller):
+        raise ConfigError(
+            f"connection: must be a psycopg or SQLAlchemy Connection, or a Session, not {type(connection).__name__}"
+        )
+    with _callers(), _savepoint(connection):
+        statement = next(steps)
+        while True:
+            rows = _execute(connection, statement)
+            try:
+                statement = steps.send(rows)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+
+
+async def run_inside_async(connection: object, steps: Steps[T]) -> T:
+    """Run steps in the caller's async transaction."""
+    if _runs_sync(connection):
+        inside: T = await connection.run_sync(run_inside, steps)  # type: ignore[attr-defined]
+        return inside
+    if not isinstance(connection, psycopg.AsyncConnection):
+        return run_inside(connection, steps)
+    with _callers():
+        if connection.info.transaction_status is TransactionStatus.IDLE and not connection.autocommit:
+            await connection.execute("")
+        async with connection.transaction(), connection.cursor(row_factory=tuple_row, binary=True) as cursor:
+            statement = next(steps)
+            while True:
+                await cursor.execute(statement.query, statement.parameters)
+                rows = await cursor.fetchall() if cursor.description else []
+                try:
+                    statement = steps.send(rows)
+                except StopIteration as end:
+                    return end.value  # type: ignore[no-any-return]
+
+
+def _runs_sync(connection: object) -> bool:
+    """Whether it is an AsyncConnection or AsyncSession; their module needs greenlet, which is imported if they are."""
+    module = sys.modules.get("sqlalchemy.ext.asyncio")
+    return module is not None and isinstance(connection, module.AsyncConnection | module.AsyncSession)
+
+
+@contextmanager
+def _callers() -> Iterator[None]:
+    """Turn errors on a caller's connection into ours: what another transaction did first is theirs to repeat."""
+    with translated():
+        try:
+            yield
+        except (SerializationFailure, DeadlockDetected) as error:
+            raise Conflict from error
+
+
+def _savepoint(connection: SyncCaller) -> AbstractContextManager[Any]:
+    if not isinstance(connection, psycopg.Connection):
+        return connection.begin_nested()
+    if connection.info.transaction_status is TransactionStatus.IDLE and not connection.autocommit:
+        connection.execute("")  # begins the caller's transaction, so that ours is a savepoint inside it
+    return connection.transaction()
+
+
+def _execute(connection: SyncCaller, statement: Statement) -> list[Row]:
+    if isinstance(connection, psycopg.Connection):
+        with connection.cursor(row_factory=tuple_row, binary=True) as cursor:
+            cursor.execute(statement.query, statement.parameters)
+            return cursor.fetchall() if cursor.description else []
+    plain = connection.connection() if isinstance(connection, Session) else connection
+    try:
+        result = plain.exec_driver_sql(statement.query.decode(), dict(statement.parameters))
+    except DBAPIError as error:
+        raise error.orig or error from None
+    return [tuple(row) for row in result] if result.returns_rows else []
