@@ -6,32 +6,50 @@ The functions here work on the one scheduler of the process; `Scheduler` is the 
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Unpack, overload
+from uuid import UUID
 
 from scheduler.app import F, Scheduler, in_thread
 from scheduler.config import Tenants
 from scheduler.errors import (
     AlreadyInitialised,
     ConfigError,
+    Conflict,
+    DependencyCycle,
+    DependencyLimit,
     DuplicateJob,
+    IllegalTransition,
     InvalidName,
     InvalidOption,
+    InvalidPayload,
     InvalidSchedule,
+    JobFailure,
     LifecycleError,
     NotInitialised,
+    PermanentError,
     RegistrationError,
     SchedulerError,
     SchemaMismatch,
     StoreError,
     StoreUnavailable,
+    SubmissionError,
+    TemporaryError,
+    UnknownDependency,
     UnknownJob,
 )
 from scheduler.model.body import RunContext
 from scheduler.model.definition import JobOptions, JobSpec, Registration
 from scheduler.model.job import Explanation, HistoryEntry, JobInfo, Outcome
+from scheduler.model.labels import Priority
+from scheduler.model.oneshot import Job
+from scheduler.model.payloads import DEFAULT_LIMIT
+from scheduler.model.retries import RetryPolicy
 from scheduler.model.schedules import CatchUp
+from scheduler.model.states import State
+from scheduler.model.submission import NewJob, Submission, SubmitOptions, Timeouts
+from scheduler.queueing.jobs import Page
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -40,38 +58,70 @@ __all__ = [
     "AlreadyInitialised",
     "CatchUp",
     "ConfigError",
+    "Conflict",
+    "DependencyCycle",
+    "DependencyLimit",
     "DuplicateJob",
     "Explanation",
     "HistoryEntry",
+    "IllegalTransition",
     "InvalidName",
     "InvalidOption",
+    "InvalidPayload",
     "InvalidSchedule",
+    "Job",
+    "JobFailure",
     "JobInfo",
     "JobSpec",
     "LifecycleError",
+    "NewJob",
     "NotInitialised",
     "Outcome",
+    "Page",
+    "PermanentError",
+    "Priority",
     "Registration",
     "RegistrationError",
+    "RetryPolicy",
     "RunContext",
     "Scheduler",
     "SchedulerError",
     "SchemaMismatch",
+    "State",
     "StoreError",
     "StoreUnavailable",
+    "Submission",
+    "SubmissionError",
+    "TemporaryError",
+    "Timeouts",
+    "UnknownDependency",
     "UnknownJob",
     "acancel",
+    "acancel_job",
+    "achain",
     "aexplain",
+    "afan_out",
+    "afind",
+    "aget",
     "ahistory",
     "ainitialise",
     "apause",
     "aregister",
     "aregister_many",
     "aresume",
+    "aretry_job",
+    "asubmit",
+    "asubmit_many",
     "atrigger",
     "aunregister",
+    "aupdate_job",
     "cancel",
+    "cancel_job",
+    "chain",
     "explain",
+    "fan_out",
+    "find",
+    "get",
     "history",
     "initialise",
     "jobs",
@@ -79,8 +129,12 @@ __all__ = [
     "register",
     "register_many",
     "resume",
+    "retry_job",
+    "submit",
+    "submit_many",
     "trigger",
     "unregister",
+    "update_job",
 ]
 
 _lock = threading.Lock()
@@ -99,6 +153,7 @@ def initialise(
     migrate: bool = True,
     listen: str | bool | None = None,
     prepare: bool = True,
+    max_payload: int = DEFAULT_LIMIT,
     loop: asyncio.AbstractEventLoop | None = None,
 ) -> Scheduler:
     """Start the scheduler of this process; the arguments are those of `Scheduler`."""
@@ -113,6 +168,7 @@ def initialise(
         migrate=migrate,
         listen=listen,
         prepare=prepare,
+        max_payload=max_payload,
         loop=loop,
     )
     _adopt(made)
@@ -187,6 +243,96 @@ def history(tenant: str, job_id: str | None = None, limit: int = 50) -> list[His
     return _initialised().history(tenant, job_id, limit)
 
 
+def submit(
+    tenant: str,
+    type: str,  # noqa: A002
+    payload: object = None,
+    *,
+    connection: object = None,
+    **options: Unpack[SubmitOptions],
+) -> Submission:
+    """Submit a one-shot job, in your own transaction if you give its connection. See `Scheduler.submit`."""
+    return _initialised().submit(tenant, type, payload, connection=connection, **options)
+
+
+def submit_many(new: Iterable[NewJob], *, connection: object = None) -> list[Submission]:
+    """Submit many jobs at once, all or none. See `Scheduler.submit_many`."""
+    return _initialised().submit_many(new, connection=connection)
+
+
+async def asubmit(
+    tenant: str,
+    type: str,  # noqa: A002
+    payload: object = None,
+    *,
+    connection: object = None,
+    **options: Unpack[SubmitOptions],
+) -> Submission:
+    """Submit from async code, in your own async transaction if you give its connection."""
+    return await _initialised().asubmit(tenant, type, payload, connection=connection, **options)
+
+
+async def asubmit_many(new: Iterable[NewJob], *, connection: object = None) -> list[Submission]:
+    """Submit many from async code, in your own async transaction if you give its connection."""
+    return await _initialised().asubmit_many(new, connection=connection)
+
+
+def chain(tenant: str, new: Sequence[NewJob], *, connection: object = None) -> list[Submission]:
+    """Submit jobs that run one after another; a failure ends the rest of the chain."""
+    return _initialised().chain(tenant, new, connection=connection)
+
+
+def fan_out(
+    tenant: str, new: Sequence[NewJob], *, then: NewJob | None = None, connection: object = None
+) -> list[Submission]:
+    """Submit jobs that run side by side, and `then` one that waits for the success of all."""
+    return _initialised().fan_out(tenant, new, then=then, connection=connection)
+
+
+def get(tenant: str, job_id: UUID | str) -> Job:
+    """Read a submitted job, live or ended."""
+    return _initialised().get(tenant, job_id)
+
+
+def find(
+    tenant: str,
+    *,
+    state: State | Iterable[State] | None = None,
+    type: str | None = None,  # noqa: A002
+    tag: str | Mapping[str, str] | None = None,
+    queue: str | None = None,
+    limit: int = 100,
+    cursor: str | None = None,
+) -> Page:
+    """Find submitted jobs, page by page. See `Scheduler.find`."""
+    return _initialised().find(tenant, state=state, type=type, tag=tag, queue=queue, limit=limit, cursor=cursor)
+
+
+def update_job(
+    tenant: str,
+    job_id: UUID | str,
+    *,
+    priority: Priority | None = None,
+    tags: Mapping[str, str] | None = None,
+    correlation_id: str | None = None,
+    callback_url: str | None = None,
+) -> Job:
+    """Change a live job; its priority until it is fed."""
+    return _initialised().update_job(
+        tenant, job_id, priority=priority, tags=tags, correlation_id=correlation_id, callback_url=callback_url
+    )
+
+
+def cancel_job(tenant: str, job_id: UUID | str, *, reason: str | None = None) -> State:
+    """End a job that has not begun, with all that wait for its success; return its state."""
+    return _initialised().cancel_job(tenant, job_id, reason=reason)
+
+
+def retry_job(tenant: str, job_id: UUID | str) -> Submission:
+    """Submit a job anew that failed, died or was cancelled."""
+    return _initialised().retry_job(tenant, job_id)
+
+
 ainitialise = in_thread(initialise)
 acancel = in_thread(cancel)
 aregister = in_thread(register)
@@ -197,6 +343,13 @@ aresume = in_thread(resume)
 atrigger = in_thread(trigger)
 aexplain = in_thread(explain)
 ahistory = in_thread(history)
+achain = in_thread(chain)
+afan_out = in_thread(fan_out)
+aget = in_thread(get)
+afind = in_thread(find)
+aupdate_job = in_thread(update_job)
+acancel_job = in_thread(cancel_job)
+aretry_job = in_thread(retry_job)
 
 
 def _after_fork() -> None:

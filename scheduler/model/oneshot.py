@@ -6,10 +6,11 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from scheduler.model.labels import Priority
 from scheduler.model.payloads import decode
 from scheduler.model.retries import RetryPolicy
 from scheduler.model.states import State
-from scheduler.model.submission import Priority, Timeouts
+from scheduler.model.submission import Timeouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

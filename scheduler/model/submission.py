@@ -1,17 +1,25 @@
 """What is submitted: the arguments of `submit`, checked, and a batch of them with its dependencies put in order."""
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from enum import IntEnum
 from typing import Any, TypedDict
 from uuid import UUID, uuid4
 
 import orjson
 
-from scheduler.errors import DependencyCycle, DependencyLimit, InvalidName, InvalidOption
+from scheduler.errors import DependencyCycle, DependencyLimit, InvalidOption
 from scheduler.model.durations import duration, microseconds
+from scheduler.model.labels import (
+    LONGEST_KEY,
+    Priority,
+    checked_correlation,
+    checked_priority,
+    checked_queue,
+    checked_tags,
+    checked_text,
+    checked_url,
+)
 from scheduler.model.payloads import DEFAULT_LIMIT, Form, encode
 from scheduler.model.retries import RetryPolicy
 from scheduler.model.schedules import instant
@@ -19,21 +27,6 @@ from scheduler.model.texts import name
 
 DEEPEST = 100
 WIDEST = 1000
-MOST_TAGS = 50
-LONGEST_KEY = 256
-LONGEST_URL = 2000
-_QUEUE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
-_URL = re.compile(r"https?://[^\s/]+\S*", re.IGNORECASE)
-
-
-class Priority(IntEnum):
-    """Who goes first: the lower the number, the sooner."""
-
-    CRITICAL = 0
-    HIGH = 1
-    NORMAL = 2
-    LOW = 3
-    BULK = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,48 +167,6 @@ def policy_of(stored: Mapping[str, Any] | None) -> tuple[RetryPolicy, Timeouts]:
     return replace(RETRY, **parts[0]), replace(TIMEOUTS, **parts[1])
 
 
-def checked_queue(queue: object) -> str:
-    """Check the name of a queue: it is part of keys in Redis."""
-    if not isinstance(queue, str) or not _QUEUE.fullmatch(queue):
-        raise InvalidName(f"queue must be 1 to 100 letters, digits, '_', '.' or '-', not {str(queue)[:120]!r}")
-    return queue
-
-
-def checked_tags(tags: object) -> dict[str, str] | None:
-    """Check user-defined labels: texts by texts."""
-    if not tags:
-        return None
-    if not isinstance(tags, Mapping) or len(tags) > MOST_TAGS:
-        raise InvalidOption(f"tags must be a dict of at most {MOST_TAGS} texts")
-    return {name(key, what="a tag's name"): _text(value, f"tag {key!r}", 500) for key, value in tags.items()}
-
-
-def checked_url(url: object) -> str | None:
-    """Check the address that is called when a job ends."""
-    if url is None:
-        return None
-    text = _text(url, "callback_url", LONGEST_URL)
-    if not _URL.fullmatch(text):
-        raise InvalidOption("callback_url must begin with http:// or https:// and name a host")
-    return text
-
-
-def checked_priority(priority: object) -> Priority:
-    """Check a priority, given as one or as its number."""
-    try:
-        if isinstance(priority, bool):
-            raise ValueError
-        return Priority(priority)  # type: ignore[arg-type]
-    except ValueError:
-        names = ", ".join(f"{each.value} ({each.name})" for each in Priority)
-        raise InvalidOption(f"priority must be one of {names}, not {priority!r}") from None
-
-
-def checked_correlation(value: object) -> str | None:
-    """Check the identifier that ties a job to a trace."""
-    return None if value is None else _text(value, "correlation_id", LONGEST_KEY)
-
-
 def _draft(job: NewJob, ids: dict[int, UUID], limit: int) -> Draft:
     given: tuple[object, object] = (job.retry, job.timeouts)
     if not isinstance(given[0], RetryPolicy) or not isinstance(given[1], Timeouts):
@@ -243,7 +194,7 @@ def _draft(job: NewJob, ids: dict[int, UUID], limit: int) -> Draft:
         tags=orjson.dumps(tags).decode() if tags else None,
         correlation_id=checked_correlation(job.correlation_id),
         callback_url=checked_url(job.callback_url),
-        key=None if job.idempotency_key is None else _text(job.idempotency_key, "idempotency_key", LONGEST_KEY),
+        key=None if job.idempotency_key is None else checked_text(job.idempotency_key, "idempotency_key", LONGEST_KEY),
         window=duration(job.idempotency_window, name="idempotency_window"),
         after=after,
         after_any=after_any,
@@ -293,16 +244,6 @@ def _check_cycles(batch: list[Draft]) -> None:
         raise DependencyCycle(
             f"these jobs depend on each other in a circle, or on one that does: {', '.join(stuck[:5])}"
         )
-
-
-def _text(value: object, what: str, longest: int) -> str:
-    if not isinstance(value, str) or not 1 <= len(value) <= longest:
-        raise InvalidOption(f"{what} must be a text of 1 to {longest} characters")
-    return name(value[:1], what=what) + value[1:] if "\0" not in value and value.isprintable() else _refuse(what)
-
-
-def _refuse(what: str) -> str:
-    raise InvalidOption(f"{what} must not contain control characters")
 
 
 def _plain(values: RetryPolicy | Timeouts) -> dict[str, object]:

@@ -9,10 +9,11 @@ from uuid import UUID
 import orjson
 
 from scheduler.errors import InvalidOption
-from scheduler.model import submission as model
+from scheduler.model import labels
+from scheduler.model.labels import Priority
 from scheduler.model.oneshot import Job
 from scheduler.model.states import State
-from scheduler.model.submission import NewJob, Priority, Submission, SubmitOptions, drafts
+from scheduler.model.submission import NewJob, Submission, SubmitOptions, drafts
 from scheduler.model.texts import name, storable
 from scheduler.queueing import jobs
 from scheduler.queueing.jobs import Page
@@ -137,10 +138,10 @@ class QueueCalls:
         steps = jobs.update(
             table,
             _key(tenant, job_id),
-            priority=None if priority is None else model.checked_priority(priority),
-            tags=None if tags is None else orjson.dumps(model.checked_tags(tags) or {}).decode(),
-            correlation_id=model.checked_correlation(correlation_id),
-            callback_url=model.checked_url(callback_url),
+            priority=None if priority is None else labels.checked_priority(priority),
+            tags=None if tags is None else orjson.dumps(labels.checked_tags(tags) or {}).decode(),
+            correlation_id=labels.checked_correlation(correlation_id),
+            callback_url=labels.checked_url(callback_url),
         )
         return run(database, steps)
 
