@@ -137,7 +137,7 @@ __all__ = [
     "update_job",
 ]
 
-_lock = threading.Lock()
+_lock = threading.RLock()  # a signal's handler may cancel while this thread initialises
 _scheduler: Scheduler | None = None
 
 
@@ -354,7 +354,7 @@ aretry_job = in_thread(retry_job)
 
 def _after_fork() -> None:
     global _lock  # noqa: PLW0603 - the thread that held it may not exist in the child
-    _lock = threading.Lock()
+    _lock = threading.RLock()
 
 
 os.register_at_fork(after_in_child=_after_fork)

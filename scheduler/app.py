@@ -23,6 +23,7 @@ from scheduler.model.job import Explanation, HistoryEntry, JobInfo
 from scheduler.model.payloads import DEFAULT_LIMIT
 from scheduler.model.texts import name
 from scheduler.periodic.control import Control
+from scheduler.processes import IN_CHILD
 from scheduler.queueing.calls import QueueCalls
 from scheduler.store.engine import Database
 from scheduler.store.job_queue import QueueTable
@@ -107,6 +108,8 @@ class Scheduler(QueueCalls):
 
     def start(self) -> Self:
         """Apply or check the schema and start the background threads; raises if Postgres cannot be reached."""
+        if IN_CHILD in os.environ:
+            return self  # a body's own process imports your module: it runs that body, and nothing else
         with self._lifecycle:
             if self._instance is not None:
                 raise AlreadyInitialised("this scheduler is already started; cancel() it before starting it again")
@@ -171,9 +174,11 @@ class Scheduler(QueueCalls):
 
     def register_many(self, registrations: Iterable[Registration | Mapping[str, Any]]) -> None:
         """Register many jobs in a few statements; either all of them or, on any error, none in this process."""
-        instance = self._running()
         if not isinstance(registrations, Iterable):
             raise InvalidOption(f"register_many takes a list, not {type(registrations).__name__}")
+        if IN_CHILD in os.environ:
+            return
+        instance = self._running()
         checked = [Registration.of(item).checked() for item in registrations]
         if checked:
             instance.registrar.register(checked)

@@ -1,13 +1,15 @@
-"""What runs in a child process: `python -m scheduler.child READ WRITE`, started by `Processes`."""
+"""What runs in a child process of `Processes`: calls come in over one pipe, their ends go out over another."""
 
 import asyncio
+import contextlib
+import ctypes
 import importlib
 import inspect
 import json
 import logging
 import os
 import queue
-import sys
+import signal
 import threading
 from datetime import datetime
 from typing import IO, Any
@@ -26,8 +28,11 @@ class Forward(logging.Handler):
         self._pipe = pipe
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Send one line."""
-        send(self._pipe, {"log": [record.name, record.levelno, self.format(record)]})
+        """Send one line; one that cannot be formatted harms nobody."""
+        try:
+            send(self._pipe, {"log": [record.name, record.levelno, self.format(record)]})
+        except Exception:  # noqa: BLE001 - as every handler does
+            self.handleError(record)
 
 
 def send(pipe: IO[str], message: dict[str, object]) -> None:
@@ -37,24 +42,38 @@ def send(pipe: IO[str], message: dict[str, object]) -> None:
         pipe.flush()
 
 
-def listen(pipe: IO[str], calls: "queue.SimpleQueue[dict[str, Any]]", running: dict[int, Cancelled]) -> None:
-    """Read messages; without a parent there is nothing to live for."""
-    for line in pipe:
-        message = json.loads(line)
-        if "cancel" not in message:
-            calls.put(message)
-        elif message["number"] in running:
-            running[message["number"]].because(message["cancel"])
-    os._exit(0)
+class Calls:
+    """What the parent asks for, read by a thread; without a parent there is nothing to live for."""
+
+    def __init__(self, pipe: IO[str]) -> None:
+        self._waiting: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self._cancelled: dict[int, Cancelled] = {}
+        threading.Thread(target=self._read, args=(pipe,), daemon=True).start()
+
+    def next(self) -> tuple[dict[str, Any], Cancelled]:
+        """Wait for a call, and for whatever may cancel it."""
+        message = self._waiting.get()
+        return message, self._cancelled[message["number"]]
+
+    def _read(self, pipe: IO[str]) -> None:
+        for line in pipe:
+            message = json.loads(line)
+            if "cancel" in message:
+                self._cancelled[message["number"]].because(message["cancel"])
+            else:
+                self._cancelled = {message["number"]: Cancelled()}
+                self._waiting.put(message)
+        os._exit(0)
 
 
-def call(function: str, values: dict[str, Any] | None, cancelled: Cancelled) -> None:
+def call(function: str, values: dict[str, Any] | None, cancelled: Cancelled, out: IO[str]) -> None:
     """Import a function and call it to its end."""
     module, _, name = function.partition(":")
     found: Any = importlib.import_module(module)
     for part in name.split("."):
         found = getattr(found, part)
     body = Body.of(found)
+    send(out, {"began": True})
     result = body.fn(context(values, cancelled)) if body.takes_context and values is not None else body.fn()
     if inspect.isawaitable(result):
         asyncio.run(_settle(result))
@@ -80,27 +99,25 @@ def context(values: dict[str, Any], cancelled: Cancelled) -> RunContext:
 
 def main(read: int, write: int) -> None:
     """Serve calls, one after another, until the parent is gone."""
+    _die_with_parent()
+    for descriptor in (read, write):
+        os.set_inheritable(descriptor, False)  # noqa: FBT003 - its only parameter
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)  # sent to all of a service: the parent drains, and ends us
     out = os.fdopen(write, "w", encoding="utf-8")
-    calls: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-    running: dict[int, Cancelled] = {}
-    reader = os.fdopen(read, encoding="utf-8")
-    threading.Thread(target=listen, args=(reader, calls, running), daemon=True).start()
+    calls = Calls(os.fdopen(read, encoding="utf-8"))
     logging.basicConfig(level=logging.INFO, handlers=[Forward(out)])
     while True:
-        message = calls.get()
-        if "path" in message:
-            sys.path[:] = message["path"]
-            continue
-        cancelled = Cancelled()
-        running[message["number"]] = cancelled
+        message, cancelled = calls.next()
         end: str | None = None
         try:
-            call(message["call"], message["context"], cancelled)
+            call(message["call"], message["context"], cancelled, out)
         except BaseException as error:  # noqa: BLE001 - SystemExit and friends end the body, not the child
             end = describe(error)
-        running.clear()
         send(out, {"end": end})
 
 
-if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
+def _die_with_parent() -> None:
+    """Ask Linux for it: a body that holds the GIL would not notice that its parent was killed."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)

@@ -4,6 +4,7 @@ import logging
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -129,7 +130,7 @@ class Instance:
 
     def stop(self, timeout: float) -> None:
         """Drain, then release; see `Scheduler.cancel`."""
-        end = self.clock.monotonic() + max(0.0, timeout)
+        end = time.monotonic() + max(0.0, timeout)
         self.loop.stopping = True
         self.loop_service.stop(timeout=self.database.deadline + 5)
         self._release(self.runner.give_back())
@@ -137,8 +138,8 @@ class Instance:
         for run in self.leases.held():
             if self.runner.active(run.key):
                 run.cancelled.because(STOPPING)
-        self._wait(end + 1.0, lambda: self.runner.count() == 0)
-        self._wait(max(end, self.clock.monotonic() + 2.0), self.finisher.idle)
+        self._wait(end + 2.0, lambda: self.runner.count() == 0)
+        self._wait(max(end, time.monotonic() + 2.0), self.finisher.idle)
         self.finish_service.stop(timeout=0)
         self.finisher.nudge()
         self.finish_service.stop(timeout=self.database.deadline)  # what it holds is sent, and no longer ours to release
@@ -164,7 +165,7 @@ class Instance:
 
     def _wait(self, until: float, done: Callable[[], bool]) -> None:
         pause = threading.Event()
-        while not done() and self.clock.monotonic() < until:
+        while not done() and time.monotonic() < until:
             pause.wait(0.01)
 
     def _release(self, runs: list[Run]) -> None:

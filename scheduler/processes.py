@@ -8,10 +8,12 @@ import contextlib
 import json
 import logging
 import os
+import select
+import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from scheduler.model.body import Cancelled
@@ -20,6 +22,11 @@ from scheduler.model.failures import Reported
 logger = logging.getLogger("scheduler")
 
 GRACE = 1.0
+IN_CHILD = "SCHEDULER_IN_CHILD"
+BEGIN = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[3]); from scheduler.child import main;"
+    " main(int(sys.argv[1]), int(sys.argv[2]))"
+)
 
 
 class Processes:
@@ -30,13 +37,22 @@ class Processes:
         self._idle: list[_Child] = []
         self._stopped = False
 
-    def run(self, function: str, context: Mapping[str, object] | None, cancelled: Cancelled) -> None:
+    def run(
+        self,
+        function: str,
+        context: Mapping[str, object] | None,
+        cancelled: Cancelled,
+        began: Callable[[], object] = lambda: None,
+    ) -> None:
         """Call `module:name` in a child, with a context or without; raises what it reports."""
-        with self._lock:
-            child = next((self._idle.pop() for _ in list(self._idle) if self._idle[-1].alive()), None)
-        child = child or _Child()
+        child = self._take()
         try:
-            child.call(function, context, cancelled)
+            try:
+                child.call(function, context, cancelled, began)
+            except _Died:  # while it waited, or as it began: the function was not called
+                child.end()
+                child = _Child()
+                child.call(function, context, cancelled, began)
         except BaseException:
             child.end()
             raise
@@ -45,6 +61,16 @@ class Processes:
             if keep:
                 self._idle.append(child)
         if not keep:
+            child.end()
+
+    def _take(self) -> "_Child":
+        while True:
+            with self._lock:
+                child = self._idle.pop() if self._idle else None
+            if child is None:
+                return _Child()
+            if child.alive():
+                return child
             child.end()
 
     def stop(self) -> None:
@@ -56,47 +82,62 @@ class Processes:
             child.end()
 
 
+class _Died(Reported):
+    """A child was gone before it called anything."""
+
+
 class _Child:
-    """One child process, with a pipe each way; lines of JSON go through them."""
+    """One child process, in a session of its own, with a pipe each way; lines of JSON go through them."""
 
     def __init__(self) -> None:
         theirs, ours = os.pipe()
-        read, write = os.pipe()
+        self._read, write = os.pipe()
+        arguments = [str(theirs), str(write), json.dumps([str(place) for place in sys.path])]
         try:
             self._process = subprocess.Popen(  # noqa: S603 - our own interpreter, our own module
-                [sys.executable, "-m", "scheduler.child", str(theirs), str(write)],
+                [sys.executable, "-P", "-c", BEGIN, *arguments],
                 pass_fds=(theirs, write),
                 stdin=subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C is the parent's to handle
+                env={**os.environ, IN_CHILD: "1"},
             )
         except BaseException:
             os.close(ours)
-            os.close(read)
+            os.close(self._read)
             raise
         finally:
             os.close(theirs)
             os.close(write)
         self._to = os.fdopen(ours, "w", encoding="utf-8")
-        self._from = os.fdopen(read, encoding="utf-8")
         self._calls = 0
-        self._send({"path": [str(place) for place in sys.path]})
+        self._rest = b""
 
     def alive(self) -> bool:
         """Whether the process is there."""
         return self._process.poll() is None
 
-    def call(self, function: str, context: Mapping[str, object] | None, cancelled: Cancelled) -> None:
-        """Let the child call a function to its end."""
+    def call(
+        self,
+        function: str,
+        context: Mapping[str, object] | None,
+        cancelled: Cancelled,
+        began: Callable[[], object],
+    ) -> None:
+        """Let the child call a function to its end; `began` is called once the function is imported."""
         ended = threading.Event()
+        called = False
         self._calls += 1
         number = self._calls  # a cancel that comes late must not hit the next body
         self._send({"call": function, "context": context, "number": number})
         cancelled.then(lambda: self._tell(number, cancelled.reason, ended))
         try:
-            for line in self._from:
-                message: dict[str, Any] = json.loads(line)
+            for message in self._messages():
                 if "log" in message:
                     name, level, text = message["log"]
                     logging.getLogger(name).log(level, "%s", text)
+                elif "began" in message:
+                    called = True
+                    began()
                 elif message["end"] is None:
                     return
                 else:
@@ -105,30 +146,46 @@ class _Child:
             ended.set()
         code = self._process.wait()
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
-        raise Reported("killed: it did not end when it was told to" if cancelled else f"its process ended with {how}")
+        if cancelled:
+            raise Reported("killed: it did not end when it was told to")
+        raise (Reported if called else _Died)(f"its process ended with {how}")
 
     def end(self) -> None:
         """End the child, by force if it does not."""
-        for pipe in (self._to, self._from):
-            with contextlib.suppress(OSError):
-                pipe.close()
+        with contextlib.suppress(OSError):
+            self._to.close()
         try:
             self._process.wait(GRACE)
         except subprocess.TimeoutExpired:
-            self._process.kill()
+            self._kill()
             self._process.wait()
+        os.close(self._read)
+
+    def _messages(self) -> Iterator[dict[str, Any]]:
+        """Read until the child is gone: a process that it left behind may keep the pipe open for ever."""
+        while True:
+            ready, _, _ = select.select([self._read], [], [], 0.5)
+            data = os.read(self._read, 65_536) if ready else b""
+            if not data and (ready or not self.alive()):
+                return
+            *lines, self._rest = (self._rest + data).split(b"\n")
+            yield from map(json.loads, lines)
 
     def _tell(self, number: int, reason: str | None, ended: threading.Event) -> None:
         """Pass on that the body should end; wait for it on a thread of its own, and kill."""
 
         def insist() -> None:
             if not ended.wait(GRACE) and self._calls == number:
-                self._process.kill()
+                self._kill()
 
         if ended.is_set():
             return
         self._send({"cancel": reason, "number": number})
         threading.Thread(target=insist, name="scheduler-kill", daemon=True).start()
+
+    def _kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)  # what the body started goes with it
 
     def _send(self, message: Mapping[str, object]) -> None:
         try:

@@ -4,7 +4,8 @@
         instance.register("acme", "report", report, cron="0 6 * * *")
         assert len(instance.advance("3 days")) == 3
 
-Bodies run in the calling thread, inside `tick` and `advance`, on a real Postgres with the real statements.
+Bodies run inside `tick` and `advance`, to their end, on a real Postgres with the real statements. While one runs its
+lease is not renewed: a body that moves the clock by more than the lease loses it, as a suspended process does.
 """
 
 import threading
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
 
 E = TypeVar("E", bound=Event)
+R = TypeVar("R")
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
 MOST_ROUNDS = 100_000
@@ -78,7 +80,7 @@ class Scheduler(RealScheduler):
     def __init__(
         self, database: "str | Engine | None" = None, *, clock: ManualClock | None = None, **options: Any
     ) -> None:
-        super().__init__(database, listen=False, **options)
+        super().__init__(database, **{**options, "listen": False})
         self.clock = clock or ManualClock()
 
     def tick(self) -> list[FireEnded]:
@@ -108,6 +110,10 @@ class Scheduler(RealScheduler):
             ended += self.tick()
         self.clock.move_to(end)
         return ended + self.tick()
+
+    def _steered(self, answer: R) -> R:
+        self._running().loop.sync_now()
+        return answer
 
     def _construct(self, database: "str | Engine", bodies: dict[Key, Body]) -> Instance:
         return Instance(

@@ -111,7 +111,8 @@ def importable(fn: Callable[..., Any]) -> str:
     found: Any = sys.modules.get(module or "")
     for part in (qualname or "").split("."):
         found = getattr(found, part, None)
-    if module == "__main__" or found is not fn:
+    decorated = found is None and "<" not in (qualname or "<")  # its name is bound when the decorator returns
+    if module == "__main__" or not (found is fn or decorated):
         raise InvalidOption(
             f'executor="process" needs a function that another process can import: {qualname or fn!r} of {module!r}'
             " is not one; define it with def at the top of a module of your package"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal, NamedTuple, TypedDict, get_args
 
-from scheduler.errors import InvalidOption, InvalidSchedule
+from scheduler.errors import InvalidOption, InvalidSchedule, SchedulerError
 from scheduler.model.body import Body, Executor, JobFunction
 from scheduler.model.cron import Cron
 from scheduler.model.cron import cron as read_cron
@@ -78,8 +78,14 @@ class JobSpec:
 
     @classmethod
     def from_json(cls, text: str) -> "JobSpec":
-        """Read what `to_json` wrote. A definition of a later version is `foreign`: known, and not run here."""
-        data: dict[str, Any] = json.loads(text)
+        """Read what `to_json` wrote. What cannot be read here is `foreign`: known, and not run."""
+        try:
+            return cls._read(json.loads(text))
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, SchedulerError):
+            return cls(schedule=Once(), foreign=True)
+
+    @classmethod
+    def _read(cls, data: dict[str, Any]) -> "JobSpec":
         spans = {name: data.pop(f"{name}_us", None) for name in ("every", "offset", "jitter", "timeout", "grace")}
         every, offset, jitter, timeout, grace = (
             None if span is None else timedelta(microseconds=span) for span in spans.values()
@@ -98,7 +104,7 @@ class JobSpec:
         bounds = CatchUp(
             max_count=data.pop("catch_up_count", USUAL.catch_up.max_count),
             max_age=timedelta(microseconds=data.pop("catch_up_age_us", _age(USUAL.catch_up))),
-        )
+        ).checked()
         policy = Policy(
             misfire=data.pop("misfire", USUAL.misfire),
             grace=USUAL.grace if grace is None else grace,

@@ -212,15 +212,28 @@ def _dropped(plan: Schedule, bounds: CatchUp, *, seen: datetime, now: datetime) 
     first = seen if last_old is None else plan.following(last_old)
     if first is None or first > now:
         return last_old
-    surplus = plan.until(first, now)[1] - bounds.max_count
-    low, high = first, now
-    while surplus > 0 and low < high:
-        middle = low + (high - low) // 2
-        if plan.until(first, middle)[1] >= surplus:
-            high = middle
+    wanted = bounds.max_count + 1  # the newest that is one too many
+    low, span = now, timedelta(seconds=1)
+    while _count(plan, low, now) < wanted and low > first:  # near now first: there may be years of fires before it
+        low, span = max(first, now - span), 8 * span
+    if _count(plan, low, now) < wanted:
+        return last_old
+    high = now
+    while low < high:
+        middle = high - (high - low) // 2
+        if _count(plan, middle, now) >= wanted:
+            low = middle
         else:
-            low = middle + timedelta.resolution
-    return low if surplus > 0 else last_old
+            high = middle - timedelta.resolution
+    return low
+
+
+def _count(plan: Schedule, begin: datetime, end: datetime) -> int:
+    """Count the fires between two instants, both included; `begin` is not before the first."""
+    if isinstance(plan, Once):
+        return 1
+    fire = plan.following(begin - timedelta.resolution) if isinstance(plan, Cron) else begin
+    return 0 if fire is None or fire > end else plan.until(fire, end)[1]
 
 
 def reschedule(
@@ -234,10 +247,10 @@ def reschedule(
 ) -> datetime | None:
     """Return the next fire of a job that is registered anew (no `before`) or with a changed definition.
 
-    A definition that changed in something else keeps its fires. A fire at or before the last one is never given out
-    again. A changed interval goes on from the last fire, so that a weekly job fires in an app that deploys a change
-    every day; a changed cron with its first fire after now; a changed one-time job fires again only when it was given
-    a new start.
+    A definition that changed in something else keeps its fires, and one that is due stays due. A fire at or before the
+    last one is never given out again. A changed interval goes on from the last fire, so that a weekly job fires in an
+    app that deploys a change every day; a changed cron with its first fire after now; a changed one-time job fires
+    again only when it was given a new start.
     """
     if before == plan:
         return next_run_at
@@ -250,8 +263,12 @@ def reschedule(
     following: datetime | None
     if start is not None and (start > now or last_fire_at is None):
         following = start
+    elif known and next_run_at is not None and next_run_at <= now:
+        following = next_run_at  # it is due: a deploy loses no fire
     elif isinstance(plan, Cron):
-        following = plan.following(now)
+        same = isinstance(before, Cron) and replace(before, offset=plan.offset) == plan
+        moved = plan.offset - before.offset if same and before is not None else timedelta(0)
+        following = plan.following(now) if next_run_at is None or not same else next_run_at + moved
     elif last_fire_at is not None and known:
         moved = plan.offset - before.offset if isinstance(before, Every) else plan.offset
         following = max(plan.following(last_fire_at) + moved, now)

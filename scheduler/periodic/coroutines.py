@@ -4,10 +4,12 @@ import asyncio
 import contextlib
 import inspect
 import threading
-from collections.abc import Awaitable
-from concurrent.futures import Future
+from collections.abc import Awaitable, Callable
+from concurrent.futures import CancelledError, Future, wait
 
 from scheduler.model.body import Cancelled
+
+LOOK = 1.0
 
 
 class Coroutines:
@@ -26,6 +28,7 @@ class Coroutines:
 
         def start() -> None:
             task = loop.create_task(_contain(awaitable, ended))
+            task.add_done_callback(lambda _: _end(ended))
             cancelled.then(lambda: _call(loop, task.cancel))
 
         try:
@@ -34,10 +37,13 @@ class Coroutines:
             if inspect.iscoroutine(awaitable):
                 awaitable.close()
             raise
+        while not wait([ended], timeout=LOOK).done:
+            if cancelled and not loop.is_running():
+                raise RuntimeError("the app's loop has stopped: what runs on it will not go on")
         return ended.result()
 
     def stop(self) -> None:
-        """End the loop, cancelling what still runs on it."""
+        """End the loop, cancelling what still runs on it; the app's own is the app's to end."""
         with self._lock:
             self._stopping = True
             if self._loop is not None and not self._given:
@@ -62,14 +68,22 @@ class Coroutines:
         loop.close()
 
 
+def _end(ended: "Future[object]") -> None:
+    """Settle what a task that was cancelled before its first step could not."""
+    if not ended.done():
+        ended.set_exception(CancelledError())
+
+
 async def _contain(awaitable: Awaitable[object], ended: "Future[object]") -> None:
     """Keep whatever a body raises from the loop: SystemExit would end it, and every other body with it."""
     try:
-        ended.set_result(await awaitable)
+        result = await awaitable
     except BaseException as error:  # noqa: BLE001 - it is the worker's to classify
         ended.set_exception(error)
+    else:
+        ended.set_result(result)
 
 
-def _call(loop: asyncio.AbstractEventLoop, callback: "object") -> None:
+def _call(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> None:
     with contextlib.suppress(RuntimeError):  # the loop has ended, and everything on it
-        loop.call_soon_threadsafe(callback)  # type: ignore[arg-type]
+        loop.call_soon_threadsafe(callback)

@@ -197,9 +197,8 @@ class Runner:
 
     def _start(self, run: Run, now: datetime) -> None:
         run.started = True
-        if run.timeout is not None:
-            run.deadline = self._clock.monotonic() + run.timeout.total_seconds()
-            self.on_start(run)
+        if run.body.imported_as is None:  # else when its process is ready
+            self._count_down(run)
         if self._events:
             self._events.emit(
                 FireStarted(
@@ -211,6 +210,11 @@ class Runner:
                 )
             )
 
+    def _count_down(self, run: Run) -> None:
+        if run.timeout is not None:
+            run.deadline = self._clock.monotonic() + run.timeout.total_seconds()
+            self.on_start(run)
+
     def _call(self, run: Run, started_at: datetime) -> None:
         if run.lost or run.lease_until <= self._clock.monotonic():
             run.lost = True  # it waited longer than its lease: somebody else may be at it
@@ -218,7 +222,7 @@ class Runner:
         body = run.body
         if body.imported_as is not None:
             values = self._values(run, started_at) if body.takes_context else None
-            self._processes.run(body.imported_as, values, run.cancelled)
+            self._processes.run(body.imported_as, values, run.cancelled, lambda: self._count_down(run))
             return
         result = body.fn(self._context(run, started_at)) if body.takes_context else body.fn()
         if body.is_async or inspect.isawaitable(result):

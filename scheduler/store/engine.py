@@ -33,6 +33,11 @@ logger = logging.getLogger("scheduler")
 Row = tuple[Any, ...]
 STATEMENT_DEADLINE = 10.0
 CONNECT_TIMEOUT = 10
+# One plan for every batch size, kept for the session: made while the tables were empty it must not scan them when they
+# are large, so each statement probes by key. Given at the start of a connection: a pooler, whose other clients would
+# inherit them, refuses them there.
+PLANS = "-c plan_cache_mode=force_generic_plan -c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off"
+POOLER = "database: there is a pooler in between, like PgBouncer; pass prepare=False"
 NOT_A_DSN = "database: not a DSN; write postgresql://user:password@host/name, or host=... dbname=... user=..."
 _AWAY = (
     psycopg.OperationalError,
@@ -104,9 +109,10 @@ class Database:
                     f"+{database.dialect.driver}; or pass its URL as a text"
                 )
             pool = database.pool.recreate()  # its creator and hooks, but connections of our own
+            prepare = False  # kept plans need settings that only a connection of our own making begins with
         else:
             dsn = _dsn(database)
-            connect: Any = partial(_connect, dsn)
+            connect: Any = partial(_connect, dsn, PLANS if prepare else "")
             pool = QueuePool(connect, pool_size=3, max_overflow=5, timeout=CONNECT_TIMEOUT)
         return cls(pool, schema=schema, prepare=prepare)
 
@@ -185,12 +191,11 @@ class Database:
             adopted.adapters.register_loader("timestamptz", UtcLoader)
             self._check_encoding(adopted)
             adopted.prepare_threshold = 5 if self.prepare else None  # with None psycopg prepares nothing, asked or not
-            if self.prepare:
-                adopted.execute(statement("session", "generic_plans", self.schema), {})
         return adopted
 
 
-def _connect(dsn: str) -> BoundedConnection:
+def _connect(dsn: str, settings: str = "") -> BoundedConnection:
+    given = conninfo_to_dict(dsn)
     options: dict[str, Any] = {
         "connect_timeout": CONNECT_TIMEOUT,
         "keepalives_idle": 15,
@@ -200,10 +205,10 @@ def _connect(dsn: str) -> BoundedConnection:
         "application_name": "scheduler",
         "client_encoding": "utf8",
     }
-    given = conninfo_to_dict(dsn)
-    return BoundedConnection.connect(
-        dsn, autocommit=True, **{key: value for key, value in options.items() if key not in given}
-    )
+    chosen = {key: value for key, value in options.items() if key not in given}
+    if settings:
+        chosen["options"] = f"{given.get('options') or ''} {settings}".strip()
+    return BoundedConnection.connect(dsn, autocommit=True, **chosen)
 
 
 def _dsn(database: str) -> str:
@@ -249,7 +254,11 @@ def translated() -> Iterator[None]:
         yield
     except (pg.UndefinedTable, pg.InvalidSchemaName, pg.UndefinedColumn) as error:
         raise SchemaMismatch(f"the database lacks what we need ({_brief(error)}); run `scheduler migrate`") from error
+    except (pg.DuplicatePreparedStatement, pg.InvalidSqlStatementName) as error:
+        raise ConfigError(POOLER) from error
     except _AWAY as error:
+        if "unsupported startup parameter" in str(error):
+            raise ConfigError(POOLER) from error
         raise StoreUnavailable(f"Postgres is away: {_brief(error)}") from error
     except PoolTimeout as error:
         raise StoreUnavailable("every connection of the pool is in use") from error

@@ -52,7 +52,7 @@ def run_inside(connection: object, steps: Steps[T]) -> T:
     """Run steps in the caller's transaction; what goes wrong in the middle leaves nothing behind in it."""
     if isinstance(connection, psycopg.AsyncConnection) or _runs_sync(connection):
         raise ConfigError("connection: it is async; await asubmit() with it")
-    if not isinstance(connection, SyncCaller):
+    if not isinstance(connection, psycopg.Connection | Connection | Session):
         raise ConfigError(
             f"connection: must be a psycopg or SQLAlchemy Connection, or a Session, not {type(connection).__name__}"
         )

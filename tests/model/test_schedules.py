@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler import InvalidOption, InvalidSchedule
+from scheduler.model.cron import Cron
 from scheduler.model.definition import JobSpec
 from scheduler.model.durations import duration
-from scheduler.model.schedules import USUAL, Every, Once, due, instant, reschedule
+from scheduler.model.schedules import USUAL, CatchUp, Every, Once, Policy, due, instant, reschedule
 from scheduler.model.texts import storable
 
 NOON = datetime(2030, 6, 1, 12, tzinfo=UTC)
@@ -135,3 +136,34 @@ def test_any_text_becomes_storable(text: str, longest: int) -> None:
     assert "\0" not in stored
     stored.encode()
     assert len(stored) <= longest + 40
+
+
+def test_a_deploy_loses_and_doubles_no_fire_of_a_cron() -> None:
+    six = Cron(expression="0 6 * * *")
+    args = {"created_at": NOON, "last_fire_at": NOON - timedelta(days=2)}
+    overdue = NOON - timedelta(hours=6)
+    changed = reschedule(
+        Cron(expression="0 7 * * *"), next_run_at=overdue, now=NOON, before=six, **args
+    )  # fmt: skip
+    assert changed == overdue
+    later = Cron(expression="0 6 * * *", offset=timedelta(minutes=50))
+    tomorrow = NOON + timedelta(hours=18)
+    spread = reschedule(later, next_run_at=tomorrow, now=NOON, before=six, **args)
+    assert spread == tomorrow + timedelta(minutes=50)
+    back = reschedule(six, next_run_at=spread, now=NOON, before=later, **args)
+    assert back == tomorrow
+
+
+def test_years_of_a_daily_cron_are_caught_up_with_in_a_moment() -> None:
+    policy = Policy(misfire="catch_up", catch_up=CatchUp(max_count=3, max_age=timedelta(days=36_500)))
+    decision = due(Cron(expression="0 6 * * *"), policy, seen=NOON - timedelta(days=1826, hours=6), now=NOON)
+    assert (decision.skipped, decision.fire_at) == ("misfire", NOON - timedelta(days=3, hours=6))
+    assert decision.missed_count == 1823
+
+
+@pytest.mark.parametrize(
+    "text", ["[]", "7", "{", '{"start_at": "soon"}', '{"every_us": "x"}', '{"catch_up_count": {}}']
+)
+def test_what_cannot_be_read_is_foreign_and_never_an_error(text: str) -> None:
+    spec = JobSpec.from_json(text)
+    assert spec.foreign

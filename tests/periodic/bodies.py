@@ -52,3 +52,12 @@ class Holder:
     def write(text: str) -> None:
         with Path(os.environ["BODIES_LOG"]).open("a", encoding="utf-8") as file:
             file.write(text)
+
+
+def leaves_a_process_behind() -> None:
+    os.system("sleep 30 & wait")
+
+
+def logs_nonsense(context: RunContext) -> None:
+    context.logger.warning("%d", "three")
+    context.logger.info("fine")

@@ -100,3 +100,40 @@ def test_an_async_body_on_the_apps_loop_is_cancelled_at_its_timeout(
 
     asyncio.run(app())
     assert cancelled == [True]
+
+
+def test_a_loop_that_stops_does_not_keep_its_job_for_ever(road: Road, schema: str, recorder: Recorder) -> None:
+    loop = asyncio.new_event_loop()
+    began = threading.Event()
+
+    async def body() -> None:
+        began.set()
+        await asyncio.sleep(60)
+
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    with Scheduler(road.dsn, schema=schema, prepare=road.prepare, loop=loop) as instance:
+        recorder.listen(instance).register("acme", "x", body, timeout="1s")
+        assert began.wait(10)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        (ended,) = recorder.wait(lambda: recorder.of(FireEnded))
+        assert ended.outcome is Outcome.TIMEOUT
+        assert "the app's loop has stopped" in (ended.error or "")
+    for task in asyncio.all_tasks(loop):
+        task.cancel()
+    loop.run_until_complete(asyncio.sleep(0))
+    loop.close()
+
+
+def test_a_cancel_that_is_refused_can_be_made_as_it_says(road: Road, schema: str) -> None:
+    async def app() -> None:
+        loop = asyncio.get_running_loop()
+        await scheduler.ainitialise(road.dsn, schema=schema, prepare=road.prepare, loop=loop)
+        with pytest.raises(LifecycleError, match="await acancel"):
+            scheduler.cancel()
+        with pytest.raises(scheduler.InvalidOption):
+            await scheduler.acancel(timeout=-1)
+        await scheduler.acancel()
+
+    asyncio.run(app())

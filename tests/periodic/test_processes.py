@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from scheduler import InvalidOption, Outcome, Scheduler
@@ -92,6 +93,61 @@ def test_a_function_that_cannot_be_imported_is_refused(make_scheduler: MakeSched
     with pytest.raises(InvalidOption, match="another process can import"):
         instance.register("acme", "x", instance.start if fn == "bound" else fn, executor="process")
     assert instance.jobs() == []
+
+
+@only_direct("the road to Postgres is not the point")
+def test_what_a_body_starts_is_killed_with_it_and_a_bad_log_line_harms_nobody(
+    make_scheduler: MakeScheduler, log: Path
+) -> None:
+    instance = make_scheduler()
+    began = time.monotonic()
+    assert run(instance, bodies.leaves_a_process_behind, timeout="1s").outcome is Outcome.TIMEOUT
+    assert time.monotonic() - began < 10
+    assert run(instance, bodies.logs_nonsense).outcome is Outcome.SUCCESS
+
+
+@only_direct("the road to Postgres is not the point")
+def test_a_child_that_died_while_it_waited_costs_no_fire_and_a_short_timeout_counts_from_its_call(
+    make_scheduler: MakeScheduler, log: Path
+) -> None:
+    instance = make_scheduler()
+    assert run(instance, bodies.write_pid, timeout="500ms").outcome is Outcome.SUCCESS
+    os.kill(int(log.read_text().split()[0]), 9)
+    assert run(instance, bodies.write_pid, timeout="500ms").outcome is Outcome.SUCCESS
+
+
+APP = """
+import scheduler
+scheduler.initialise({dsn!r}, schema={schema!r}, lease="2s")
+
+@scheduler.register("acme", "heavy", every="300ms", executor="process")
+def heavy(ctx):
+    with open({log!r}, "a") as file:
+        file.write(f"{{ctx.fire_at}}\\n")
+"""
+
+
+def test_an_app_that_initialises_at_the_top_of_its_module_does_not_breed(
+    dsn: str, schema: str, tmp_path: Path, connection: psycopg.Connection[Any]
+) -> None:
+    log = tmp_path / "fires"
+    log.touch()
+    (tmp_path / "queue.py").write_text("raise RuntimeError('in the way')")  # the current folder is not searched first
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app" / "breeds.py").write_text(APP.format(dsn=dsn, schema=schema, log=str(log)))
+    code = f"import sys, time; sys.path.append({str(tmp_path / 'app')!r}); import breeds; time.sleep(60)"
+    parent = subprocess.Popen(
+        [sys.executable, "-P", "-c", code], cwd=tmp_path, process_group=0, env={**os.environ, "PYTHONPATH": ""}
+    )
+    try:
+        until(lambda: len(log.read_text().splitlines()) >= 5, timeout=30)
+        assert connection.execute("SELECT count(*) FROM job_instance").fetchone() == (1,)
+        os.killpg(parent.pid, 15)  # as a service is stopped
+    finally:
+        parent.kill()
+        parent.wait()
+    fires = log.read_text().splitlines()
+    assert len(fires) == len(set(fires))
 
 
 def test_children_end_with_their_parent_however_it_dies(dsn: str, schema: str, log: Path) -> None:

@@ -1,6 +1,7 @@
 """submit: one-shot jobs that commit with the caller's data, once per key, after those they wait for."""
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -165,9 +166,9 @@ def test_a_job_commits_with_the_callers_data_or_not_at_all(instance: Scheduler, 
         instance.get("acme", lost.id)
     own.execute("INSERT INTO orders VALUES (2)")
     kept = instance.submit("acme", "x", connection=own)
-    with own.transaction() as savepoint:
+    with contextlib.suppress(ZeroDivisionError), own.transaction():
         undone = instance.submit("acme", "x", connection=own)
-        raise psycopg.Rollback(savepoint)
+        _ = 1 / 0
     own.commit()
     assert instance.get("acme", kept.id).state is State.PENDING
     with pytest.raises(UnknownJob):
@@ -523,7 +524,8 @@ def test_find_filters_and_goes_on_where_it_stopped(instance: Scheduler) -> None:
         if cursor is None:
             break
     assert found[:4] == [6, 5, 4, 3]
-    assert sorted(found[4:]) == [0, 1, 2]
+    assert set(found[4:]) == {0, 1, 2}
+    assert len(found) == 7
     assert pages == 4
     assert {job.payload for job in instance.find("acme", type="t1").jobs} == {1, 3, 5}
     assert {job.payload for job in instance.find("acme", queue="q0").jobs} == {0, 3, 6}

@@ -225,3 +225,25 @@ def test_a_connection_that_is_borrowed_while_its_pool_is_replaced_ends_when_it_c
     with database.connection() as connection:
         database.close()
     assert connection.closed
+
+
+def test_a_pooler_is_named_when_prepare_was_forgotten_and_its_clients_inherit_nothing(dsn: str) -> None:
+    with PgBouncer(dsn) as pooler:
+        database = Database.open(pooler.dsn, schema="x", prepare=True)
+        with pytest.raises(ConfigError, match="pass prepare=False"):
+            database.run(statement("job", "instant", "x"), {"now": None})
+        database.close()
+        with psycopg.connect(pooler.dsn) as connection:
+            assert connection.execute("SHOW enable_seqscan").fetchone() == ("on",)
+
+
+def test_an_engines_own_connections_keep_their_settings(dsn: str) -> None:
+    engine = create_engine("postgresql+psycopg://", creator=lambda: psycopg.connect(dsn))
+    database = Database.open(engine, schema="x", prepare=True)
+    for _ in range(3):
+        database.run(statement("job", "instant", "x"), {"now": None})
+    with database.connection() as connection:
+        assert connection.execute("SHOW enable_seqscan").fetchall() == [("on",)]
+        assert connection.execute("SELECT count(*) FROM pg_prepared_statements").fetchall() == [(0,)]
+    database.close()
+    engine.dispose()

@@ -33,7 +33,7 @@ advance AS (
 lease AS (
   UPDATE {schema}.job_lock l SET owner = %(owner)s, fence = d.fence, fire_at = d.fire_at, last_fire_at = d.fire_at,
     created_at = d.now, expires_at = d.now + %(lease)s::interval, starts = 1, description = %(label)s,
-    missed_from = d.missed_from, missed_count = d.missed_count, attempts = '[]'
+    missed_from = d.missed_from, missed_count = d.missed_count, attempts = '[]', triggered = false
   FROM due d WHERE d.verdict = 'run' AND l.tenant = d.tenant AND l.id = d.id),
 passed AS (
   UPDATE {schema}.job_lock l SET last_fire_at = d.fire_at

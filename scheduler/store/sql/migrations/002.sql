@@ -1,10 +1,7 @@
--- Triggers, pauses and live instances. Instances of the version before go on with it, as long as they
--- trigger nothing.
+-- Triggers, pauses and live instances. Instances of the version before go on with it; one that ends a triggered run leaves
+-- job_lock.triggered as it was, which the next claim sets anew.
 
 ALTER TABLE job_lock ADD COLUMN triggered boolean NOT NULL DEFAULT false;
-ALTER TABLE job_lock DROP CONSTRAINT free_is_clean;
-ALTER TABLE job_lock ADD CONSTRAINT free_is_clean CHECK (owner IS NOT NULL
-  OR (starts = 0 AND missed_count = 0 AND description IS NULL AND attempts = '[]' AND NOT triggered));
 ALTER TABLE job_lock DROP CONSTRAINT a_fire_under_way_was_given_out;
 ALTER TABLE job_lock ADD CONSTRAINT a_fire_under_way_was_given_out
   CHECK (fire_at IS NULL OR triggered OR last_fire_at >= fire_at);
