@@ -70,8 +70,7 @@ class Instance:
         self.locks = LockTable(self.database, now, holder)
         self.history = HistoryTable(self.database)
         self.queue = QueueTable(settings.schema, now)
-        self.registry = Registry()
-        self.registry.reserve(bodies)
+        self.registry = Registry(bodies)
         self.leases = Leases(LockTable(self.lease_database, now, holder), clock, events, lease=lease)
         self.finisher = Finisher(self.locks, self.leases, events, finished=self._finished)
         self.runner = runner(

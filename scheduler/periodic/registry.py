@@ -48,10 +48,10 @@ class Entry:
 class Registry:
     """Jobs by tenant, and a heap of what this process can run by when it is due."""
 
-    def __init__(self) -> None:
+    def __init__(self, bodies: dict[Key, Body] | None = None) -> None:
         self._lock = threading.Lock()
         self._tenants: dict[str, dict[str, Entry]] = {}
-        self._bodies: dict[Key, Body] = {}
+        self._bodies = dict(bodies or {})
         self._dormant: dict[Key, Body] = {}  # unregistered by another instance; run again if it comes back
         self._heap: list[tuple[datetime, Key]] = []
         self._epoch = 0

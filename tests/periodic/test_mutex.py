@@ -32,8 +32,8 @@ ALLOWED = {
     # The same, for the scheduler of the process.
     "scheduler": "scheduler.initialise",
 }
-# An embedded server is started once for a process, before there is a scheduler.
-ELSEWHERE = {"scheduler.embedded.postgres"}
+# An embedded server is started once for a process, before there is a scheduler; a child has no Postgres.
+ELSEWHERE = {"scheduler.embedded.postgres", "scheduler.child"}
 TERMINATE = (
     "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
     " WHERE datname = current_database() AND application_name = 'scheduler'"
