@@ -11,7 +11,7 @@ from commands import URL, WORKERS, main, ready, timed
 
 from scheduler import Registration, Scheduler
 from scheduler.model.definition import JobSpec, Key
-from scheduler.model.job import Outcome
+from scheduler.model.outcomes import Outcome
 from scheduler.model.schedules import due as decide
 from scheduler.store.engine import Database
 from scheduler.store.job import JobTable

@@ -1,0 +1,76 @@
+"""Ours. Also `install DATABASE SCHEMA`, and `batches DATABASE SCHEMA BATCHES N`: feed and settle, N jobs a batch."""
+
+import time
+
+import psycopg
+from commands import URL
+from submissions import ORDER, ORDERS, counted, payload, run
+
+from scheduler import NewJob, Scheduler
+from scheduler.model.labels import Priority
+from scheduler.model.states import State
+from scheduler.queueing.ending import end
+from scheduler.store.engine import Database
+from scheduler.store.job_queue import Ending, JobKey, QueueTable
+from scheduler.store.schema import migrate
+from scheduler.store.steps import run as run_steps
+
+
+def single(count):
+    with Scheduler(URL) as scheduler:
+        return counted(lambda number: scheduler.submit("bench", "mail", payload(number)), count)
+
+
+def inside(count):
+    with Scheduler(URL) as scheduler, psycopg.connect(URL) as connection:
+        connection.execute(ORDERS)
+        connection.commit()
+
+        def one(number):
+            connection.execute(ORDER)
+            scheduler.submit("bench", "mail", payload(number), connection=connection)
+            connection.commit()
+
+        return counted(one, count)
+
+
+def many(batches, size):
+    with Scheduler(URL) as scheduler:
+
+        def one(_):
+            scheduler.submit_many([NewJob("bench", "mail", payload(number)) for number in range(size)])
+
+        return counted(one, batches, warm=2)
+
+
+def opened(database, schema):
+    return Database.open(URL.replace("/bench?", f"/{database}?"), schema=schema, prepare=True)
+
+
+def install(database, schema):
+    migrate(opened(database, schema))
+    return {}
+
+
+def batches(database, schema, count, size):
+    """Feed and end what is ready; the first two batches, which plan and warm, are not counted."""
+    store, table = opened(database, schema), QueueTable(schema, lambda: None)
+    feeding = settling = 0.0
+    for number in range(count + 2):
+        if number == 2:
+            feeding = settling = 0.0
+        began = time.perf_counter()
+        rows = store.run(*table.feed("default", Priority.NORMAL, limit=size))
+        feeding += time.perf_counter() - began
+        endings = [Ending(key=JobKey(row[0], row[1]), state=State.COMPLETED, feed=row[4], attempt=1) for row in rows]
+        began = time.perf_counter()
+        ended = run_steps(store, end(table, endings))
+        settling += time.perf_counter() - began
+        if len(rows) != size or len(ended) != size:
+            raise RuntimeError(f"{len(rows)} were fed and {len(ended)} ended, not {size}")
+    return {"feed_s": feeding, "settle_s": settling}
+
+
+if __name__ == "__main__":
+    run("singleton-scheduler",
+        {"single": single, "inside": inside, "many": many, "install": install, "batches": batches})  # fmt: skip
