@@ -41,14 +41,16 @@ from scheduler.errors import (
 )
 from scheduler.model.body import RunContext
 from scheduler.model.definition import JobOptions, JobSpec, Registration
-from scheduler.model.job import Explanation, HistoryEntry, JobInfo, Outcome
+from scheduler.model.job import Explanation, HistoryEntry, JobInfo
 from scheduler.model.labels import Priority
 from scheduler.model.oneshot import Job
+from scheduler.model.outcomes import Outcome
 from scheduler.model.payloads import DEFAULT_LIMIT
+from scheduler.model.policies import Timeouts
 from scheduler.model.retries import RetryPolicy
 from scheduler.model.schedules import CatchUp
 from scheduler.model.states import State
-from scheduler.model.submission import NewJob, Submission, SubmitOptions, Timeouts
+from scheduler.model.submission import NewJob, Submission, SubmitOptions
 from scheduler.queueing.jobs import Page
 
 if TYPE_CHECKING:

@@ -159,8 +159,14 @@ class Scheduler(QueueCalls):
             "at_most_once" records it as crashed.
         executor: "thread", or "process" for a body that holds the GIL: killed at its timeout, without harm.
 
+        queue, type, payload, priority, retry, timeouts: with `queue` there is no function: each fire submits a job of
+            this type (the job's id by default), once; overlap then looks at the job before. It registers at once.
+
         An unchanged definition touches nothing; a changed one replaces the old for the whole fleet.
         """
+        if options.get("queue") is not None:
+            self.register_many([_registration(tenant, job_id, fn, options)])
+            return None
         if fn is None:
             _registration(tenant, job_id, _nothing, options).checked()
 
@@ -253,9 +259,9 @@ class Scheduler(QueueCalls):
     acancel_job = in_thread(QueueCalls.cancel_job)
     aretry_job = in_thread(QueueCalls.retry_job)
 
-    def _queue(self) -> tuple[Database, QueueTable, int, bool]:
+    def _queue(self) -> tuple[Database, QueueTable, int]:
         instance = self._running()
-        return instance.database, instance.queue, self.settings.max_payload, True
+        return instance.database, instance.queue, self.settings.max_payload
 
     def _steered(self, answer: R) -> R:
         """Let this instance see at once what it has just changed."""
@@ -328,7 +334,7 @@ def _key(tenant: object, job_id: object) -> Key:
     return Key(name(tenant, what="tenant"), name(job_id, what="job_id"))
 
 
-def _registration(tenant: str, job_id: str, fn: JobFunction, options: JobOptions) -> Registration:
+def _registration(tenant: str, job_id: str, fn: JobFunction | None, options: JobOptions) -> Registration:
     try:
         return Registration(tenant=tenant, job_id=job_id, fn=fn, **options)
     except TypeError:

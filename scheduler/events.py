@@ -5,8 +5,9 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from uuid import UUID
 
-from scheduler.model.job import Outcome
+from scheduler.model.outcomes import Outcome
 
 logger = logging.getLogger("scheduler")
 
@@ -46,6 +47,16 @@ class FireSkipped:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FireQueued:
+    """A fire became a submitted job."""
+
+    tenant: str
+    job_id: str
+    fire_at: datetime
+    queued_id: UUID
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseLost:
     """A run's lease went to somebody else, or could not be renewed in time; its result is refused."""
 
@@ -82,7 +93,7 @@ class JobStranded:
     job_id: str
 
 
-Event = FireStarted | FireEnded | FireSkipped | LeaseLost | FireCrashed | JobStranded | Synced
+Event = FireStarted | FireEnded | FireSkipped | FireQueued | LeaseLost | FireCrashed | JobStranded | Synced
 Listener = Callable[[Event], None]
 
 

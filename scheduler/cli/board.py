@@ -16,7 +16,8 @@ from rich.text import Text
 from scheduler.cli.view import STYLES, Line, Places, brief, line
 from scheduler.events import Event, FireCrashed, FireEnded, FireSkipped, FireStarted, Synced
 from scheduler.model.definition import Key
-from scheduler.model.job import JobInfo, Outcome
+from scheduler.model.job import JobInfo
+from scheduler.model.outcomes import Outcome
 
 LOG_LINES = 200
 FLASH = timedelta(milliseconds=600)

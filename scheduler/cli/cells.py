@@ -9,7 +9,8 @@ from rich.text import Text
 from scheduler.cli.show import moment, until, visible
 from scheduler.cli.view import STYLES, brief
 from scheduler.model.definition import JobSpec
-from scheduler.model.job import Explanation, HistoryEntry, Outcome
+from scheduler.model.job import Explanation, HistoryEntry
+from scheduler.model.outcomes import Outcome
 from scheduler.store.job import JobRow
 
 JOB_HEADS = ("TENANT", "JOB", "SCHEDULE", "NEXT", "AT", "LAST", "STATE")

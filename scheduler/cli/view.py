@@ -11,8 +11,19 @@ from typing import Protocol, Self
 from rich.console import Console
 from rich.theme import Theme
 
-from scheduler.events import Event, FireCrashed, FireEnded, FireSkipped, FireStarted, JobStranded, LeaseLost, Synced
-from scheduler.model.job import JobInfo, Outcome
+from scheduler.events import (
+    Event,
+    FireCrashed,
+    FireEnded,
+    FireQueued,
+    FireSkipped,
+    FireStarted,
+    JobStranded,
+    LeaseLost,
+    Synced,
+)
+from scheduler.model.job import JobInfo
+from scheduler.model.outcomes import Outcome
 
 # Middle tones: legible on a dark and on a light background.
 PALETTE = Theme(
@@ -112,7 +123,9 @@ def brief(span: timedelta) -> str:
     return f"{hours}h{minutes:02}m" if hours else f"{minutes}m{seconds:02}s"
 
 
-def _happened(event: FireEnded | FireSkipped | LeaseLost | FireCrashed | JobStranded) -> tuple[str, str, str]:
+def _happened(
+    event: FireEnded | FireSkipped | FireQueued | LeaseLost | FireCrashed | JobStranded,
+) -> tuple[str, str, str]:
     match event:
         case FireEnded():
             tries = f", start {event.attempt}" if event.attempt > 1 else ""
@@ -120,6 +133,8 @@ def _happened(event: FireEnded | FireSkipped | LeaseLost | FireCrashed | JobStra
             return str(event.outcome), STYLES.get(event.outcome, "quiet"), f"{brief(event.duration)}{tries}{error}"
         case FireSkipped():
             return "skipped", "warning", event.reason
+        case FireQueued():
+            return "queued", "accent", f"as {event.queued_id}"
         case LeaseLost():
             return "lost", "failure", event.reason
         case FireCrashed():

@@ -94,6 +94,12 @@ class Body:
     takes_context: bool
     is_async: bool
     imported_as: str | None = None  # module:name, for a process of its own
+    queued: bool = False  # there is no function: its fires are submitted
+
+    @classmethod
+    def for_queue(cls) -> "Body":
+        """Stand for a job that workers run."""
+        return cls(fn=lambda: None, takes_context=False, is_async=False, queued=True)
 
     @classmethod
     def of(cls, fn: object, *, executor: Executor = "thread") -> "Body":

@@ -12,6 +12,10 @@ from scheduler.model.body import Body, Executor, JobFunction
 from scheduler.model.cron import Cron
 from scheduler.model.cron import cron as read_cron
 from scheduler.model.durations import duration, microseconds
+from scheduler.model.labels import Priority, checked_priority, checked_queue
+from scheduler.model.payloads import encode
+from scheduler.model.policies import RETRY, TIMEOUTS, Timeouts
+from scheduler.model.retries import RetryPolicy
 from scheduler.model.schedules import (
     CATCH_UP,
     USUAL,
@@ -26,10 +30,12 @@ from scheduler.model.schedules import (
     schedule,
 )
 from scheduler.model.texts import name
+from scheduler.model.work import Work
 
 ZERO = timedelta(0)
 
 Delivery = Literal["at_least_once", "at_most_once"]
+CHOICES = (Misfire, Overlap, Delivery, Executor)
 
 
 class Key(NamedTuple):
@@ -49,6 +55,7 @@ class JobSpec:
     timeout: timedelta | None = None
     delivery: Delivery = "at_least_once"
     executor: Executor = "thread"
+    work: Work | None = None
     foreign: bool = False
 
     def to_json(self) -> str:
@@ -73,6 +80,7 @@ class JobSpec:
             "catch_up_count": _unless(bounds.max_count, USUAL.catch_up.max_count),
             "catch_up_age_us": _unless(_age(bounds), _age(USUAL.catch_up)),
             "overlap": _unless(policy.overlap, USUAL.overlap),
+            "work": None if self.work is None else self.work.to_data(),
         }
         return json.dumps({key: value for key, value in values.items() if value is not None}, sort_keys=True)
 
@@ -111,16 +119,10 @@ class JobSpec:
             catch_up=bounds,
             overlap=data.pop("overlap", USUAL.overlap),
         )
+        work = data.pop("work", None)
         delivery, executor = data.pop("delivery", "at_least_once"), data.pop("executor", "thread")
-        strange = any(
-            value not in get_args(allowed)
-            for value, allowed in (
-                (policy.misfire, Misfire),
-                (policy.overlap, Overlap),
-                (delivery, Delivery),
-                (executor, Executor),
-            )
-        )
+        chosen = (policy.misfire, policy.overlap, delivery, executor)
+        strange = any(value not in get_args(allowed) for value, allowed in zip(chosen, CHOICES, strict=True))
         return cls(
             schedule=plan,
             policy=policy,
@@ -128,6 +130,7 @@ class JobSpec:
             timeout=timeout,
             delivery=delivery,
             executor=executor,
+            work=None if work is None else Work.of_data(work),
             foreign=bool(data) or strange or not _known(plan),
         )
 
@@ -151,6 +154,12 @@ class JobOptions(TypedDict, total=False):
     timeout: timedelta | str | None
     delivery: Delivery
     executor: Executor
+    queue: str | None
+    type: str | None
+    payload: object
+    priority: Priority
+    retry: RetryPolicy
+    timeouts: Timeouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +168,7 @@ class Registration:
 
     tenant: str
     job_id: str
-    fn: JobFunction
+    fn: JobFunction | None = None
     every: timedelta | str | None = None
     cron: str | None = None
     timezone: str = "UTC"
@@ -172,6 +181,12 @@ class Registration:
     timeout: timedelta | str | None = None
     delivery: Delivery = "at_least_once"
     executor: Executor = "thread"
+    queue: str | None = None
+    type: str | None = None
+    payload: object = None
+    priority: Priority = Priority.NORMAL
+    retry: RetryPolicy = RETRY
+    timeouts: Timeouts = TIMEOUTS
 
     @classmethod
     def of(cls, item: "Registration | Mapping[str, Any]") -> "Registration":
@@ -213,8 +228,36 @@ class Registration:
             timeout=None if self.timeout is None else duration(self.timeout, name="timeout"),
             delivery=self.delivery,
             executor=self.executor,
+            work=self._work(),
         )
-        return CheckedRegistration(key=key, spec=spec, body=Body.of(self.fn, executor=self.executor))
+        return CheckedRegistration(key=key, spec=spec, body=self._body())
+
+    def _body(self) -> Body:
+        if self.queue is None:
+            return Body.of(self.fn, executor=self.executor)
+        if self.fn is not None:
+            raise InvalidOption("fn and queue exclude each other: with queue= a worker runs the job, by its type")
+        for option, usual in (("timeout", None), ("executor", "thread"), ("delivery", "at_least_once")):
+            if getattr(self, option) != usual:
+                raise InvalidOption(f"{option} is for functions that run here; with queue= use timeouts and retry")
+        return Body.for_queue()
+
+    def _work(self) -> Work | None:
+        if self.queue is None:
+            for option in ("type", "payload", "priority", "retry", "timeouts"):
+                if getattr(self, option) != Registration.__dataclass_fields__[option].default:
+                    raise InvalidOption(f"{option} belongs to queue=, which is not given")
+            return None
+        form, payload = encode(self.payload)
+        return Work(
+            queue=checked_queue(self.queue),
+            type=name(self.job_id if self.type is None else self.type, what="type"),
+            priority=checked_priority(self.priority),
+            form=form,
+            payload=payload,
+            retry=self.retry.checked(),
+            timeouts=self.timeouts.checked(),
+        )
 
     def _policy(self) -> Policy:
         if not isinstance(self.catch_up, CatchUp):

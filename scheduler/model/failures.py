@@ -10,7 +10,7 @@ from enum import StrEnum
 from scheduler.errors import PermanentError, SchedulerError, TemporaryError
 from scheduler.model.body import Cancelled
 from scheduler.model.durations import duration
-from scheduler.model.job import Outcome
+from scheduler.model.outcomes import Outcome
 from scheduler.model.texts import LONGEST_ERROR, storable
 
 TIMED_OUT = "timeout"

@@ -3,31 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from enum import StrEnum
-from typing import Any, Literal
+from typing import Any
 
 from scheduler.model.cron import Cron
 from scheduler.model.definition import JobSpec
+from scheduler.model.outcomes import Kind, Outcome
 from scheduler.model.schedules import Every
 
 MOST_STARTS = 3
-
-Kind = Literal["fire", "trigger", "audit"]
-
-
-class Outcome(StrEnum):
-    """How a fire ended, as the ledger says it; the last five are audit rows."""
-
-    SUCCESS = "success"
-    FAILED = "failed"
-    TIMEOUT = "timeout"
-    CRASHED = "crashed"
-    SKIPPED = "skipped"
-    REGISTERED = "registered"
-    CHANGED = "changed"
-    UNREGISTERED = "unregistered"
-    PAUSED = "paused"
-    RESUMED = "resumed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +46,8 @@ class HistoryEntry:
     """One row of the ledger: a fire or a trigger at its end (or skipped), or an audit row.
 
     `missed_count` fires from `missed_from` on were missed and are what this run stands for, besides its own.
-    `attempts` are the earlier starts of a fire that was re-driven.
+    `attempts` are the earlier starts of a fire that was re-driven, or all of a submitted job. `job` describes that
+    job; of a fire that was `queued` it has the `id` of the job that it became.
     """
 
     at: datetime
@@ -81,6 +65,7 @@ class HistoryEntry:
     missed_count: int
     error: str | None
     attempts: tuple[Mapping[str, Any], ...]
+    job: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,9 +8,9 @@ from uuid import UUID
 
 from scheduler.model.labels import Priority
 from scheduler.model.payloads import decode
+from scheduler.model.policies import Timeouts
 from scheduler.model.retries import RetryPolicy
 from scheduler.model.states import State
-from scheduler.model.submission import Timeouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

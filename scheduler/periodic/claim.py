@@ -11,20 +11,18 @@ from datetime import datetime, timedelta
 
 from scheduler.clock import Clock, DatabaseClock
 from scheduler.errors import StoreError, StoreUnavailable
-from scheduler.events import Events, FireCrashed, FireSkipped
+from scheduler.events import Events, FireCrashed
 from scheduler.model.job import MOST_STARTS
 from scheduler.model.schedules import due
+from scheduler.periodic.enqueue import LAST_RETRY, REFUSED_RETRY, Enqueuer, heal, tell
 from scheduler.periodic.lease import Leases
 from scheduler.periodic.registry import Entry, Registry
 from scheduler.periodic.run import Run, Runner
-from scheduler.store.job_lock import Claimed, Expired, LockTable, Wanted
+from scheduler.store.job_lock import Expired, LockTable, Wanted
 
 logger = logging.getLogger("scheduler")
 
 BATCH = 1000
-FIRST_RETRY = timedelta(milliseconds=20)
-LAST_RETRY = timedelta(seconds=1)
-REFUSED_RETRY = timedelta(minutes=1)
 SUSPECT_FOR = timedelta(minutes=1)  # a fire that kills its process does so soon
 
 
@@ -49,6 +47,7 @@ class Claimer:
         self._clock = clock
         self._database_clock = database_clock
         self._events = events
+        self._enqueuer = Enqueuer(registry=registry, locks=locks, database_clock=database_clock, events=events)
         self.stale = False  # a claim met a definition that the mirror does not have
 
     def claim(self) -> None:
@@ -67,14 +66,22 @@ class Claimer:
                 # Late, and its predecessor runs here: its turn comes when that one ends.
                 self._registry.put_back(entry, fire, not_before=now + LAST_RETRY)
                 continue
-            asked.append(entry)
             decision = due(entry.spec.schedule, entry.spec.policy, seen=fire, now=now)
-            wanted.append(Wanted(entry.key, entry.spec_hash, fire, decision))
+            want = Wanted(entry.key, entry.spec_hash, fire, decision)
+            if entry.spec.work is not None:
+                self.stale |= self._enqueuer.fire(entry, want)
+                continue
+            asked.append(entry)
+            wanted.append(want)
         if wanted:
             self._ask(asked, wanted)
         triggered = [entry for entry in entries if entry.trigger_at is not None and not _later(entry, now)]
-        if triggered:
-            self._pull(triggered, now)
+        for entry in triggered:
+            if entry.spec.work is not None:
+                self._enqueuer.trigger(entry)
+        here = [entry for entry in triggered if entry.spec.work is None]
+        if here:
+            self._pull(here, now)
 
     def rescue(self, tenants: Sequence[str] | None) -> None:
         """Re-drive the fires of expired leases that this process can run, and bury those that may not start again."""
@@ -125,20 +132,13 @@ class Claimer:
         for answer in answers:
             entry, want = asked[answer.position], wanted[answer.position]
             if answer.verdict is None:
-                self._heal(entry, want, answer)
+                self.stale |= heal(self._registry, entry, want, answer)
                 continue
             self._registry.put_back(entry, want.due.next_run_at)
             if answer.verdict == "run" and answer.fence is not None and entry.body is not None:
                 runs.append(_first_run(entry, want.due.fire_at, answer.fence, answer.now, until))
-            elif answer.verdict == "skip" and self._events:
-                self._events.emit(
-                    FireSkipped(
-                        tenant=entry.key.tenant,
-                        job_id=entry.key.job_id,
-                        fire_at=want.due.fire_at,
-                        reason=want.due.skipped or "overlap",
-                    )
-                )
+            else:
+                tell(self._events, entry, want, answer.verdict)
         self._begin(runs)
 
     def _pull(self, triggered: list[Entry], now: datetime) -> None:
@@ -171,17 +171,6 @@ class Claimer:
                 if entry.body is not None:
                     runs.append(_first_run(entry, trigger_at, answer.fence, answer.now, self._leases.until(sent)))
         self._begin(runs)
-
-    def _heal(self, entry: Entry, want: Wanted, answer: Claimed) -> None:
-        """Heal the mirror by the row as it is now; what is merely locked or leased is asked for again, ever later."""
-        if answer.spec_hash != want.spec_hash or answer.paused_at is not None:
-            self.stale = True
-            self._registry.put_back(entry, want.seen, not_before=answer.now + LAST_RETRY)
-        elif answer.next_run_at != want.seen:
-            self._registry.put_back(entry, answer.next_run_at)
-        else:
-            delay = min(FIRST_RETRY * 2 ** min(entry.tries, 8), LAST_RETRY)
-            self._registry.put_back(entry, want.seen, not_before=answer.now + delay)
 
     def _redrive(self, expired: list[Expired]) -> None:
         """Start fires again, the last start of each alone.

@@ -11,7 +11,8 @@ from itertools import islice
 from scheduler.errors import InvalidSchedule, StoreUnavailable, UnknownJob
 from scheduler.model.cron import Cron
 from scheduler.model.definition import JobSpec, Key
-from scheduler.model.job import Explanation, Outcome
+from scheduler.model.job import Explanation
+from scheduler.model.outcomes import Outcome
 from scheduler.model.schedules import Due, Schedule, fires, together
 from scheduler.store.job import JobFacts, JobTable, KnownJob
 from scheduler.store.job_instance import InstanceTable

@@ -12,7 +12,8 @@ from datetime import UTC, datetime
 from scheduler.errors import DuplicateJob, UnknownJob
 from scheduler.model.body import Body
 from scheduler.model.definition import JobSpec, Key
-from scheduler.model.job import JobInfo, Outcome
+from scheduler.model.job import JobInfo
+from scheduler.model.outcomes import Outcome
 from scheduler.store.job import JobRow
 
 AT_ONCE = datetime.min.replace(tzinfo=UTC)
@@ -43,6 +44,11 @@ class Entry:
         self.wake_at: datetime | None = None
         self.epoch = 0
         self.tries = 0
+
+    @property
+    def runnable(self) -> bool:
+        """Whether this process can do what a fire asks for: call its function, or submit a job."""
+        return not self.spec.foreign and (self.body is not None or self.spec.work is not None)
 
 
 class Registry:
@@ -136,7 +142,7 @@ class Registry:
             while self._heap and len(taken) < limit and self._heap[0][0] <= now:
                 wake_at, key = heapq.heappop(self._heap)
                 entry = self._tenants.get(key.tenant, {}).get(key.job_id)
-                if entry is None or entry.wake_at != wake_at or entry.body is None:
+                if entry is None or entry.wake_at != wake_at or not entry.runnable:
                     continue  # superseded by a newer heap entry
                 entry.wake_at = None
                 taken.append(entry)
@@ -173,7 +179,7 @@ class Registry:
             while self._heap:
                 wake_at, key = self._heap[0]
                 entry = self._tenants.get(key.tenant, {}).get(key.job_id)
-                if entry is not None and entry.wake_at == wake_at and entry.body is not None:
+                if entry is not None and entry.wake_at == wake_at and entry.runnable:
                     return wake_at
                 heapq.heappop(self._heap)
         return None
@@ -182,7 +188,7 @@ class Registry:
         """Return what to run for a job and its present definition, if this process can run it."""
         with self._lock:
             entry = self._tenants.get(key.tenant, {}).get(key.job_id)
-            return None if entry is None or entry.body is None else (entry.body, entry.spec)
+            return None if entry is None or entry.body is None or entry.spec.foreign else (entry.body, entry.spec)
 
     def runs(self) -> tuple[int, list[Key]]:
         """List the jobs whose functions this process has, with the version of that list."""
@@ -192,7 +198,7 @@ class Registry:
     def helpless(self) -> bool:
         """Whether there is a job here whose function this process has not."""
         with self._lock:
-            return any(entry.body is None for jobs in self._tenants.values() for entry in jobs.values())
+            return any(not entry.runnable for jobs in self._tenants.values() for entry in jobs.values())
 
     def tenants(self) -> list[str]:
         """List the tenants of which this process runs something."""
@@ -215,8 +221,6 @@ class Registry:
             entry.spec = JobSpec.from_json(row.spec)
             entry.spec_hash = row.spec_hash
             entry.next_run_at = None
-        if entry.spec.foreign:
-            entry.body = None  # registered by a later version of this library, which knows how to run it
         seen = (entry.next_run_at, entry.paused, entry.trigger_at)
         entry.paused, entry.trigger_at = row.paused_at is not None, row.trigger_at
         if entry.wake_at is None or seen != (row.next_run_at, entry.paused, entry.trigger_at):
@@ -234,7 +238,7 @@ class Registry:
     def _rebuild(self) -> None:
         """Forget the heap entries of jobs that were unregistered or moved before they came due."""
         entries = [entry for jobs in self._tenants.values() for entry in jobs.values()]
-        self._heap = [(entry.wake_at, entry.key) for entry in entries if entry.wake_at and entry.body]
+        self._heap = [(entry.wake_at, entry.key) for entry in entries if entry.wake_at and entry.runnable]
         heapq.heapify(self._heap)
 
     def _sleep(self, key: Key) -> None:
@@ -267,7 +271,7 @@ class Registry:
         if entry.trigger_at is not None:
             moments.append(entry.trigger_wait or AT_ONCE)
         entry.wake_at = min(moments, default=None)
-        if entry.wake_at is not None and entry.body is not None:
+        if entry.wake_at is not None and entry.runnable:
             heapq.heappush(self._heap, (entry.wake_at, entry.key))
 
 
@@ -277,7 +281,7 @@ def _info(entry: Entry) -> JobInfo:
         tenant=entry.key.tenant,
         job_id=entry.key.job_id,
         spec=entry.spec,
-        runnable=entry.body is not None,
+        runnable=entry.runnable,
         next_run_at=entry.next_run_at,
         paused_at=row.paused_at if row else None,
         trigger_at=entry.trigger_at,

@@ -17,7 +17,7 @@ from scheduler.events import Events, FireStarted
 from scheduler.model.body import Body, Cancelled, RunContext
 from scheduler.model.definition import Key
 from scheduler.model.failures import describe, outcome_of
-from scheduler.model.job import Outcome
+from scheduler.model.outcomes import Outcome
 from scheduler.periodic.coroutines import Coroutines
 from scheduler.processes import Processes
 

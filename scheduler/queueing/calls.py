@@ -30,8 +30,8 @@ LARGEST_PAGE = 1000
 class QueueCalls:
     """What `Scheduler` offers for one-shot jobs."""
 
-    def _queue(self) -> "tuple[Database, QueueTable, int, bool]":
-        """Return where jobs are kept, how large a payload may be, and whether feeders are notified."""
+    def _queue(self) -> "tuple[Database, QueueTable, int]":
+        """Return where jobs are kept, and how large a payload may be."""
         raise NotImplementedError
 
     def submit(
@@ -93,7 +93,7 @@ class QueueCalls:
 
     def get(self, tenant: str, job_id: UUID | str) -> Job:
         """Read a submitted job, live or ended; `UnknownJob` when this tenant has none such."""
-        database, table, _, _ = self._queue()
+        database, table, _ = self._queue()
         return run(database, jobs.get(table, _key(tenant, job_id)))
 
     def find(
@@ -111,7 +111,7 @@ class QueueCalls:
 
         tag: a tag's name, or {name: value}. A page with a `cursor` is followed by another.
         """
-        database, table, _, _ = self._queue()
+        database, table, _ = self._queue()
         label, value = _tag(tag)
         steps = jobs.find(
             table,
@@ -134,7 +134,7 @@ class QueueCalls:
         callback_url: str | None = None,
     ) -> Job:
         """Change a live job; its priority until it is fed. Type and payload never change: submit a new job."""
-        database, table, _, _ = self._queue()
+        database, table, _ = self._queue()
         steps = jobs.update(
             table,
             _key(tenant, job_id),
@@ -147,26 +147,26 @@ class QueueCalls:
 
     def cancel_job(self, tenant: str, job_id: UUID | str, *, reason: str | None = None) -> State:
         """End a job that has not begun, with all that wait for its success; return its state."""
-        database, table, _, _ = self._queue()
+        database, table, _ = self._queue()
         why = None if reason is None else storable(reason, 1000)
         return run(database, jobs.cancel(table, _key(tenant, job_id), reason=why))
 
     def retry_job(self, tenant: str, job_id: UUID | str) -> Submission:
         """Submit a job anew that failed, died or was cancelled; the new one says `retried_from`."""
-        database, table, _, notify = self._queue()
+        database, table, _ = self._queue()
 
         def steps() -> Steps[list[Submission]]:
             draft = yield from jobs.retried(table, _key(tenant, job_id))
-            return (yield from submit(table, [draft], notify=notify))
+            return (yield from submit(table, [draft]))
 
         return run(database, steps())[0]
 
     def _submitting(self, new: Iterable[NewJob]) -> "tuple[Database, Steps[list[Submission]] | None]":
-        database, table, limit, notify = self._queue()
+        database, table, limit = self._queue()
         if not isinstance(new, Iterable):
             raise InvalidOption(f"submit_many takes a list of NewJob, not {type(new).__name__}")
         checked = drafts(new, limit=limit)
-        return database, submit(table, checked, notify=notify) if checked else None
+        return database, submit(table, checked) if checked else None
 
 
 def _new(tenant: str, type_: str, payload: object, options: SubmitOptions) -> NewJob:

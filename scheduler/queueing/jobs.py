@@ -14,8 +14,9 @@ from scheduler.errors import IllegalTransition, InvalidOption, StoreUnavailable,
 from scheduler.model.durations import duration
 from scheduler.model.labels import Priority
 from scheduler.model.oneshot import Job, live_state
+from scheduler.model.policies import policy_json, policy_of
 from scheduler.model.states import LIVE, TERMINAL, State
-from scheduler.model.submission import Draft, policy_json, policy_of
+from scheduler.model.submission import Draft
 from scheduler.queueing.ending import end
 from scheduler.store.engine import Row
 from scheduler.store.job_queue import Ending, JobKey, QueueTable

@@ -18,7 +18,7 @@ from scheduler.store.job_queue import Dependency, Ending, JobKey, QueueTable
 from scheduler.store.steps import Steps
 
 
-def submit(table: QueueTable, drafts: Sequence[Draft], *, notify: bool) -> Steps[list[Submission]]:
+def submit(table: QueueTable, drafts: Sequence[Draft]) -> Steps[list[Submission]]:
     """Insert jobs with their keys and dependencies, all or nothing; return what stands for each."""
     stands_for = yield from _claim_keys(table, drafts)
     new = [draft for draft in drafts if draft.id not in stands_for]
@@ -30,8 +30,6 @@ def submit(table: QueueTable, drafts: Sequence[Draft], *, notify: bool) -> Steps
             yield table.submit(new)
     if doomed:
         yield from end(table, doomed)
-    if notify and new:
-        yield table.notify()
     return [Submission(stands_for.get(draft.id, draft.id), draft.id in stands_for) for draft in drafts]
 
 

@@ -1,6 +1,7 @@
 """The `job_history` table: the ledger."""
 
-from scheduler.model.job import HistoryEntry, Outcome
+from scheduler.model.job import HistoryEntry
+from scheduler.model.outcomes import Outcome
 from scheduler.store.engine import Database
 from scheduler.store.queries import statement
 
@@ -32,6 +33,7 @@ class HistoryTable:
                 missed_count=row[12],
                 error=row[13],
                 attempts=tuple(row[14] or ()),
+                job=row[15],
             )
             for row in rows
         ]

@@ -7,9 +7,13 @@ from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from scheduler.model.definition import Key
-from scheduler.model.job import Outcome
+from scheduler.model.durations import duration
+from scheduler.model.outcomes import Outcome
+from scheduler.model.policies import policy_json
 from scheduler.model.schedules import Due
+from scheduler.model.work import Work
 from scheduler.store.engine import Database, Row
+from scheduler.store.job_queue import queue_channel
 from scheduler.store.queries import statement
 
 
@@ -32,6 +36,7 @@ class Claimed(NamedTuple):
     next_run_at: datetime | None
     spec_hash: bytes | None
     paused_at: datetime | None
+    trigger_at: datetime | None = None
 
 
 class Pulled(NamedTuple):
@@ -120,6 +125,33 @@ class LockTable:
             skipped=[want.due.skipped for want in wanted],
         )
         return [Claimed(ord_ - 1, *rest) for ord_, *rest in rows]
+
+    def claim_queued(self, want: Wanted, work: Work, queued_id: UUID, *, triggered: bool) -> Claimed:
+        """Submit the job that a fire or trigger becomes, if nobody else has; never waits."""
+        ((verdict, *rest, _),) = self._run(
+            "claim_queued",
+            tenant=want.key.tenant,
+            id=want.key.job_id,
+            spec_hash=want.spec_hash,
+            seen=want.seen,
+            triggered=triggered,
+            fire=want.due.fire_at,
+            next=want.due.next_run_at,
+            missed_from=want.due.missed_from,
+            missed_count=want.due.missed_count,
+            skipped=want.due.skipped,
+            label=self._holder.label,
+            queued_id=queued_id,
+            type=work.type,
+            queue=work.queue,
+            priority=work.priority,
+            json=work.form == "json",
+            payload=work.payload,
+            policy=policy_json(work.retry, work.timeouts),
+            lifetime=duration(work.timeouts.lifetime, name="lifetime"),
+            channel=queue_channel(self._database.schema),
+        )
+        return Claimed(0, verdict, None, *rest)
 
     def claim_triggers(self, wanted: Sequence[tuple[Key, bytes, datetime]]) -> list[Pulled]:
         """Take the lease of every (job, definition, trigger) whose job is free; never waits."""

@@ -72,6 +72,7 @@ class QueueTable:
             correlations=[draft.correlation_id for draft in drafts],
             callbacks=[draft.callback_url for draft in drafts],
             retried=[draft.retried_from for draft in drafts],
+            channel=queue_channel(self._schema),
         )
 
     def depend(self, edges: Sequence[Dependency]) -> Statement:
@@ -136,10 +137,6 @@ class QueueTable:
     def find(self, name: str, parameters: Mapping[str, Any]) -> Statement:
         """Make a statement that finds a page: find_live, find_over."""
         return self._statement(name, **parameters)
-
-    def notify(self) -> Statement:
-        """Let the feeders look now."""
-        return self._statement("notify", channel=queue_channel(self._schema))
 
     def _statement(self, name: str, **parameters: object) -> Statement:
         return Statement(statement("job_queue", name, self._schema), {"now": self._now(), **parameters})

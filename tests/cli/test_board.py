@@ -10,7 +10,8 @@ from scheduler.cli.board import Board
 from scheduler.cli.samples import SAMPLES
 from scheduler.cli.view import PALETTE, Places, brief
 from scheduler.events import Event, FireCrashed, FireEnded, FireSkipped, FireStarted, LeaseLost, Synced
-from scheduler.model.job import JobInfo, Outcome
+from scheduler.model.job import JobInfo
+from scheduler.model.outcomes import Outcome
 
 NOW = datetime.now(UTC)
 JOB: dict[str, Any] = {"tenant": "acme", "job_id": "report", "fire_at": NOW}

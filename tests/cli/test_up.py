@@ -217,11 +217,14 @@ def test_on_a_terminal_it_is_a_board_and_the_screen_is_given_back(home: Path, nu
             read()
             return all(word in shown for word in (b"NEXT", b"import-orders", b"globex", b"success", b"redis://"))
 
-        wait_for(board, "a board", timeout=60)
-        assert b"\x1b[?1049h" in shown
-        process.send_signal(number)
-        wait_for(read, "its end", timeout=30)
-        assert process.wait(30) == 0
+        try:
+            wait_for(board, "a board", timeout=60)
+            assert b"\x1b[?1049h" in shown
+            process.send_signal(number)
+            wait_for(read, "its end", timeout=30)
+            assert process.wait(30) == 0
+        finally:
+            process.kill()  # or it would wait for ever for somebody to read
     os.close(leader)
     assert shown.rindex(b"\x1b[?1049l") > shown.rindex(b"\x1b[?1049h")
     assert b"\x1b[?25h" in shown, "the cursor is back"

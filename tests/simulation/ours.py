@@ -14,7 +14,7 @@ from scheduler.clock import DatabaseClock
 from scheduler.errors import UnknownJob
 from scheduler.events import Event, Events, FireEnded, LeaseLost
 from scheduler.model.definition import Delivery, Key, Registration
-from scheduler.model.job import Outcome
+from scheduler.model.outcomes import Outcome
 from scheduler.periodic.claim import Claimer
 from scheduler.periodic.control import Control
 from scheduler.periodic.finish import Finisher

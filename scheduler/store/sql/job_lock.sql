@@ -49,6 +49,56 @@ LEFT JOIN LATERAL (
   SELECT j.next_run_at, j.spec_hash, j.paused_at FROM {schema}.job j
   WHERE d.verdict IS NULL AND j.tenant = d.tenant AND j.id = d.id) j ON true;
 
+-- name: claim_queued
+-- One row. verdict 'queue': the fire or trigger became a job, both rows are written; 'skip' and 'pass' as in claim;
+-- NULL: not ours, or the job before it still lives, with the present row to heal the mirror by. No lease is taken.
+WITH t AS (SELECT coalesce(%(now)s::timestamptz, now()) AS now),
+due AS MATERIALIZED (
+  SELECT j.tenant, j.id, t.now, CASE
+    WHEN NOT %(triggered)s::bool AND l.last_fire_at >= %(fire)s::timestamptz THEN 'pass'
+    WHEN %(skipped)s::text IS NOT NULL THEN 'skip'
+    WHEN q.id IS NULL THEN 'queue' ELSE 'skip' END AS verdict
+  FROM t CROSS JOIN {schema}.job j JOIN {schema}.job_lock l ON l.tenant = j.tenant AND l.id = j.id
+  LEFT JOIN LATERAL (SELECT q.id FROM {schema}.job_queue q WHERE q.tenant = j.tenant AND q.id = j.queued_id) q ON true
+  WHERE j.tenant = %(tenant)s AND j.id = %(id)s AND j.spec_hash = %(spec_hash)s AND %(fire)s::timestamptz <= t.now
+    AND CASE WHEN %(triggered)s::bool THEN j.trigger_at = %(seen)s::timestamptz AND q.id IS NULL
+        ELSE j.next_run_at = %(seen)s::timestamptz AND j.paused_at IS NULL
+          AND (%(next)s::timestamptz IS NULL OR %(next)s::timestamptz > %(fire)s::timestamptz)
+          AND (q.id IS NULL OR l.last_fire_at >= %(fire)s::timestamptz OR %(skipped)s::text IS NOT NULL
+               OR j.overlap = 'skip') END
+  FOR NO KEY UPDATE OF j, l SKIP LOCKED),
+advance AS (
+  UPDATE {schema}.job j SET
+    next_run_at = CASE WHEN %(triggered)s::bool THEN j.next_run_at ELSE %(next)s::timestamptz END,
+    trigger_at = CASE WHEN %(triggered)s::bool THEN NULL ELSE j.trigger_at END,
+    queued_id = CASE WHEN d.verdict = 'queue' THEN %(queued_id)s::uuid ELSE j.queued_id END
+  FROM due d WHERE j.tenant = d.tenant AND j.id = d.id),
+given_out AS (
+  UPDATE {schema}.job_lock l SET last_fire_at = %(fire)s::timestamptz
+  FROM due d WHERE NOT %(triggered)s::bool AND d.verdict <> 'pass' AND l.tenant = d.tenant AND l.id = d.id),
+queued AS (
+  INSERT INTO {schema}.job_queue (tenant, id, type, queue, priority, run_at, created_at, updated_at, expires_at, json,
+    payload, policy)
+  SELECT d.tenant, %(queued_id)s, %(type)s, %(queue)s, %(priority)s, d.now, d.now, d.now,
+    d.now + %(lifetime)s::interval, %(json)s, %(payload)s, %(policy)s::jsonb
+  FROM due d WHERE d.verdict = 'queue'),
+ready AS (
+  INSERT INTO {schema}.job_ready (queue, priority, run_at, tenant, id)
+  SELECT %(queue)s, %(priority)s, d.now, d.tenant, %(queued_id)s::uuid FROM due d WHERE d.verdict = 'queue'),
+ledger AS (
+  INSERT INTO {schema}.job_history
+    (at, tenant, job_id, kind, outcome, reason, holder, finished_at, missed_from, missed_count, job)
+  SELECT %(fire)s, d.tenant, d.id, CASE WHEN %(triggered)s::bool THEN 'trigger' ELSE 'fire' END,
+    CASE d.verdict WHEN 'queue' THEN 'queued' ELSE 'skipped' END,
+    CASE d.verdict WHEN 'queue' THEN NULL ELSE coalesce(%(skipped)s::text, 'overlap') END, %(label)s, d.now,
+    %(missed_from)s, %(missed_count)s,
+    CASE d.verdict WHEN 'queue' THEN jsonb_build_object('id', %(queued_id)s::uuid, 'queue', %(queue)s::text) END
+  FROM due d WHERE d.verdict <> 'pass' ON CONFLICT DO NOTHING)
+SELECT d.verdict, t.now, j.next_run_at, j.spec_hash, j.paused_at, j.trigger_at,
+       CASE d.verdict WHEN 'queue' THEN pg_notify(%(channel)s, '') END
+FROM t LEFT JOIN due d ON true
+LEFT JOIN {schema}.job j ON d.verdict IS NULL AND j.tenant = %(tenant)s AND j.id = %(id)s;
+
 -- name: claim_triggers
 -- One row per trigger asked for. A NULL fence: not ours (taken, or the job runs), with the present row to heal the
 -- mirror by. The schedule is not touched: neither next_run_at nor last_fire_at moves.

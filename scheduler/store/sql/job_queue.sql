@@ -1,5 +1,5 @@
 -- name: submit
--- New jobs, and those of them that wait for nobody into job_ready, in the order given. No row back, ever.
+-- New jobs, and those of them that wait for nobody into job_ready, in the order given. Always one row, of nothing.
 WITH p AS MATERIALIZED (
   SELECT p.*, t.now, coalesce(p.given_run_at, t.now + p.delay, t.now) AS run_at
   FROM (SELECT coalesce(%(now)s::timestamptz, now()) AS now) t CROSS JOIN unnest(
@@ -15,13 +15,11 @@ queued AS (
   INSERT INTO {schema}.job_queue (tenant, id, type, queue, priority, run_at, created_at, updated_at, expires_at,
     open_dependencies, depth, json, payload, policy, tags, correlation_id, callback_url, retried_from)
   SELECT tenant, id, type, queue, priority, run_at, now, now, now + lifetime, open_dependencies, depth, json, payload,
-    policy::jsonb, tags::jsonb, correlation_id, callback_url, retried_from FROM p)
-INSERT INTO {schema}.job_ready (queue, priority, run_at, tenant, id)
-SELECT queue, priority, run_at, tenant, id FROM p WHERE open_dependencies = 0 ORDER BY ord;
-
--- name: notify
--- Let the feeders look now; at the end of the transaction, once, however often it is said.
-SELECT pg_notify(%(channel)s, '');
+    policy::jsonb, tags::jsonb, correlation_id, callback_url, retried_from FROM p),
+ready AS (
+  INSERT INTO {schema}.job_ready (queue, priority, run_at, tenant, id)
+  SELECT queue, priority, run_at, tenant, id FROM p WHERE open_dependencies = 0 ORDER BY ord)
+SELECT pg_notify(%(channel)s, '');  -- let the feeders look; once for a transaction, however often it is said
 
 -- name: depend
 -- Edges of new jobs. No row back, ever.

@@ -1,0 +1,25 @@
+"""What a row of the ledger is about, and what it says."""
+
+from enum import StrEnum
+from typing import Literal
+
+Kind = Literal["fire", "trigger", "audit", "job"]
+
+
+class Outcome(StrEnum):
+    """What a row of the ledger says: how a fire ended, how a submitted job did, or (the last five) what was changed."""
+
+    SUCCESS = "success"
+    FAILED = "failed"
+    TIMEOUT = "timeout"
+    CRASHED = "crashed"
+    SKIPPED = "skipped"
+    QUEUED = "queued"
+    COMPLETED = "completed"
+    DEAD_LETTER = "dead_letter"
+    CANCELLED = "cancelled"
+    REGISTERED = "registered"
+    CHANGED = "changed"
+    UNREGISTERED = "unregistered"
+    PAUSED = "paused"
+    RESUMED = "resumed"

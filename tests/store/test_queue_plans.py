@@ -1,0 +1,176 @@
+"""The plans of the hot statements on one-shot jobs, on large tables: probes by index, never a scan."""
+
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+from psycopg.sql import SQL, Identifier
+
+from scheduler.store.engine import PLANS, Database
+from scheduler.store.queries import statement
+from scheduler.store.schema import migrate
+
+LIVE, ENDED, BATCH = 50_000, 100_000, 1000
+SCANNED = re.compile(r"Seq Scan on (job_queue|job_ready|job_dependency|job_key|job_history\w*)\b")
+AT = datetime(2030, 1, 1, tzinfo=UTC)
+SCHEMA = "queue_plans"
+
+HOT = [
+    "submit",
+    "depend",
+    "claim_keys",
+    "hold_dependencies",
+    "ended",
+    "feed",
+    "settle",
+    "dependents",
+    "hold_dependents",
+    "release",
+    "live",
+    "over",
+    "find_live",
+    "find_over",
+    "take_back",
+    "put_back",
+    "update",
+    "ask_to_cancel",
+]
+FILL = [
+    "INSERT INTO job_queue (tenant, id, type, queue, priority, run_at, created_at, updated_at, expires_at, json,"
+    " payload) SELECT 't' || n % 100, gen_random_uuid(), 'mail', 'default', n % 5, now(), now() - n * interval '1 s',"
+    " now(), now() + interval '7 days', true, '{{}}' FROM generate_series(1, {live}) n",
+    "INSERT INTO job_ready (queue, priority, run_at, tenant, id)"
+    " SELECT queue, priority, run_at, tenant, id FROM job_queue",
+    "INSERT INTO job_dependency (tenant, job_id, depends_on, kind)"
+    " SELECT tenant, id, gen_random_uuid(), 'after' FROM job_queue",
+    "INSERT INTO job_key (tenant, type, key, job_id, expires_at)"
+    " SELECT tenant, 'mail', id::text, id, now() FROM job_queue",
+    "INSERT INTO job_history (at, tenant, job_id, kind, outcome, finished_at, job)"
+    " SELECT now() - n * interval '1 s', 't' || n % 100, gen_random_uuid()::text, 'job', 'completed', now(),"
+    """ '{{"type": "mail"}}' FROM generate_series(1, {ended}) n""",
+    "ANALYZE job_queue, job_ready, job_dependency, job_key, job_history",
+]
+
+
+def many(value: object) -> list[object]:
+    return [value] * BATCH
+
+
+def parameters(name: str, query: str, some: UUID) -> dict[str, Any]:
+    """Give a statement a batch where it takes arrays, and one job where it takes one."""
+    ids = [some, *(uuid4() for _ in range(BATCH - 1))]
+    given: dict[str, Any] = {
+        "now": None,
+        "tenants": many("t1"),
+        "ids": ids,
+        "depends_on": ids,
+        "kinds": many("after"),
+        "keys": many("k"),
+        "windows": many(timedelta(hours=24)),
+        "types": many("mail"),
+        "queues": many("default"),
+        "priorities": many(2),
+        "run_ats": many(None),
+        "delays": many(timedelta(0)),
+        "lifetimes": many(timedelta(days=7)),
+        "opens": many(0),
+        "depths": many(0),
+        "jsons": many(value=True),
+        "payloads": many(b"{}"),
+        "policies": many("{}"),
+        "tags": "{}" if name == "update" else many("{}"),
+        "correlations": many("x"),
+        "callbacks": many("x"),
+        "retried": many(some),
+        "states": None if name.startswith("find") else many("completed"),
+        "feeds": many(1),
+        "attempt_numbers": many(1),
+        "reasons": many("x"),
+        "errors": many("x"),
+        "results": many(b"x"),
+        "records": many("{}"),
+        "started": many(AT),
+        "queue": None if name.startswith("find") else "default",
+        "priority": 2,
+        "limit": 100 if name.startswith("find") else BATCH,
+        "tenant": "t1",
+        "id": str(some) if name == "over" else some,
+    }
+    return {key: given.get(key) for key in re.findall(r"%\((\w+)\)", query)}
+
+
+@pytest.fixture(scope="module")
+def large(dsn: str) -> Iterator[str]:
+    """A schema whose tables are large."""
+    database = Database.open(dsn, schema=SCHEMA, prepare=True)
+    migrate(database)
+    database.close()
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(SQL("SET search_path = {}").format(Identifier(SCHEMA)))
+        for query in FILL:
+            connection.execute(query.format(live=LIVE, ended=ENDED))
+        yield SCHEMA
+        connection.execute(SQL("DROP SCHEMA {} CASCADE").format(Identifier(SCHEMA)))
+
+
+@pytest.fixture
+def some(dsn: str, large: str) -> UUID:
+    """A live job."""
+    with psycopg.connect(dsn) as connection:
+        query = SQL("SELECT id FROM {}.job_queue WHERE tenant = 't1' LIMIT 1").format(Identifier(large))
+        row = connection.execute(query).fetchone()
+    assert row is not None
+    found: UUID = row[0]
+    return found
+
+
+def plan_of(connection: psycopg.Connection[Any], schema: str, name: str, some: UUID) -> str:
+    query = statement("job_queue", name, schema).decode()
+    rows = connection.execute(f"EXPLAIN {query}".encode(), parameters(name, query, some), prepare=True).fetchall()
+    return "\n".join(row[0] for row in rows)
+
+
+@pytest.mark.parametrize("name", HOT)
+def test_a_custom_plan_on_large_tables_scans_none_of_them(dsn: str, large: str, some: UUID, name: str) -> None:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        plan = plan_of(connection, large, name, some)
+    assert not SCANNED.search(plan), plan
+    assert "Hash Join" not in plan, plan
+    assert "Merge Join" not in plan, plan
+    assert "Index Scan" in plan or "Index Only Scan" in plan or name in ("submit", "depend", "claim_keys"), plan
+
+
+@pytest.mark.parametrize("name", HOT)
+def test_a_kept_plan_on_large_tables_scans_none_of_them(dsn: str, large: str, some: UUID, name: str) -> None:
+    with psycopg.connect(dsn, autocommit=True, options=PLANS) as connection:
+        plan = plan_of(connection, large, name, some)
+    assert not SCANNED.search(plan), plan
+
+
+@pytest.mark.parametrize("name", HOT)
+def test_a_plan_made_while_the_tables_of_jobs_were_empty_scans_none_of_them(dsn: str, schema: str, name: str) -> None:
+    database = Database.open(dsn, schema=schema, prepare=True)
+    migrate(database)
+    with database.connection() as connection:
+        plan = plan_of(connection, schema, name, uuid4())
+    database.close()
+    assert not SCANNED.search(plan), plan
+
+
+@pytest.mark.parametrize("name", ["find_live", "find_over"])
+def test_a_page_is_read_in_order_without_a_sort_of_the_tenant(dsn: str, large: str, some: UUID, name: str) -> None:
+    for options in ("", PLANS):
+        with psycopg.connect(dsn, autocommit=True, options=options) as connection:
+            plan = plan_of(connection, large, name, some)
+        assert not re.search(r"^\s*(->  )?Sort\b", plan, re.MULTILINE), plan
+
+
+def test_a_feed_reads_the_order_it_takes_from_an_index(dsn: str, large: str, some: UUID) -> None:
+    for options in ("", PLANS):
+        with psycopg.connect(dsn, autocommit=True, options=options) as connection:
+            plan = plan_of(connection, large, "feed", some)
+        assert "job_ready_order" in plan, plan
