@@ -156,6 +156,7 @@ def initialise(
     listen: str | bool | None = None,
     prepare: bool = True,
     max_payload: int = DEFAULT_LIMIT,
+    retention: timedelta | str | None = timedelta(days=30),
     loop: asyncio.AbstractEventLoop | None = None,
 ) -> Scheduler:
     """Start the scheduler of this process; the arguments are those of `Scheduler`."""
@@ -171,6 +172,7 @@ def initialise(
         listen=listen,
         prepare=prepare,
         max_payload=max_payload,
+        retention=retention,
         loop=loop,
     )
     _adopt(made)

@@ -67,6 +67,7 @@ class Scheduler(QueueCalls):
         connection (beside PgBouncer); False: only by the sync.
     prepare: prepare statements on the server; switch it off behind PgBouncer in transaction mode.
     max_payload: how many bytes the payload of a submitted job may have, up to 16 MB.
+    retention: for how long the ledger is kept; None: for ever.
     loop: the asyncio loop on which `async def` jobs run; by default one on a thread of its own.
     """
 
@@ -84,6 +85,7 @@ class Scheduler(QueueCalls):
         listen: str | bool | None = None,
         prepare: bool = True,
         max_payload: int = DEFAULT_LIMIT,
+        retention: timedelta | str | None = timedelta(days=30),
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         self.settings = checked_settings(
@@ -98,6 +100,7 @@ class Scheduler(QueueCalls):
             listen=listen,
             prepare=prepare,
             max_payload=max_payload,
+            retention=retention,
             loop=loop,
         )
         self._lifecycle = threading.RLock()

@@ -34,6 +34,7 @@ class Settings:
     listen: str | bool
     prepare: bool
     max_payload: int = DEFAULT_LIMIT
+    retention: timedelta | None = None
     loop: asyncio.AbstractEventLoop | None = None
 
 
@@ -50,6 +51,7 @@ def checked_settings(
     listen: object,
     prepare: object,
     max_payload: object = DEFAULT_LIMIT,
+    retention: object = None,
     loop: object = None,
 ) -> Settings:
     """Check every setting before anything is started."""
@@ -65,6 +67,7 @@ def checked_settings(
         listen=_listen(listen, prepare=_switch(prepare, name="prepare")),
         prepare=_switch(prepare, name="prepare"),
         max_payload=_bytes(max_payload),
+        retention=None if retention is None else duration(retention, name="retention", error=ConfigError),
         loop=_loop(loop),
     )
 

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import random
 import socket
 import threading
 import time
@@ -12,7 +13,7 @@ from uuid import uuid4
 
 from scheduler.clock import Clock, DatabaseClock, SystemClock
 from scheduler.config import Settings
-from scheduler.errors import StoreError
+from scheduler.errors import StoreError, StoreUnavailable
 from scheduler.events import Events
 from scheduler.model.body import Body
 from scheduler.model.definition import Key
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("scheduler")
 
+TEND_EVERY = 3600.0
+
 
 class Instance:
     """The parts, their threads and their connections."""
@@ -68,7 +71,7 @@ class Instance:
         holder = Holder(owner=uuid4(), label=label, lease=settings.lease)
         jobs, instances = JobTable(self.database, now), InstanceTable(self.database, now)
         self.locks = LockTable(self.database, now, holder)
-        self.history = HistoryTable(self.database)
+        self.history = HistoryTable(self.database, now)
         self.queue = QueueTable(settings.schema, now)
         self.registry = Registry(bodies)
         self.leases = Leases(LockTable(self.lease_database, now, holder), clock, events, lease=lease)
@@ -103,6 +106,7 @@ class Instance:
         self.loop_service = Service("loop", self.loop.step)
         self.lease_service = Service("lease", self.leases.step, last_backoff=1.0)
         self.finish_service = Service("finish", self.finisher.step, last_backoff=5.0)
+        self.upkeep_service = Service("upkeep", self._tend)
         self.leases.wake = self.lease_service.wake
         self.runner.on_start = self.leases.watch
         self.listen_database: Database | None = None
@@ -119,6 +123,7 @@ class Instance:
             store_schema.migrate(self.database)
         else:
             store_schema.check(self.database)
+        self._tend()
         self.sync.sync()
 
     def start(self) -> None:
@@ -159,7 +164,7 @@ class Instance:
                 database.close()
 
     def _services(self) -> list[Service]:
-        services = [self.lease_service, self.finish_service, self.loop_service]
+        services = [self.lease_service, self.finish_service, self.loop_service, self.upkeep_service]
         return services if self.listen_service is None else [*services, self.listen_service]
 
     def _wait(self, until: float, done: Callable[[], bool]) -> None:
@@ -190,6 +195,19 @@ class Instance:
     def _finished(self, keys: list[Key]) -> None:
         if sum(map(self.registry.hasten, keys)):
             self.loop_service.wake()
+
+    def _tend(self) -> float:
+        """See to the ledger's partitions; a role that may not leaves them to one that may."""
+        try:
+            made, dropped = self.history.tend(self.settings.retention)
+        except StoreUnavailable:
+            raise
+        except StoreError as error:
+            logger.warning("the ledger's partitions could not be seen to: %s; trying again in ten minutes", error)
+            return TEND_EVERY / 6
+        if made or dropped:
+            logger.info("the ledger: %d days made ahead, %d dropped", made, dropped)
+        return TEND_EVERY * random.uniform(0.8, 1.2)  # noqa: S311 - spreads instances
 
     def _listen(self) -> float:
         if self.listen_database is not None and self.listen_service is not None:

@@ -163,7 +163,7 @@ def _tables(database: str | None, schema: str) -> Iterator[Tables]:
         store_schema.check(store)
         rows, instances = JobTable(store, lambda: None), InstanceTable(store, lambda: None)
         control = Control(jobs=rows, instances=instances, holder=_who())
-        yield Tables(jobs=rows, history=HistoryTable(store), instances=instances, control=control)
+        yield Tables(jobs=rows, history=HistoryTable(store, lambda: None), instances=instances, control=control)
 
 
 def _who() -> str:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Unpack
 from uuid import UUID
 
@@ -10,6 +11,7 @@ import orjson
 
 from scheduler.errors import InvalidOption
 from scheduler.model import labels
+from scheduler.model.durations import duration
 from scheduler.model.labels import Priority
 from scheduler.model.oneshot import Job
 from scheduler.model.states import State
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from scheduler.store.engine import Database
 
 LARGEST_PAGE = 1000
+HALF_A_MINUTE = timedelta(seconds=30)
 
 
 class QueueCalls:
@@ -53,10 +56,10 @@ class QueueCalls:
 
     def submit_many(self, new: Iterable[NewJob], *, connection: object = None) -> list[Submission]:
         """Submit many jobs at once, all or none; `after=` may name others of the same call."""
-        database, steps = self._submitting(new)
-        if steps is None:
-            return []
-        return run(database, steps) if connection is None else run_inside(connection, steps)
+        database, steps, deadline = self._submitting(new)
+        if connection is not None:
+            return run_inside(connection, steps)
+        return run(database, steps, deadline=deadline)
 
     async def asubmit(
         self, tenant: str, type: str, payload: object = None, *, connection: object = None,  # noqa: A002
@@ -67,12 +70,10 @@ class QueueCalls:
 
     async def asubmit_many(self, new: Iterable[NewJob], *, connection: object = None) -> list[Submission]:
         """Submit many from async code; `connection` may be an async one, of psycopg or SQLAlchemy."""
-        database, steps = self._submitting(new)
-        if steps is None:
-            return []
+        database, steps, deadline = self._submitting(new)
         if connection is not None:
             return await run_inside_async(connection, steps)
-        return await asyncio.to_thread(run, database, steps)
+        return await asyncio.to_thread(run, database, steps, deadline=deadline)
 
     def chain(self, tenant: str, new: Sequence[NewJob], *, connection: object = None) -> list[Submission]:
         """Submit jobs that run one after another; a failure ends the rest of the chain."""
@@ -161,12 +162,15 @@ class QueueCalls:
 
         return run(database, steps())[0]
 
-    def _submitting(self, new: Iterable[NewJob]) -> "tuple[Database, Steps[list[Submission]] | None]":
+    def _submitting(self, new: Iterable[NewJob]) -> "tuple[Database, Steps[list[Submission]], float]":
+        """Check a batch; return where and how it is submitted, and how long each statement may take."""
         database, table, limit = self._queue()
         if not isinstance(new, Iterable):
             raise InvalidOption(f"submit_many takes a list of NewJob, not {type(new).__name__}")
-        checked = drafts(new, limit=limit)
-        return database, submit(table, checked) if checked else None
+        batch = list(new)
+        checked = drafts(batch, limit=limit)
+        shortest = min((duration(job.timeouts.submission, name="submission") for job in batch), default=HALF_A_MINUTE)
+        return database, submit(table, checked), shortest.total_seconds()
 
 
 def _new(tenant: str, type_: str, payload: object, options: SubmitOptions) -> NewJob:

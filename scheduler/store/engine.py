@@ -126,21 +126,23 @@ class Database:
             return _run(connection, query, parameters, prepare=self.prepare)
 
     @contextlib.contextmanager
-    def transaction(self) -> Iterator[BoundedConnection]:
+    def transaction(self, deadline: float | None = None) -> Iterator[BoundedConnection]:
         """Run several statements as one; a server-side timeout stands behind the deadline."""
-        with self.connection() as connection, connection.transaction():
-            milliseconds = str(int(self.deadline * 1000))
+        with self.connection(deadline) as connection, connection.transaction():
+            milliseconds = str(int(connection.deadline * 1000))
             connection.execute(statement("session", "bound_statements", self.schema), {"milliseconds": milliseconds})
             yield connection
 
     @contextlib.contextmanager
-    def connection(self) -> Iterator[BoundedConnection]:
+    def connection(self, deadline: float | None = None) -> Iterator[BoundedConnection]:
         """Borrow a connection; anything that goes wrong on it costs the pool that connection."""
         with translated():
             pool = self._pool
             proxy = pool.connect()
             try:
-                yield self._adopt(proxy.driver_connection)
+                adopted = self._adopt(proxy.driver_connection)
+                adopted.deadline = deadline or self.deadline
+                yield adopted
             except BaseException as error:
                 proxy.invalidate()
                 if isinstance(error, _AWAY):
@@ -183,7 +185,6 @@ class Database:
                 raise ConfigError(f"database: an Engine must give psycopg connections, not {type(connection).__name__}")
             connection.__class__ = BoundedConnection  # an engine's creator cannot be told which class to make
         adopted: BoundedConnection = connection
-        adopted.deadline = self.deadline
         if not adopted.autocommit:
             adopted.autocommit = True
         if not adopted.adopted:
@@ -254,6 +255,8 @@ def translated() -> Iterator[None]:
         yield
     except (pg.UndefinedTable, pg.InvalidSchemaName, pg.UndefinedColumn) as error:
         raise SchemaMismatch(f"the database lacks what we need ({_brief(error)}); run `scheduler migrate`") from error
+    except pg.LockNotAvailable as error:
+        raise StoreError("a lock that others hold was not to be had in time") from error
     except (pg.DuplicatePreparedStatement, pg.InvalidSqlStatementName) as error:
         raise ConfigError(POOLER) from error
     except _AWAY as error:

@@ -1,16 +1,32 @@
 """The `job_history` table: the ledger."""
 
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
 from scheduler.model.job import HistoryEntry
 from scheduler.model.outcomes import Outcome
 from scheduler.store.engine import Database
 from scheduler.store.queries import statement
 
+AHEAD = 7
+LOCKS_WAIT = "1000"
+
 
 class HistoryTable:
-    """Statements that read `job_history`; its rows are written by the statements that end a fire."""
+    """Statements on `job_history`; its rows are written by the statements that end a fire or a job."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, now: Callable[[], datetime | None]) -> None:
         self._database = database
+        self._now = now
+
+    def tend(self, keep: timedelta | None) -> tuple[int, int]:
+        """Make partitions for the days to come and drop what is older than `keep`; return how many of each."""
+        schema = self._database.schema
+        with self._database.transaction() as connection:
+            connection.execute(statement("session", "bound_locks", schema), {"milliseconds": LOCKS_WAIT})
+            parameters = {"now": self._now(), "ahead": AHEAD, "keep": keep}
+            ((made, dropped),) = connection.execute(statement("job_history", "tend", schema), parameters).fetchall()
+        return made, dropped
 
     def newest(self, tenant: str, job_id: str | None, *, limit: int) -> list[HistoryEntry]:
         """Read the newest rows of a tenant, or of one of its jobs."""

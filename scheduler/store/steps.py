@@ -24,26 +24,30 @@ T = TypeVar("T")
 
 
 class Statement(NamedTuple):
-    """One statement with its parameters."""
+    """One statement with its parameters. `alone`: it is the whole unit, and needs no transaction around it."""
 
     query: bytes
     parameters: Mapping[str, Any]
+    alone: bool = False
 
 
 Steps = Generator[Statement, list[Row], T]
 SyncCaller = psycopg.Connection[Any] | Connection | Session
 
 
-def run(database: Database, steps: Steps[T]) -> T:
-    """Run steps in a transaction of our own."""
-    statement = next(steps)
-    with database.transaction() as connection:
+def run(database: Database, steps: Steps[T], *, deadline: float | None = None) -> T:
+    """Run steps on a connection of our own, in a transaction if there are several, at most `deadline` seconds each."""
+    try:
+        statement = next(steps)
+    except StopIteration as end:  # there is nothing to do
+        return end.value  # type: ignore[no-any-return]
+    opened = database.connection(deadline) if statement.alone else database.transaction(deadline)
+    with opened as connection:
         while True:
+            cursor = connection.execute(statement.query, statement.parameters, prepare=database.prepare, binary=True)
+            rows = cursor.fetchall() if cursor.description else []
             try:
-                cursor = connection.execute(
-                    statement.query, statement.parameters, prepare=database.prepare, binary=True
-                )
-                statement = steps.send(cursor.fetchall() if cursor.description else [])
+                statement = steps.send(rows)
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
 
@@ -57,13 +61,13 @@ def run_inside(connection: object, steps: Steps[T]) -> T:
             f"connection: must be a psycopg or SQLAlchemy Connection, or a Session, not {type(connection).__name__}"
         )
     with _callers(), _savepoint(connection):
-        statement = next(steps)
+        rows: list[Row] | None = None
         while True:
-            rows = _execute(connection, statement)
             try:
-                statement = steps.send(rows)
+                statement = next(steps) if rows is None else steps.send(rows)
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
+            rows = _execute(connection, statement)
 
 
 async def run_inside_async(connection: object, steps: Steps[T]) -> T:
@@ -77,14 +81,14 @@ async def run_inside_async(connection: object, steps: Steps[T]) -> T:
         if connection.info.transaction_status is TransactionStatus.IDLE and not connection.autocommit:
             await connection.execute("")
         async with connection.transaction(), connection.cursor(row_factory=tuple_row, binary=True) as cursor:
-            statement = next(steps)
+            rows: list[Row] | None = None
             while True:
-                await cursor.execute(statement.query, statement.parameters)
-                rows = await cursor.fetchall() if cursor.description else []
                 try:
-                    statement = steps.send(rows)
+                    statement = next(steps) if rows is None else steps.send(rows)
                 except StopIteration as end:
                     return end.value  # type: ignore[no-any-return]
+                await cursor.execute(statement.query, statement.parameters)
+                rows = await cursor.fetchall() if cursor.description else []
 
 
 def _runs_sync(connection: object) -> bool:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
@@ -27,6 +28,7 @@ from scheduler import (
     Priority,
     RetryPolicy,
     State,
+    StoreUnavailable,
     Submission,
     Timeouts,
     UnknownDependency,
@@ -590,3 +592,21 @@ def test_an_id_that_is_none_is_told(instance: Scheduler) -> None:
         instance.get("acme", "seven")
     with pytest.raises(UnknownJob, match="there is no job"):
         instance.get("acme", uuid4())
+
+
+def test_submitting_nothing_is_nothing(instance: Scheduler, own: psycopg.Connection[Any]) -> None:
+    assert instance.submit_many([]) == []
+    assert instance.submit_many([], connection=own) == []
+    assert asyncio.run(instance.asubmit_many([])) == []
+    assert instance.chain("acme", []) == []
+
+
+def test_a_submit_that_is_not_acknowledged_in_time_is_an_error(
+    instance: Scheduler, own: psycopg.Connection[Any]
+) -> None:
+    own.execute("LOCK TABLE job_queue IN ACCESS EXCLUSIVE MODE")
+    began = time.monotonic()
+    with pytest.raises(StoreUnavailable, match="did not answer in time"):
+        instance.submit("acme", "x", timeouts=Timeouts(submission="500ms"))
+    assert time.monotonic() - began < 5
+    own.rollback()

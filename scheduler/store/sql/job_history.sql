@@ -10,3 +10,7 @@ SELECT h.at, h.tenant, h.job_id, h.kind, h.outcome, h.reason, h.attempt, h.fence
        h.finished_at, h.missed_from, h.missed_count, h.error, h.attempts, h.job
 FROM {schema}.job_history h WHERE h.tenant = %(tenant)s AND h.job_id = %(job_id)s
 ORDER BY h.tenant, h.job_id, h.at DESC LIMIT %(limit)s;
+
+-- name: tend
+-- Make the ledger's partitions ahead and drop those that are too old. Always one row: how many of each.
+SELECT made, dropped FROM {schema}.tend_history(coalesce(%(now)s::timestamptz, now()), %(ahead)s::int4, %(keep)s::interval);

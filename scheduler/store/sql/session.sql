@@ -9,3 +9,7 @@ LISTEN {schema};
 -- name: speak_utf8
 -- An engine of the user's may speak another encoding; our texts need this one.
 SET client_encoding = 'UTF8';
+
+-- name: bound_locks
+-- Rather give up than let others queue behind a lock that is waited for, for this transaction.
+SELECT set_config('lock_timeout', %(milliseconds)s, true);
