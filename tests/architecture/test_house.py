@@ -127,7 +127,10 @@ def test_readme_code_runs(dsn: str, schema: str) -> None:
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     assert blocks
     for block in blocks:
-        code = block.replace('"postgresql://localhost/app"', f"{dsn!r}, schema={schema!r}")
+        code = block.replace('initialise("postgresql://localhost/app"', f"initialise({dsn!r}, schema={schema!r}")
+        code = code.replace("initialise(DSN", f"initialise(DSN, schema={schema!r}").replace(
+            '"postgresql://localhost/app"', repr(dsn)
+        )
         run = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=60)
         assert run.returncode == 0, f"{block}\n{run.stderr}"
 

@@ -162,9 +162,7 @@ class Instance(Process):
 
     def register(self, plans: Plans) -> None:
         items = [
-            Registration(
-                tenant=key.tenant, job_id=key.job_id, fn=lambda: None, delivery=delivery(key), **options
-            ).checked()
+            Registration(**{"fn": lambda: None, "delivery": delivery(key), **key._asdict(), **options}).checked()
             for key, options in plans.items()
         ]
         self.registry.unreserve(plans)

@@ -47,6 +47,8 @@ COVERED = (
     "triggered",
     "a trigger was re-driven",
     "crash in claim_triggers",
+    "crash in claim_queued",
+    "queued",
 )
 
 
@@ -75,6 +77,12 @@ END $$;
 CREATE TRIGGER asked AFTER UPDATE ON job FOR EACH ROW WHEN (OLD.trigger_at IS NULL AND NEW.trigger_at IS NOT NULL)
   EXECUTE FUNCTION note_trigger();
 CREATE TRIGGER withdrawn AFTER DELETE ON job FOR EACH ROW EXECUTE FUNCTION note_trigger();
+CREATE TABLE submitted (tenant text, id uuid);
+CREATE FUNCTION note_submitted() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$ BEGIN
+  INSERT INTO submitted VALUES (NEW.tenant, NEW.id);
+  RETURN NULL;
+END $$;
+CREATE TRIGGER submitted AFTER INSERT ON job_queue FOR EACH ROW EXECUTE FUNCTION note_submitted();
 CREATE TRIGGER made AFTER INSERT OR DELETE ON job FOR EACH ROW EXECUTE FUNCTION note_epoch();
 CREATE TRIGGER changed AFTER UPDATE ON job FOR EACH ROW WHEN (OLD.spec_hash <> NEW.spec_hash)
   EXECUTE FUNCTION note_epoch();
@@ -134,6 +142,7 @@ def simulate(seed: int, dsn: str, schema: str, connections: list[psycopg.Connect
     world = World(seed, connections, dsn)
     log = Log()
     plans = {Key(f"s{seed}", f"j{n}"): options(world) for n in range(3)}
+    plans[Key(f"s{seed}", "queued")] = options(world, queue=True)
 
     def start() -> None:
         world.processes.append(Instance(world, f"i{len(world.processes)}", schema, log, plans))
@@ -149,17 +158,19 @@ def simulate(seed: int, dsn: str, schema: str, connections: list[psycopg.Connect
             elif chance < 0.985:
                 world.pass_time(world.rng.choice([0.001, 0.05, 0.3, 1.0]))
             else:
-                misfortune(world, plans, start)
-        drain(world, plans)
+                misfortune(world, plans, schema, start)
+        drain(world, plans, schema)
         check(world, log, plans, schema, dsn)
     finally:
         world.close()
     return world.seen
 
 
-def options(world: World) -> dict[str, Any]:
+def options(world: World, *, queue: bool = False) -> dict[str, Any]:
     """Choose a definition: half of them plain."""
     chosen: dict[str, Any] = {"every": world.rng.choice(["5s", "10s", "30s"])}
+    if queue:
+        chosen |= {"queue": "q", "fn": None, "delivery": "at_least_once"}
     if world.rng.random() < 0.5:
         chosen["overlap"] = world.rng.choice(["skip", "queue_one"])
         chosen["misfire"] = world.rng.choice(["run_once", "skip", "catch_up"])
@@ -169,7 +180,7 @@ def options(world: World) -> dict[str, Any]:
     return chosen
 
 
-def misfortune(world: World, plans: Plans, start: Any) -> None:
+def misfortune(world: World, plans: Plans, schema: str, start: Any) -> None:
     rare = [p for p in world.live() if any(a.midway and a.doing in ("redrive", "bury", "renew") for a in p.actors)]
     process = world.rng.choice(rare or world.live())
     assert isinstance(process, Instance)
@@ -199,7 +210,7 @@ def misfortune(world: World, plans: Plans, start: Any) -> None:
             world.seen["suspended past the lease"] += 1
     elif kind == "change":
         key = world.rng.choice(list(plans))
-        plans[key] = options(world)
+        plans[key] = options(world, queue=key.job_id == "queued")
         process.wishes.append(lambda: process.register({key: plans[key]}))
         world.seen["changed"] += 1
     elif kind == "replace":
@@ -208,11 +219,13 @@ def misfortune(world: World, plans: Plans, start: Any) -> None:
     elif kind in ("trigger", "pause", "resume"):
         key = world.rng.choice(list(plans))
         process.wishes.append(lambda: process.steer(kind, key))
+    elif kind == "settle":
+        world.settle(schema, next(iter(plans)).tenant)
     else:
         world.pass_time(90)
 
 
-def drain(world: World, plans: Plans) -> None:
+def drain(world: World, plans: Plans, schema: str) -> None:
     """No more misfortune: everybody goes on until everything has settled."""
     world.faults = False
     for process in world.live():
@@ -226,6 +239,7 @@ def drain(world: World, plans: Plans) -> None:
                 break
         else:
             raise AssertionError("a busy loop: actors are ready for ever")
+        world.settle(schema, next(iter(plans)).tenant)
         world.pass_time(1.0)
 
 
@@ -249,6 +263,11 @@ def check(world: World, log: Log, plans: Plans, schema: str, dsn: str) -> None:
         epochs = connection.execute(
             "SELECT id, every, first, until FROM epoch WHERE tenant = %s ORDER BY seq", (tenant,)
         ).fetchall()
+        submitted = connection.execute("SELECT id::text FROM submitted WHERE tenant = %s", (tenant,)).fetchall()
+        became = connection.execute(
+            "SELECT job->>'id' FROM job_history WHERE tenant = %s AND outcome = 'queued'", (tenant,)
+        ).fetchall()
+        assert sorted(submitted) == sorted(became), "each fire that was queued is one job"
         rows = connection.execute("SELECT id, next_run_at FROM job WHERE tenant = %s", (tenant,)).fetchall()
         nexts: dict[str, Any] = dict(rows)
     # A change may begin a schedule at the very moment of a trigger: two runs, each with a row of its kind.
@@ -292,4 +311,5 @@ def check(world: World, log: Log, plans: Plans, schema: str, dsn: str) -> None:
     world.seen["misfire"] += sum(1 for row in ledger if row[6] == "misfire")
     world.seen["paused"] += sum(1 for row in ledger if row[6] == "paused")
     world.seen["triggered"] += len(triggered)
+    world.seen["queued"] += len(became)
     world.seen["a trigger was re-driven"] += sum(1 for row in triggered if row[2])

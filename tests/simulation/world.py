@@ -14,13 +14,26 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psycopg
+from psycopg.sql import SQL, Identifier
 
 from scheduler.errors import StoreUnavailable
 from scheduler.store.queries import names, statement
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
 NEVER_WAITS = frozenset(
-    {"claim", "claim_triggers", "redrive", "bury", "expired", "mirror", "lookup", "explain", "stranded", "live"}
+    {
+        "claim",
+        "claim_queued",
+        "claim_triggers",
+        "redrive",
+        "bury",
+        "expired",
+        "mirror",
+        "lookup",
+        "explain",
+        "stranded",
+        "live",
+    }
 )
 TABLES = ("job", "job_lock", "job_history", "job_instance")
 
@@ -223,6 +236,12 @@ class World:
 
     def pass_time(self, seconds: float) -> None:
         self.now += timedelta(seconds=seconds)
+
+    def settle(self, schema: str, tenant: str) -> None:
+        """Let whatever was submitted be done; rows that somebody holds are not."""
+        rows = SQL("SELECT id FROM {0}.job_queue WHERE tenant = %s FOR UPDATE SKIP LOCKED").format(Identifier(schema))
+        gone = SQL("DELETE FROM {0}.job_queue WHERE id IN (").format(Identifier(schema)) + rows + SQL(")")
+        self._monitor.execute(gone, (tenant,))
 
     def blocked(self, backend: int | None) -> bool:
         if backend is None:
