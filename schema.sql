@@ -127,9 +127,11 @@ CREATE TABLE job_queue (
   retried_from        uuid,
   attempts            jsonb            NOT NULL DEFAULT '[]' CHECK (jsonb_typeof(attempts) = 'array'),
   cancel_requested_at timestamptz,
+  cancel_forced       boolean          NOT NULL DEFAULT false,
   PRIMARY KEY (tenant, id),
   CONSTRAINT retrying_was_tried CHECK (NOT retrying OR attempt >= 1),
   CONSTRAINT what_waits_for_others_never_ran CHECK (open_dependencies = 0 OR (attempt = 0 AND NOT retrying)),
+  CONSTRAINT forced_is_requested CHECK (NOT cancel_forced OR cancel_requested_at IS NOT NULL),
   CONSTRAINT lives_before_it_ends CHECK (expires_at > created_at)
 ) WITH (fillfactor = 90);
 CREATE INDEX job_queue_tenant_created ON job_queue (tenant, created_at DESC, id);

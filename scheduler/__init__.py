@@ -51,6 +51,7 @@ from scheduler.model.retries import RetryPolicy
 from scheduler.model.schedules import CatchUp
 from scheduler.model.states import State
 from scheduler.model.submission import NewJob, Submission, SubmitOptions
+from scheduler.queueing.handlers import backoff
 from scheduler.queueing.jobs import Page
 
 if TYPE_CHECKING:
@@ -117,6 +118,7 @@ __all__ = [
     "atrigger",
     "aunregister",
     "aupdate_job",
+    "backoff",
     "cancel",
     "cancel_job",
     "chain",
@@ -327,9 +329,9 @@ def update_job(
     )
 
 
-def cancel_job(tenant: str, job_id: UUID | str, *, reason: str | None = None) -> State:
+def cancel_job(tenant: str, job_id: UUID | str, *, reason: str | None = None, force: bool = False) -> State:
     """End a job that has not begun, with all that wait for its success; return its state."""
-    return _initialised().cancel_job(tenant, job_id, reason=reason)
+    return _initialised().cancel_job(tenant, job_id, reason=reason, force=force)
 
 
 def retry_job(tenant: str, job_id: UUID | str) -> Submission:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid5
 
 from scheduler.model.labels import Priority
 from scheduler.model.payloads import decode
@@ -59,6 +59,11 @@ class Job:
     def result(self) -> object:
         """What its handler returned; None until it has completed."""
         return None if self.raw_result is None else decode("json", self.raw_result)
+
+
+def attempt_id(job_id: UUID, attempt: int) -> UUID | None:
+    """Name an attempt, the same for whoever asks; there is none before the first."""
+    return uuid5(job_id, str(attempt)) if attempt >= 1 else None
 
 
 def live_state(

@@ -146,11 +146,14 @@ class QueueCalls:
         )
         return run(database, steps)
 
-    def cancel_job(self, tenant: str, job_id: UUID | str, *, reason: str | None = None) -> State:
-        """End a job that has not begun, with all that wait for its success; return its state."""
+    def cancel_job(self, tenant: str, job_id: UUID | str, *, reason: str | None = None, force: bool = False) -> State:
+        """End a job that has not begun, with all that wait for its success; return its state.
+
+        One that has begun is asked to end, or told to with `force`: its state is then what it was.
+        """
         database, table, _ = self._queue()
         why = None if reason is None else storable(reason, 1000)
-        return run(database, jobs.cancel(table, _key(tenant, job_id), reason=why))
+        return run(database, jobs.cancel(table, _key(tenant, job_id), reason=why, force=force))
 
     def retry_job(self, tenant: str, job_id: UUID | str) -> Submission:
         """Submit a job anew that failed, died or was cancelled; the new one says `retried_from`."""

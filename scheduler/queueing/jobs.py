@@ -90,7 +90,7 @@ def update(table: QueueTable, key: JobKey, *, priority: Priority | None, **chang
     return (yield from get(table, key))
 
 
-def cancel(table: QueueTable, key: JobKey, *, reason: str | None) -> Steps[State]:
+def cancel(table: QueueTable, key: JobKey, *, reason: str | None, force: bool) -> Steps[State]:
     """End a job that has not been fed; of one that has, note that somebody wants it to end."""
     waited = yield table.of_job("take_back", key)
     job = yield from get(table, key)
@@ -103,7 +103,7 @@ def cancel(table: QueueTable, key: JobKey, *, reason: str | None) -> Steps[State
         if not ended:
             raise StoreUnavailable(f"job {key.id} is held by another transaction; try again")
         return State.CANCELLED
-    yield table.of_job("ask_to_cancel", key)
+    yield table.of_job("ask_to_cancel", key, force=force)
     return job.state
 
 

@@ -224,5 +224,6 @@ WHERE q.tenant = %(tenant)s AND q.id = %(id)s RETURNING q.id;
 
 -- name: ask_to_cancel
 -- Note that somebody wants a job to end that has been fed. No row back: it has ended, or there is none.
-UPDATE {schema}.job_queue q SET cancel_requested_at = coalesce(%(now)s::timestamptz, now())
+UPDATE {schema}.job_queue q SET cancel_requested_at = coalesce(%(now)s::timestamptz, now()),
+  cancel_forced = q.cancel_forced OR %(force)s
 WHERE q.tenant = %(tenant)s AND q.id = %(id)s RETURNING q.id;
