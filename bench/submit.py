@@ -21,7 +21,8 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,6 +55,12 @@ SELECT now() - n * interval '0.1 second', 'tenant' || n % 100, gen_random_uuid()
   convert_to('{{"number":' || n || ',"address":"somebody@example.com"}}', 'utf8')
 FROM generate_series({begin}, {end}, -1) n"""
 CHUNK = 500_000
+CONSTRAINTS = """
+SELECT conname, pg_get_constraintdef(oid) FROM pg_constraint
+WHERE conrelid = '{table}'::regclass AND contype IN ('p', 'u')"""
+INDEXES = """
+SELECT indexrelid::regclass::text, pg_get_indexdef(indexrelid) FROM pg_index
+WHERE indrelid = '{table}'::regclass AND indexrelid NOT IN (SELECT conindid FROM pg_constraint)"""
 
 
 class Bench:
@@ -116,12 +123,28 @@ class Bench:
         for schema, (live, history) in self.sizes.items():
             began = time.monotonic()
             self.peers[0].call("install", TABLES, schema)
-            for begin in range(history, 0, -CHUNK):
-                query = ENDED.format(schema=schema, begin=begin, end=max(1, begin - CHUNK + 1))
-                self.server.sql(query, database=TABLES)
+            with self.unindexed(f"{schema}.job_history"):
+                for begin in range(history, 0, -CHUNK):
+                    query = ENDED.format(schema=schema, begin=begin, end=max(1, begin - CHUNK + 1))
+                    self.server.sql(query, database=TABLES)
+            with self.unindexed(f"{schema}.job_queue"):
+                self.server.sql(QUEUED.format(schema=schema, count=live), database=TABLES)
             self.refill(schema, live)
             self.server.sql("VACUUM ANALYZE", database=TABLES)
             say(f"{schema} tables: {live:,} live, {history:,} in the ledger, in {time.monotonic() - began:.0f} s")
+
+    @contextmanager
+    def unindexed(self, table: str) -> Iterator[None]:
+        """Fill a table without its indexes and make them afterwards: ten times as fast."""
+        constraints = self.server.sql(CONSTRAINTS.format(table=table), database=TABLES)
+        indexes = self.server.sql(INDEXES.format(table=table), database=TABLES)
+        drops = [f"ALTER TABLE {table} DROP CONSTRAINT {name}" for name, _ in constraints]
+        drops += [f"DROP INDEX {name}" for name, _ in indexes]
+        makes = [f"ALTER TABLE {table} ADD CONSTRAINT {name} {text}" for name, text in constraints]
+        makes += [text.replace(" ON ONLY ", " ON ") for _, text in indexes]
+        self.server.sql(*drops, "CHECKPOINT", database=TABLES)
+        yield
+        self.server.sql("SET maintenance_work_mem = '512MB'", *makes, database=TABLES)
 
     def refill(self, schema: str, live: int) -> None:
         """Have as many live jobs as the tables are to have, all ready."""

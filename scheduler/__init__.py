@@ -3,16 +3,15 @@
 The functions here work on the one scheduler of the process; `Scheduler` is the class behind them.
 """
 
-import asyncio
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Unpack, overload
 from uuid import UUID
 
 from scheduler.app import F, Scheduler, in_thread
-from scheduler.config import Tenants
+from scheduler.config import SchedulerOptions
 from scheduler.errors import (
     AlreadyInitialised,
     ConfigError,
@@ -45,7 +44,6 @@ from scheduler.model.job import Explanation, HistoryEntry, JobInfo
 from scheduler.model.labels import Priority
 from scheduler.model.oneshot import Job
 from scheduler.model.outcomes import Outcome
-from scheduler.model.payloads import DEFAULT_LIMIT
 from scheduler.model.policies import Timeouts
 from scheduler.model.retries import RetryPolicy
 from scheduler.model.schedules import CatchUp
@@ -145,38 +143,9 @@ _lock = threading.RLock()  # a signal's handler may cancel while this thread ini
 _scheduler: Scheduler | None = None
 
 
-def initialise(
-    database: "str | Engine | None" = None,
-    *,
-    schema: str = "scheduler",
-    tenants: Tenants = "registered",
-    sync_every: timedelta | str = timedelta(minutes=1),
-    lease: timedelta | str = timedelta(seconds=30),
-    max_workers: int = 16,
-    label: str | None = None,
-    migrate: bool = True,
-    listen: str | bool | None = None,
-    prepare: bool = True,
-    max_payload: int = DEFAULT_LIMIT,
-    retention: timedelta | str | None = timedelta(days=30),
-    loop: asyncio.AbstractEventLoop | None = None,
-) -> Scheduler:
+def initialise(database: "str | Engine | None" = None, **options: Unpack[SchedulerOptions]) -> Scheduler:
     """Start the scheduler of this process; the arguments are those of `Scheduler`."""
-    made = Scheduler(
-        database,
-        schema=schema,
-        tenants=tenants,
-        sync_every=sync_every,
-        lease=lease,
-        max_workers=max_workers,
-        label=label,
-        migrate=migrate,
-        listen=listen,
-        prepare=prepare,
-        max_payload=max_payload,
-        retention=retention,
-        loop=loop,
-    )
+    made = Scheduler(database, **options)
     _adopt(made)
     return made
 

@@ -7,20 +7,19 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from difflib import get_close_matches
 from functools import wraps
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, Unpack, overload
 
-from scheduler.config import Tenants, checked_settings
+from scheduler.config import SchedulerOptions, checked_settings
 from scheduler.errors import AlreadyInitialised, InvalidOption, LifecycleError, NotInitialised
 from scheduler.events import Event, Events
 from scheduler.instance import Instance
 from scheduler.model.body import Body, Cancelled, JobFunction
 from scheduler.model.definition import JobOptions, Key, Registration
 from scheduler.model.job import Explanation, HistoryEntry, JobInfo
-from scheduler.model.payloads import DEFAULT_LIMIT
 from scheduler.model.texts import name
 from scheduler.periodic.control import Control
 from scheduler.processes import IN_CHILD
@@ -56,53 +55,23 @@ class Scheduler(QueueCalls):
 
     database: a DSN, a SQLAlchemy engine on psycopg, or None: SCHEDULER_DATABASE_URL, DATABASE_URL, else an embedded
         Postgres (extra `embedded`).
-    schema: the Postgres schema of our tables.
-    tenants: whose jobs are mirrored: those registered here, "all", or a list of names.
-    sync_every: how often the tables are read anew.
-    lease: for how long a run is ours without a renewal; a crashed instance's fires start again after it.
-    max_workers: how many bodies run at once in this process.
+    schema: the Postgres schema of our tables ("scheduler").
+    tenants: whose jobs are mirrored: those "registered" here, "all", or a list of names.
+    sync_every: how often the tables are read anew ("1m").
+    lease: for how long a run is ours without a renewal ("30s"); a crashed instance's fires start again after it.
+    max_workers: how many bodies run at once in this process (16).
     label: what the ledger calls this process; host and process id by default.
-    migrate: bring the schema to our version at start; if not, a wrong version is an error.
+    migrate: bring the schema to our version at start (True); if not, a wrong version is an error.
     listen: hear of changes at once. None: over `database` unless `prepare` is off; a DSN: over that direct
         connection (beside PgBouncer); False: only by the sync.
-    prepare: prepare statements on the server; switch it off behind PgBouncer in transaction mode.
-    max_payload: how many bytes the payload of a submitted job may have, up to 16 MB.
-    retention: for how long the ledger is kept; None: for ever.
+    prepare: prepare statements on the server (True); switch it off behind PgBouncer in transaction mode.
+    max_payload: how many bytes the payload of a submitted job may have (1 MB), up to 16 MB.
+    retention: for how long the ledger is kept ("30d"); None: for ever.
     loop: the asyncio loop on which `async def` jobs run; by default one on a thread of its own.
     """
 
-    def __init__(
-        self,
-        database: "str | Engine | None" = None,
-        *,
-        schema: str = "scheduler",
-        tenants: Tenants = "registered",
-        sync_every: timedelta | str = timedelta(minutes=1),
-        lease: timedelta | str = timedelta(seconds=30),
-        max_workers: int = 16,
-        label: str | None = None,
-        migrate: bool = True,
-        listen: str | bool | None = None,
-        prepare: bool = True,
-        max_payload: int = DEFAULT_LIMIT,
-        retention: timedelta | str | None = timedelta(days=30),
-        loop: asyncio.AbstractEventLoop | None = None,
-    ) -> None:
-        self.settings = checked_settings(
-            database=database,
-            schema=schema,
-            tenants=tenants,
-            sync_every=sync_every,
-            lease=lease,
-            max_workers=max_workers,
-            label=label,
-            migrate=migrate,
-            listen=listen,
-            prepare=prepare,
-            max_payload=max_payload,
-            retention=retention,
-            loop=loop,
-        )
+    def __init__(self, database: "str | Engine | None" = None, **options: Unpack[SchedulerOptions]) -> None:
+        self.settings = checked_settings(database, options)
         self._lifecycle = threading.RLock()
         self._instance: Instance | None = None
         self._inherited: dict[Key, Body] | None = None

@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Literal
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Literal, TypedDict
 
 from scheduler.errors import ConfigError, InvalidName
 from scheduler.model.durations import duration
@@ -33,42 +34,68 @@ class Settings:
     migrate: bool
     listen: str | bool
     prepare: bool
-    max_payload: int = DEFAULT_LIMIT
-    retention: timedelta | None = None
-    loop: asyncio.AbstractEventLoop | None = None
+    max_payload: int
+    retention: timedelta | None
+    loop: asyncio.AbstractEventLoop | None
 
 
-def checked_settings(
-    *,
-    database: object,
-    schema: object,
-    tenants: object,
-    sync_every: object,
-    lease: object,
-    max_workers: object,
-    label: object,
-    migrate: object,
-    listen: object,
-    prepare: object,
-    max_payload: object = DEFAULT_LIMIT,
-    retention: object = None,
-    loop: object = None,
-) -> Settings:
+class SchedulerOptions(TypedDict, total=False):
+    """The options of `Scheduler` and `initialise`; each is explained there."""
+
+    schema: str
+    tenants: Tenants
+    sync_every: timedelta | str
+    lease: timedelta | str
+    max_workers: int
+    label: str | None
+    migrate: bool
+    listen: str | bool | None
+    prepare: bool
+    max_payload: int
+    retention: timedelta | str | None
+    loop: asyncio.AbstractEventLoop | None
+
+
+DEFAULTS: SchedulerOptions = {
+    "schema": "scheduler",
+    "tenants": "registered",
+    "sync_every": "1m",
+    "lease": "30s",
+    "max_workers": 16,
+    "label": None,
+    "migrate": True,
+    "listen": None,
+    "prepare": True,
+    "max_payload": DEFAULT_LIMIT,
+    "retention": "30d",
+    "loop": None,
+}
+
+
+ALL = f"there are {', '.join(DEFAULTS)}"
+
+
+def checked_settings(database: object, options: SchedulerOptions) -> Settings:
     """Check every setting before anything is started."""
+    for unknown in set(options) - set(DEFAULTS):
+        near = get_close_matches(unknown, DEFAULTS, n=1)
+        raise ConfigError(f"{unknown}: there is no such option; " + (f"did you mean {near[0]}?" if near else ALL))
+    given: dict[str, object] = {**DEFAULTS, **options}
+    prepare, retention = _switch(given["prepare"], name="prepare"), given["retention"]
     return Settings(
         database=_database(database),
-        schema=checked_schema(schema),
-        tenants=_tenants(tenants),
-        sync_every=duration(sync_every, name="sync_every", error=ConfigError),
-        lease=_lease(lease),
-        max_workers=_workers(max_workers),
-        label=_label(label),
-        migrate=_switch(migrate, name="migrate"),
-        listen=_listen(listen, prepare=_switch(prepare, name="prepare")),
-        prepare=_switch(prepare, name="prepare"),
-        max_payload=_bytes(max_payload),
+        schema=checked_schema(given["schema"]),
+        tenants=_tenants(given["tenants"]),
+        sync_every=duration(given["sync_every"], name="sync_every", error=ConfigError),
+        lease=_lease(given["lease"]),
+        max_workers=_workers(given["max_workers"]),
+        label=_label(given["label"]),
+        migrate=_switch(given["migrate"], name="migrate"),
+        listen=_listen(given["listen"], prepare=prepare),
+        prepare=prepare,
+        max_payload=_bytes(given["max_payload"]),
         retention=None if retention is None else duration(retention, name="retention", error=ConfigError),
-        loop=_loop(loop),
+        loop=_loop(given["loop"]),
     )
 
 

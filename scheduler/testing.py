@@ -12,10 +12,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar, Unpack
 
 import scheduler
 from scheduler.app import Scheduler as RealScheduler
+from scheduler.config import SchedulerOptions
 from scheduler.errors import NotInitialised
 from scheduler.events import Event, FireEnded
 from scheduler.instance import Instance
@@ -78,9 +79,14 @@ class Scheduler(RealScheduler):
     """A scheduler without threads: time passes in `advance`, and everything due runs in `tick`, in this thread."""
 
     def __init__(
-        self, database: "str | Engine | None" = None, *, clock: ManualClock | None = None, **options: Any
+        self,
+        database: "str | Engine | None" = None,
+        *,
+        clock: ManualClock | None = None,
+        **options: Unpack[SchedulerOptions],
     ) -> None:
-        super().__init__(database, **{**options, "listen": False})
+        options["listen"] = False  # nobody is there to hear
+        super().__init__(database, **options)
         self.clock = clock or ManualClock()
 
     def tick(self) -> list[FireEnded]:
@@ -125,7 +131,7 @@ class Scheduler(RealScheduler):
 
 
 def initialise(
-    database: "str | Engine | None" = None, *, clock: ManualClock | None = None, **options: Any
+    database: "str | Engine | None" = None, *, clock: ManualClock | None = None, **options: Unpack[SchedulerOptions]
 ) -> Scheduler:
     """Make it the scheduler of this process: your app's own `scheduler.register(...)` then registers with it."""
     made = Scheduler(database, clock=clock, **options)

@@ -55,12 +55,13 @@ def install(database, schema):
 def batches(database, schema, count, size):
     """Feed and end what is ready; the first two batches, which plan and warm, are not counted."""
     store, table = opened(database, schema), QueueTable(schema, lambda: None)
+    feed = table.feed("default", Priority.NORMAL, limit=size)
     feeding = settling = 0.0
     for number in range(count + 2):
         if number == 2:
             feeding = settling = 0.0
         began = time.perf_counter()
-        rows = store.run(*table.feed("default", Priority.NORMAL, limit=size))
+        rows = store.run(feed.query, feed.parameters)
         feeding += time.perf_counter() - began
         endings = [Ending(key=JobKey(row[0], row[1]), state=State.COMPLETED, feed=row[4], attempt=1) for row in rows]
         began = time.perf_counter()

@@ -34,8 +34,8 @@ def test_all_names_exactly_what_is_public() -> None:
 _IMPORTED: list[Any] = [
     vars(scheduler)[name]
     for name in (
-        "Any", "Callable", "DEFAULT_LIMIT", "F", "Iterable", "JobOptions", "Mapping", "Sequence", "SubmitOptions",
-        "TYPE_CHECKING", "Tenants", "UUID", "Unpack", "datetime", "in_thread", "overload", "timedelta",
+        "Any", "Callable", "F", "Iterable", "JobOptions", "Mapping", "Sequence", "SchedulerOptions", "SubmitOptions",
+        "TYPE_CHECKING", "UUID", "Unpack", "datetime", "in_thread", "overload", "timedelta",
     )
     if name in vars(scheduler)
 ]  # fmt: skip
