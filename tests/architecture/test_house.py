@@ -97,7 +97,7 @@ def test_importing_the_core_needs_no_extra() -> None:
     assert run.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize("document", ["README.md", "AGENTS.md"])
+@pytest.mark.parametrize("document", ["README.md", "AGENTS.md", "docs/model.md"])
 def test_documents_name_only_what_exists(document: str) -> None:
     text = (ROOT / document).read_text()
     files = {str(path.relative_to(ROOT)) for path in ROOT.rglob("*") if not {".venv", ".git"} & set(path.parts)}
@@ -136,7 +136,15 @@ def test_readme_code_runs(dsn: str, schema: str) -> None:
 
 
 def test_each_statement_about_recurring_jobs_names_its_test() -> None:
-    text = (ROOT / "docs" / "recurring.md").read_text()
+    _each_statement_names_its_test("recurring.md")
+
+
+def test_each_rule_of_the_model_names_its_test() -> None:
+    _each_statement_names_its_test("model.md")
+
+
+def _each_statement_names_its_test(document: str) -> None:
+    text = (ROOT / "docs" / document).read_text()
     tests = {
         match for path in (ROOT / "tests").rglob("*.py") for match in re.findall(r"def (test_\w+)", path.read_text())
     }
