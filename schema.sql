@@ -46,7 +46,8 @@ CREATE TABLE job_lock (
     num_nonnulls(owner, fire_at, created_at, expires_at) IN (0, 4)),
   CONSTRAINT free_is_clean CHECK (owner IS NOT NULL
     OR (starts = 0 AND missed_count = 0 AND description IS NULL AND attempts = '[]')),
-  CONSTRAINT a_fire_under_way_was_given_out CHECK (fire_at IS NULL OR triggered OR last_fire_at >= fire_at),
+  CONSTRAINT a_fire_under_way_was_given_out CHECK (fire_at IS NULL OR triggered
+    OR coalesce(last_fire_at >= fire_at, false)),
   CONSTRAINT missed_whole_or_not_at_all CHECK ((missed_from IS NULL) = (missed_count = 0))
 ) WITH (fillfactor = 50);
 

@@ -119,7 +119,7 @@ def drafts(jobs: Iterable[NewJob], *, limit: int = DEFAULT_LIMIT) -> list[Draft]
             raise InvalidOption(f"job {position} is in this call twice; make a NewJob for each")
         ids[id(job)] = uuid4()
     made = [_draft(job, ids, limit) for job in batch]
-    _check_cycles(made)
+    check_cycles(made)
     return made
 
 
@@ -181,7 +181,7 @@ def _reference(item: object, ids: dict[int, UUID], what: str) -> UUID:
         raise InvalidOption(f"{what} takes job ids, submissions or NewJobs, not {item!r}") from None
 
 
-def _check_cycles(batch: list[Draft]) -> None:
+def check_cycles(batch: list[Draft]) -> None:
     """Walk the dependencies within the batch, level by level; what is never reached lies on a circle."""
     known = {draft.id: draft for draft in batch}
     open_ = {draft.id: {each for each in (*draft.after, *draft.after_any) if each in known} for draft in batch}

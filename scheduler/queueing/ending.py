@@ -14,6 +14,10 @@ def end(table: QueueTable, endings: Sequence[Ending]) -> Steps[list[tuple[JobKey
     A job that another transaction holds (somebody is about to depend on it) is passed over and not returned.
     """
     ended: list[tuple[JobKey, State]] = []
+    # Of several ends of one job a success is what counts.
+    endings = list(
+        {each.key: each for each in sorted(endings, key=lambda each: each.state is State.COMPLETED)}.values()
+    )
     while endings:
         rows = yield table.settle(endings)
         states = {JobKey(tenant, id_): State(state) for _, tenant, id_, state in rows}

@@ -15,7 +15,7 @@ from scheduler.model.durations import duration
 from scheduler.model.labels import Priority
 from scheduler.model.oneshot import Job, live_state
 from scheduler.model.policies import policy_json, policy_of
-from scheduler.model.states import LIVE, TERMINAL, State
+from scheduler.model.states import LIVE, TERMINAL, State, transition
 from scheduler.model.submission import Draft
 from scheduler.queueing.ending import end
 from scheduler.store.engine import Row
@@ -78,10 +78,10 @@ def find(
 
 def update(table: QueueTable, key: JobKey, *, priority: Priority | None, **changes: str | None) -> Steps[Job]:
     """Change a live job; its priority until it is fed."""
-    job = yield from get(table, key)
+    waited = (yield table.of_job("take_back", key)) if priority is not None else []
+    job = yield from get(table, key)  # after it: a feeder cannot take it between the two
     if job.state.terminal:
         raise IllegalTransition(f"job {key.id} has ended ({job.state}): nothing of it changes any more")
-    waited = (yield table.of_job("take_back", key)) if priority is not None else []
     if priority is not None and not waited and job.state is not State.PENDING:
         raise IllegalTransition(f"job {key.id} has been fed ({job.state}): its priority can no longer change")
     yield table.of_job("update", key, priority=priority, **changes)
@@ -96,8 +96,7 @@ def cancel(table: QueueTable, key: JobKey, *, reason: str | None, force: bool) -
     job = yield from get(table, key)
     if job.state is State.CANCELLED:
         return job.state
-    if job.state.terminal:
-        raise IllegalTransition(f"job {key.id} has ended ({job.state}) and cannot be cancelled")
+    transition(key.id, job.state, State.CANCELLED)
     if waited or job.state is State.PENDING:
         ended = yield from end(table, [Ending(key=key, state=State.CANCELLED, reason=reason or "cancelled")])
         if not ended:

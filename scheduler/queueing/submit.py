@@ -12,7 +12,7 @@ from uuid import UUID
 from scheduler.errors import DependencyLimit, UnknownDependency
 from scheduler.model.dependencies import inherited
 from scheduler.model.states import State
-from scheduler.model.submission import DEEPEST, Draft, Submission
+from scheduler.model.submission import DEEPEST, Draft, Submission, check_cycles
 from scheduler.queueing.ending import end
 from scheduler.store.job_queue import Dependency, Ending, JobKey, QueueTable
 from scheduler.store.steps import Steps
@@ -49,8 +49,10 @@ def _depend(table: QueueTable, new: list[Draft], stands_for: dict[UUID, UUID]) -
     """Insert jobs with their edges; return those that end at once, because a dependency has."""
     known = {JobKey(draft.tenant, draft.id): draft for draft in new}
     for draft in new:
-        draft.after = [stands_for.get(each, each) for each in draft.after]
-        draft.after_any = [stands_for.get(each, each) for each in draft.after_any]
+        draft.after = list(dict.fromkeys(stands_for.get(each, each) for each in draft.after))
+        draft.after_any = list(dict.fromkeys(stands_for.get(each, each) for each in draft.after_any))
+    if stands_for:
+        check_cycles(new)  # one that only a key closes
     wanted = {JobKey(draft.tenant, each): draft for draft in new for each in chain(draft.after, draft.after_any)}
     outside = [key for key in wanted if key not in known]
     live: dict[JobKey, tuple[int, int]] = {}

@@ -66,7 +66,7 @@ CROSS JOIN LATERAL (
 -- Take what is due out of job_ready, the higher priority and then the older first; rows that another feeder holds are
 -- passed over. The rows of job_queue are only read. No row: nothing is due. A NULL type: the job has ended meanwhile.
 WITH due AS MATERIALIZED (
-  SELECT r.tenant, r.id, r.priority, r.seq FROM {schema}.job_ready r
+  SELECT r.tenant, r.id, r.priority, r.run_at, r.seq FROM {schema}.job_ready r
   WHERE r.queue = %(queue)s AND r.priority = %(priority)s AND r.run_at <= coalesce(%(now)s::timestamptz, now())
   ORDER BY r.queue, r.priority, r.run_at, r.seq LIMIT %(limit)s
   FOR UPDATE SKIP LOCKED),
@@ -76,7 +76,7 @@ SELECT d.tenant, d.id, q.type, d.priority, q.feed, q.attempt, q.json, q.payload,
        q.created_at, q.expires_at
 FROM due d
 LEFT JOIN LATERAL (SELECT * FROM {schema}.job_queue q WHERE q.tenant = d.tenant AND q.id = d.id) q ON true
-ORDER BY d.seq;
+ORDER BY d.run_at, d.seq;
 
 -- name: settle
 -- End jobs: out of job_queue and job_ready, into the ledger. A success ends whatever feed it is of, anything else only

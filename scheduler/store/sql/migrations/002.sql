@@ -4,7 +4,8 @@
 ALTER TABLE job_lock ADD COLUMN triggered boolean NOT NULL DEFAULT false;
 ALTER TABLE job_lock DROP CONSTRAINT a_fire_under_way_was_given_out;
 ALTER TABLE job_lock ADD CONSTRAINT a_fire_under_way_was_given_out
-  CHECK (fire_at IS NULL OR triggered OR last_fire_at >= fire_at);
+  CHECK (fire_at IS NULL OR triggered
+    OR coalesce(last_fire_at >= fire_at, false));
 
 ALTER TABLE job_history DROP CONSTRAINT job_history_kind_check;
 ALTER TABLE job_history ADD CONSTRAINT job_history_kind_check CHECK (kind IN ('fire', 'trigger', 'audit'));
