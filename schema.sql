@@ -41,6 +41,7 @@ CREATE TABLE job_lock (
   missed_count bigint           NOT NULL DEFAULT 0 CHECK (missed_count >= 0),
   attempts     jsonb            NOT NULL DEFAULT '[]' CHECK (jsonb_typeof(attempts) = 'array'),
   triggered    boolean          NOT NULL DEFAULT false,  -- the fire under way was asked for, it is not of the schedule
+  last_trigger_at timestamptz,            -- each trigger has an instant of its own
   PRIMARY KEY (tenant, id),
   CONSTRAINT held_whole_or_not_at_all CHECK (
     num_nonnulls(owner, fire_at, created_at, expires_at) IN (0, 4)),

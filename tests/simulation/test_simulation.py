@@ -22,6 +22,7 @@ from tests.simulation.world import START, World
 BIT = (
     172,  # a process suspended between its claim and the answer started a fire that others were running by then
     239,  # two audit rows of one moment, in two transactions
+    1604,  # two triggers of one moment, the second while the first was being claimed
 )
 COVERED = (
     "crash in claim",

@@ -138,15 +138,18 @@ audit AS (
 SELECT tenant, pg_notify(%(channel)s, '') FROM held;
 
 -- name: trigger
--- Ask for a run beside the schedule; one that is asked for already stands for both. An instant of its own: the ledger
--- has one row for each. No row back: there is no such job.
-UPDATE {schema}.job j SET trigger_at = coalesce(j.trigger_at, greatest(coalesce(%(now)s::timestamptz, now()), (
-    SELECT max(h.at) + interval '1 microsecond' FROM {schema}.job_history h
-    WHERE h.tenant = j.tenant AND h.job_id = j.id AND h.kind = 'trigger'), (
-    SELECT l.fire_at + interval '1 microsecond' FROM {schema}.job_lock l
-    WHERE l.tenant = j.tenant AND l.id = j.id AND l.triggered)))
-WHERE j.tenant = %(tenant)s AND j.id = %(id)s
-RETURNING j.trigger_at, pg_notify(%(channel)s, '');
+-- Ask for a run beside the schedule; one that is asked for already stands for both. Its instant is its own, for the
+-- ledger has one row for each. No row back: there is no such job.
+WITH held AS MATERIALIZED (
+  SELECT j.tenant, j.id, j.trigger_at, coalesce(%(now)s::timestamptz, now()) AS now
+  FROM {schema}.job j WHERE j.tenant = %(tenant)s AND j.id = %(id)s FOR NO KEY UPDATE),
+named AS (
+  UPDATE {schema}.job_lock l SET last_trigger_at = greatest(h.now, l.last_trigger_at + interval '1 microsecond')
+  FROM held h WHERE h.trigger_at IS NULL AND l.tenant = h.tenant AND l.id = h.id
+  RETURNING l.tenant, l.id, l.last_trigger_at),
+asked AS (
+  UPDATE {schema}.job j SET trigger_at = n.last_trigger_at FROM named n WHERE j.tenant = n.tenant AND j.id = n.id)
+SELECT coalesce(h.trigger_at, n.last_trigger_at), pg_notify(%(channel)s, '') FROM held h LEFT JOIN named n ON true;
 
 -- name: explain
 -- Everything that is known of one job. No row: there is no such job.

@@ -1,6 +1,7 @@
 -- One-shot jobs. Instances of the version before go on with it.
 
 ALTER TABLE job ADD COLUMN queued_id uuid;
+ALTER TABLE job_lock ADD COLUMN last_trigger_at timestamptz;
 
 ALTER TABLE job_history DROP CONSTRAINT job_history_kind_check;
 ALTER TABLE job_history DROP CONSTRAINT job_history_outcome_check;
