@@ -24,8 +24,8 @@ from scheduler.model.texts import name
 from scheduler.periodic.control import Control
 from scheduler.processes import IN_CHILD
 from scheduler.queueing.calls import QueueCalls
-from scheduler.store.engine import Database
 from scheduler.store.job_queue import QueueTable
+from scheduler.store.steps import Databases
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -231,9 +231,9 @@ class Scheduler(QueueCalls):
     acancel_job = in_thread(QueueCalls.cancel_job)
     aretry_job = in_thread(QueueCalls.retry_job)
 
-    def _queue(self) -> tuple[Database, QueueTable, int]:
+    def _queue(self) -> tuple[Databases, QueueTable, int]:
         instance = self._running()
-        return instance.database, instance.queue, self.settings.max_payload
+        return instance.databases, instance.queue, self.settings.max_payload
 
     def _steered(self, answer: R) -> R:
         """Let this instance see at once what it has just changed."""

@@ -37,6 +37,7 @@ from scheduler.store.job_history import HistoryTable
 from scheduler.store.job_instance import InstanceTable
 from scheduler.store.job_lock import Holder, LockTable
 from scheduler.store.job_queue import QueueTable
+from scheduler.store.steps import Databases
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -71,8 +72,8 @@ class Instance:
         holder = Holder(owner=uuid4(), label=label, lease=settings.lease)
         jobs, instances = JobTable(self.database, now), InstanceTable(self.database, now)
         self.locks = LockTable(self.database, now, holder)
-        self.history = HistoryTable(self.database, now)
-        self.queue = QueueTable(settings.schema, now)
+        self.history, self.queue = HistoryTable(self.database, now), QueueTable(settings.schema, now)
+        self.databases = Databases(self.database, Database.open(database, schema=settings.schema, prepare=False))
         self.registry = Registry(bodies)
         self.leases = Leases(LockTable(self.lease_database, now, holder), clock, events, lease=lease)
         self.finisher = Finisher(self.locks, self.leases, events, finished=self._finished)
@@ -159,7 +160,7 @@ class Instance:
         self.finisher.nudge()
         for service in self._services():
             service.stop(timeout=2.0)
-        for database in (self.database, self.lease_database, self.listen_database):
+        for database in (*self.databases, self.lease_database, self.listen_database):
             if database is not None:
                 database.close()
 

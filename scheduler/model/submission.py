@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TypedDict
+from typing import NamedTuple, TypedDict
 from uuid import UUID, uuid4
 
 import orjson
@@ -118,40 +118,79 @@ def drafts(jobs: Iterable[NewJob], *, limit: int = DEFAULT_LIMIT) -> list[Draft]
         if id(job) in ids:
             raise InvalidOption(f"job {position} is in this call twice; make a NewJob for each")
         ids[id(job)] = uuid4()
-    made = [_draft(job, ids, limit) for job in batch]
-    check_cycles(made)
+    seen: dict[object, Labels] = {}
+    made = [_draft(job, ids, limit, seen) for job in batch]
+    if any(draft.after or draft.after_any for draft in made):
+        check_cycles(made)
     return made
 
 
-def _draft(job: NewJob, ids: dict[int, UUID], limit: int) -> Draft:
+class Labels(NamedTuple):
+    """What many jobs of a batch have in common, checked once for all of them."""
+
+    tenant: str
+    type: str
+    queue: str
+    priority: Priority
+    policy: str | None
+    lifetime: timedelta
+    window: timedelta
+
+
+def _labels(job: NewJob, seen: dict[object, Labels]) -> Labels:
+    common = (job.tenant, job.type, job.queue, job.priority, id(job.retry), id(job.timeouts), job.idempotency_window)
+    try:
+        return seen[common]
+    except KeyError:
+        seen[common] = checked = _checked(job)
+        return checked
+    except TypeError:  # one of them is not even hashable
+        return _checked(job)
+
+
+def _checked(job: NewJob) -> Labels:
     given: tuple[object, object] = (job.retry, job.timeouts)
     if not isinstance(given[0], RetryPolicy) or not isinstance(given[1], Timeouts):
         raise InvalidOption("retry must be a RetryPolicy and timeouts a Timeouts")
-    if job.run_at is not None and job.delay is not None:
-        raise InvalidOption("run_at and delay exclude each other; give one of them")
-    form, payload = encode(job.payload, limit=limit)
     timeouts = job.timeouts.checked()
-    tags = checked_tags(job.tags)
-    after, after_any = _references(job.after, ids, "after"), _references(job.after_any, ids, "after_any")
-    if len(after) + len(after_any) > WIDEST:
-        raise DependencyLimit(f"job {job.type!r} depends on {len(after) + len(after_any)} jobs, more than {WIDEST}")
-    return Draft(
-        id=ids[id(job)],
+    return Labels(
         tenant=name(job.tenant, what="tenant"),
         type=name(job.type, what="type"),
         queue=checked_queue(job.queue),
         priority=checked_priority(job.priority),
+        policy=policy_json(job.retry.checked(), timeouts),
+        lifetime=duration(timeouts.lifetime, name="lifetime"),
+        window=duration(job.idempotency_window, name="idempotency_window"),
+    )
+
+
+def _draft(job: NewJob, ids: dict[int, UUID], limit: int, seen: dict[object, Labels]) -> Draft:
+    labels = _labels(job, seen)
+    if job.run_at is not None and job.delay is not None:
+        raise InvalidOption("run_at and delay exclude each other; give one of them")
+    form, payload = encode(job.payload, limit=limit)
+    tags = checked_tags(job.tags)
+    after = _references(job.after, ids, "after") if job.after != () else []
+    after_any = _references(job.after_any, ids, "after_any") if job.after_any != () else []
+    if len(after) + len(after_any) > WIDEST:
+        raise DependencyLimit(f"job {job.type!r} depends on {len(after) + len(after_any)} jobs, more than {WIDEST}")
+    return Draft(
+        id=ids[id(job)],
+        tenant=labels.tenant,
+        type=labels.type,
+        queue=labels.queue,
+        priority=labels.priority,
         run_at=None if job.run_at is None else instant(job.run_at, name="run_at"),
         delay=None if job.delay is None else duration(job.delay, name="delay"),
         form=form,
         payload=payload,
-        policy=policy_json(job.retry.checked(), timeouts),
-        lifetime=duration(timeouts.lifetime, name="lifetime"),
+        policy=labels.policy,
+        lifetime=labels.lifetime,
         tags=orjson.dumps(tags).decode() if tags else None,
         correlation_id=checked_correlation(job.correlation_id),
         callback_url=checked_url(job.callback_url),
         key=None if job.idempotency_key is None else checked_text(job.idempotency_key, "idempotency_key", LONGEST_KEY),
-        window=duration(job.idempotency_window, name="idempotency_window"),
+        window=labels.window,
         after=after,
         after_any=after_any,
     )

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Unpack
+from typing import Unpack
 from uuid import UUID
 
 import orjson
@@ -21,10 +21,7 @@ from scheduler.queueing import jobs
 from scheduler.queueing.jobs import Page
 from scheduler.queueing.submit import submit
 from scheduler.store.job_queue import JobKey, QueueTable
-from scheduler.store.steps import Steps, run, run_inside, run_inside_async
-
-if TYPE_CHECKING:
-    from scheduler.store.engine import Database
+from scheduler.store.steps import Databases, Steps, run, run_inside, run_inside_async
 
 LARGEST_PAGE = 1000
 HALF_A_MINUTE = timedelta(seconds=30)
@@ -33,7 +30,7 @@ HALF_A_MINUTE = timedelta(seconds=30)
 class QueueCalls:
     """What `Scheduler` offers for one-shot jobs."""
 
-    def _queue(self) -> "tuple[Database, QueueTable, int]":
+    def _queue(self) -> tuple[Databases, QueueTable, int]:
         """Return where jobs are kept, and how large a payload may be."""
         raise NotImplementedError
 
@@ -56,10 +53,10 @@ class QueueCalls:
 
     def submit_many(self, new: Iterable[NewJob], *, connection: object = None) -> list[Submission]:
         """Submit many jobs at once, all or none; `after=` may name others of the same call."""
-        database, steps, deadline = self._submitting(new)
+        databases, steps, deadline = self._submitting(new)
         if connection is not None:
             return run_inside(connection, steps)
-        return run(database, steps, deadline=deadline)
+        return run(databases, steps, deadline=deadline)
 
     async def asubmit(
         self, tenant: str, type: str, payload: object = None, *, connection: object = None,  # noqa: A002
@@ -70,10 +67,10 @@ class QueueCalls:
 
     async def asubmit_many(self, new: Iterable[NewJob], *, connection: object = None) -> list[Submission]:
         """Submit many from async code; `connection` may be an async one, of psycopg or SQLAlchemy."""
-        database, steps, deadline = self._submitting(new)
+        databases, steps, deadline = self._submitting(new)
         if connection is not None:
             return await run_inside_async(connection, steps)
-        return await asyncio.to_thread(run, database, steps, deadline=deadline)
+        return await asyncio.to_thread(run, databases, steps, deadline=deadline)
 
     def chain(self, tenant: str, new: Sequence[NewJob], *, connection: object = None) -> list[Submission]:
         """Submit jobs that run one after another; a failure ends the rest of the chain."""
@@ -94,8 +91,8 @@ class QueueCalls:
 
     def get(self, tenant: str, job_id: UUID | str) -> Job:
         """Read a submitted job, live or ended; `UnknownJob` when this tenant has none such."""
-        database, table, _ = self._queue()
-        return run(database, jobs.get(table, _key(tenant, job_id)))
+        databases, table, _ = self._queue()
+        return run(databases, jobs.get(table, _key(tenant, job_id)))
 
     def find(
         self,
@@ -112,7 +109,7 @@ class QueueCalls:
 
         tag: a tag's name, or {name: value}. A page with a `cursor` is followed by another.
         """
-        database, table, _ = self._queue()
+        databases, table, _ = self._queue()
         label, value = _tag(tag)
         steps = jobs.find(
             table,
@@ -122,7 +119,7 @@ class QueueCalls:
             limit=_limit(limit),
             cursor=cursor,
         )
-        return run(database, steps)
+        return run(databases, steps)
 
     def update_job(
         self,
@@ -135,7 +132,7 @@ class QueueCalls:
         callback_url: str | None = None,
     ) -> Job:
         """Change a live job; its priority until it is fed. Type and payload never change: submit a new job."""
-        database, table, _ = self._queue()
+        databases, table, _ = self._queue()
         steps = jobs.update(
             table,
             _key(tenant, job_id),
@@ -144,36 +141,36 @@ class QueueCalls:
             correlation_id=labels.checked_correlation(correlation_id),
             callback_url=labels.checked_url(callback_url),
         )
-        return run(database, steps)
+        return run(databases, steps)
 
     def cancel_job(self, tenant: str, job_id: UUID | str, *, reason: str | None = None, force: bool = False) -> State:
         """End a job that has not begun, with all that wait for its success; return its state.
 
         One that has begun is asked to end, or told to with `force`: its state is then what it was.
         """
-        database, table, _ = self._queue()
+        databases, table, _ = self._queue()
         why = None if reason is None else storable(reason, 1000)
-        return run(database, jobs.cancel(table, _key(tenant, job_id), reason=why, force=force))
+        return run(databases, jobs.cancel(table, _key(tenant, job_id), reason=why, force=force))
 
     def retry_job(self, tenant: str, job_id: UUID | str) -> Submission:
         """Submit a job anew that failed, died or was cancelled; the new one says `retried_from`."""
-        database, table, _ = self._queue()
+        databases, table, _ = self._queue()
 
         def steps() -> Steps[list[Submission]]:
             draft = yield from jobs.retried(table, _key(tenant, job_id))
             return (yield from submit(table, [draft]))
 
-        return run(database, steps())[0]
+        return run(databases, steps())[0]
 
-    def _submitting(self, new: Iterable[NewJob]) -> "tuple[Database, Steps[list[Submission]], float]":
+    def _submitting(self, new: Iterable[NewJob]) -> tuple[Databases, Steps[list[Submission]], float]:
         """Check a batch; return where and how it is submitted, and how long each statement may take."""
-        database, table, limit = self._queue()
+        databases, table, limit = self._queue()
         if not isinstance(new, Iterable):
             raise InvalidOption(f"submit_many takes a list of NewJob, not {type(new).__name__}")
         batch = list(new)
         checked = drafts(batch, limit=limit)
         shortest = min((duration(job.timeouts.submission, name="submission") for job in batch), default=HALF_A_MINUTE)
-        return database, submit(table, checked), shortest.total_seconds()
+        return databases, submit(table, checked), shortest.total_seconds()
 
 
 def _new(tenant: str, type_: str, payload: object, options: SubmitOptions) -> NewJob:

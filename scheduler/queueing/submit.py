@@ -27,7 +27,8 @@ def submit(table: QueueTable, drafts: Sequence[Draft]) -> Steps[list[Submission]
     else:
         doomed = []
         if new:
-            yield table.submit(new)._replace(alone=all(draft.key is None for draft in drafts))
+            statement = table.submit_one(new[0]) if len(new) == 1 else table.submit(new)
+            yield statement._replace(alone=all(draft.key is None for draft in drafts))
     if doomed:
         yield from end(table, doomed)
     return [Submission(stands_for.get(draft.id, draft.id), draft.id in stands_for) for draft in drafts]

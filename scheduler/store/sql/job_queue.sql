@@ -1,3 +1,6 @@
+-- Statements of a unit are planned anew each time, with the statistics of the moment: a queue is empty now and has a
+-- million rows in a minute. `submit` alone, which reads no table, is prepared.
+
 -- name: submit
 -- New jobs, and those of them that wait for nobody into job_ready, in the order given. Always one row, of nothing.
 WITH p AS MATERIALIZED (
@@ -20,6 +23,22 @@ ready AS (
   INSERT INTO {schema}.job_ready (queue, priority, run_at, tenant, id)
   SELECT queue, priority, run_at, tenant, id FROM p WHERE open_dependencies = 0 ORDER BY ord)
 SELECT pg_notify(%(channel)s, '');  -- let the feeders look; once for a transaction, however often it is said
+
+-- name: submit_one
+-- One new job that waits for nobody: what `submit` does, without arrays. Always one row, of nothing.
+WITH t AS (
+  SELECT n.now, coalesce(%(run_at)s::timestamptz, n.now + %(delay)s::interval, n.now) AS run_at
+  FROM (SELECT coalesce(%(now)s::timestamptz, now()) AS now) n),
+queued AS (
+  INSERT INTO {schema}.job_queue (tenant, id, type, queue, priority, run_at, created_at, updated_at, expires_at, json,
+    payload, policy, tags, correlation_id, callback_url, retried_from)
+  SELECT %(tenant)s, %(id)s, %(type)s, %(queue)s, %(priority)s, run_at, now, now, now + %(lifetime)s::interval,
+    %(json)s, %(payload)s, %(policy)s::jsonb, %(tags)s::jsonb, %(correlation_id)s, %(callback_url)s,
+    %(retried_from)s::uuid FROM t),
+ready AS (
+  INSERT INTO {schema}.job_ready (queue, priority, run_at, tenant, id)
+  SELECT %(queue)s, %(priority)s, run_at, %(tenant)s, %(id)s FROM t)
+SELECT pg_notify(%(channel)s, '');
 
 -- name: depend
 -- Edges of new jobs. No row back, ever.
@@ -63,19 +82,21 @@ CROSS JOIN LATERAL (
   WHERE h.tenant = p.tenant AND h.job_id = p.id::text AND h.kind = 'job' LIMIT 1) h;
 
 -- name: feed
--- Take what is due out of job_ready, the higher priority and then the older first; rows that another feeder holds are
--- passed over. The rows of job_queue are only read. No row: nothing is due. A NULL type: the job has ended meanwhile.
+-- Take what is due out of job_ready, the older first; rows that another feeder holds are passed over. The rows of
+-- job_queue are only read. No row: nothing is due. A NULL type: the job has ended meanwhile.
+-- By ctid, which is safe here: a row of job_ready is never updated, and we hold it.
 WITH due AS MATERIALIZED (
-  SELECT r.tenant, r.id, r.priority, r.run_at, r.seq FROM {schema}.job_ready r
+  SELECT r.ctid AS place, r.tenant, r.id, r.priority, r.run_at, r.seq FROM {schema}.job_ready r
   WHERE r.queue = %(queue)s AND r.priority = %(priority)s AND r.run_at <= coalesce(%(now)s::timestamptz, now())
   ORDER BY r.queue, r.priority, r.run_at, r.seq LIMIT %(limit)s
   FOR UPDATE SKIP LOCKED),
 taken AS (
-  DELETE FROM {schema}.job_ready r USING due d WHERE r.tenant = d.tenant AND r.id = d.id)
+  DELETE FROM {schema}.job_ready r WHERE r.ctid = ANY(ARRAY(SELECT place FROM due)))
 SELECT d.tenant, d.id, q.type, d.priority, q.feed, q.attempt, q.json, q.payload, q.policy, q.tags, q.correlation_id,
        q.created_at, q.expires_at
 FROM due d
-LEFT JOIN LATERAL (SELECT * FROM {schema}.job_queue q WHERE q.tenant = d.tenant AND q.id = d.id) q ON true
+LEFT JOIN LATERAL (
+  SELECT * FROM {schema}.job_queue q WHERE q.tenant = d.tenant AND q.id = d.id LIMIT 1) q ON true  -- LIMIT: a probe each
 ORDER BY d.run_at, d.seq;
 
 -- name: settle
