@@ -2,11 +2,14 @@
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from uuid import uuid4
 
 import pytest
 
+import scheduler
 from scheduler import testing
+from scheduler.errors import NotInitialised
 from scheduler.store import schema as store_schema
 from scheduler.store.engine import Database
 
@@ -33,7 +36,8 @@ def manual_scheduler(scheduler_database: str) -> Iterator[testing.Scheduler]:
     schema = f"test_{uuid4().hex[:12]}"
     made = testing.initialise(scheduler_database, schema=schema)
     yield made
-    testing.finish(made)
+    with suppress(NotInitialised):  # the test may have cancelled it
+        scheduler.cancel(timeout=0)
     tables = Database.open(scheduler_database, schema=schema, prepare=False)
     store_schema.drop(tables)
     tables.close()

@@ -10,14 +10,13 @@ lease is not renewed: a body that moves the clock by more than the lease loses i
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Generic, TypeVar, Unpack
 
 import scheduler
 from scheduler.app import Scheduler as RealScheduler
 from scheduler.config import SchedulerOptions
-from scheduler.errors import NotInitialised
 from scheduler.events import Event, FireEnded
 from scheduler.instance import Instance
 from scheduler.model.body import Body
@@ -137,14 +136,6 @@ def initialise(
     made = Scheduler(database, clock=clock, **options)
     scheduler._adopt(made)  # noqa: SLF001 - the same package
     return made
-
-
-def finish(made: Scheduler) -> None:
-    """Cancel a scheduler that a test may have cancelled itself."""
-    with suppress(NotInitialised):
-        scheduler.cancel(timeout=0)
-    if made.is_running():
-        made.cancel(timeout=0)
 
 
 class Seen(Generic[E]):

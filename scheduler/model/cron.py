@@ -8,12 +8,12 @@ that it keeps its interval.
 
 from bisect import bisect_left, bisect_right
 from calendar import monthrange
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from functools import lru_cache
 from itertools import product
-from typing import NamedTuple, overload
+from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 from croniter import croniter
@@ -103,7 +103,7 @@ class _Piece(NamedTuple):
     size: int
 
 
-class _Day(Sequence[datetime]):
+class _Day:
     """The fires of one UTC day, in order, without being listed; UTC days are what no change of clocks interleaves."""
 
     def __init__(self, calendar: "_Calendar", midnight: datetime) -> None:
@@ -125,13 +125,7 @@ class _Day(Sequence[datetime]):
     def __len__(self) -> int:
         return self._count
 
-    @overload
-    def __getitem__(self, index: int) -> datetime: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[datetime]: ...
-    def __getitem__(self, index: int | slice) -> datetime | Sequence[datetime]:
-        if isinstance(index, slice):
-            return [self[at] for at in range(*index.indices(len(self)))]
+    def __getitem__(self, index: int) -> datetime:
         if self._listed is not None:
             return self._listed[index]
         for piece in self._pieces:

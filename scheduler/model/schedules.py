@@ -62,7 +62,7 @@ class Due:
     next_run_at: datetime | None
     missed_from: datetime | None = None
     missed_count: int = 0
-    skipped: str | None = None
+    skipped: Literal["misfire"] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from scheduler.errors import StoreError, StoreUnavailable
 from scheduler.events import Events, FireQueued, FireSkipped
 from scheduler.model.schedules import Due
 from scheduler.periodic.registry import Entry, Registry
-from scheduler.store.job_lock import Claimed, LockTable, Wanted
+from scheduler.store.job_lock import Claimed, LockTable, Verdict, Wanted
 
 logger = logging.getLogger("scheduler")
 
@@ -97,7 +97,7 @@ def heal(registry: Registry, entry: Entry, want: Wanted, answer: Claimed) -> boo
     return False
 
 
-def tell(events: Events, entry: Entry, want: Wanted, verdict: str | None, queued_id: UUID | None = None) -> None:
+def tell(events: Events, entry: Entry, want: Wanted, verdict: Verdict | None, queued_id: UUID | None = None) -> None:
     """Say that a fire was queued or skipped, if it was and anybody listens."""
     if not events:
         return

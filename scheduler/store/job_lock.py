@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 from uuid import UUID
 
 from scheduler.model.definition import Key
@@ -15,6 +15,8 @@ from scheduler.model.work import Work
 from scheduler.store.engine import Database, Row
 from scheduler.store.job_queue import queue_channel
 from scheduler.store.queries import statement
+
+Verdict = Literal["run", "queue", "skip", "pass"]
 
 
 class Wanted(NamedTuple):
@@ -30,7 +32,7 @@ class Claimed(NamedTuple):
     """The answer to the wanted fire at `position`; with no verdict, the row as it is now (no hash: it is gone)."""
 
     position: int
-    verdict: str | None
+    verdict: Verdict | None
     fence: int | None
     now: datetime
     next_run_at: datetime | None

@@ -54,7 +54,7 @@ CREATE TABLE job_queue (
   CONSTRAINT forced_is_requested CHECK (NOT cancel_forced OR cancel_requested_at IS NOT NULL),
   CONSTRAINT lives_before_it_ends CHECK (expires_at > created_at)
 ) WITH (fillfactor = 90);
-CREATE INDEX job_queue_tenant_created ON job_queue (tenant, created_at DESC, id);
+CREATE INDEX job_queue_tenant_created ON job_queue (tenant, created_at, id);
 CREATE INDEX job_queue_expires ON job_queue USING brin (expires_at) WITH (pages_per_range = 32, autosummarize = on);
 
 -- The jobs that wait to be fed, and nothing else of them: a feed is a DELETE here. No foreign key: an id without a
