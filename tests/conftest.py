@@ -1,5 +1,6 @@
 """Real servers for every test: an embedded Postgres (or the one named by --postgresql-host), a schema per test."""
 
+import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 from uuid import uuid4
@@ -22,6 +23,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # Behind nohup, or in the background of a script, signals are ignored, and the processes of our tests inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     if config.option.postgresql_host is None and not config.option.collectonly:
         server = config.stash[embedded] = EmbeddedPostgres(durable=False)
         server.start()
