@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 import scheduler
-from scheduler import RunContext, Scheduler
+from scheduler import NewJob, RunContext, Scheduler
 from scheduler.events import Event, FireEnded, Synced
 from scheduler.periodic.registry import Registry
 from scheduler.store import engine
@@ -115,6 +115,7 @@ def test_no_lock_is_held_across_io(
         in_threads(lambda: instance.register_many(many), lambda: other.register_many(many), instance.jobs)
         instance.register("acme", "slow", slow_body, timeout="1500ms")
         instance.register("acme", "async", async_body)
+        instance.register("acme", "queued", queue="mail", every="1h", start_at=AT)
         instance.register("acme", "crashed", body, every="1h")
         instance.register("acme", "buried", body, every="1h")
         connection.execute(CRASH)
@@ -124,6 +125,8 @@ def test_no_lock_is_held_across_io(
         instance.register("acme", "j2-changed", body, every="1h")
         recorder.wait(lambda: {"slow", "async", "crashed"} <= {event.job_id for event in recorder.of(FireEnded)})
         until(lambda: [entry for entry in instance.history("acme", "buried") if entry.outcome == "crashed"])
+        until(lambda: instance.find("acme").jobs)
+        instance.submit_many([NewJob("acme", "x", idempotency_key="k"), NewJob("acme", "y")])
         instance.pause("acme", "j3")
         other.resume("acme", "j3")
         other.trigger("acme", "j1")
