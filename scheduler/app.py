@@ -17,12 +17,11 @@ from scheduler.config import SchedulerOptions, checked_settings
 from scheduler.errors import AlreadyInitialised, InvalidOption, LifecycleError, NotInitialised
 from scheduler.events import Event, Events
 from scheduler.instance import Instance
-from scheduler.model.body import Body, Cancelled, JobFunction
+from scheduler.model.body import Body, Cancelled, Here, JobFunction
 from scheduler.model.definition import JobOptions, Key, Registration
 from scheduler.model.job import Explanation, HistoryEntry, JobInfo
 from scheduler.model.texts import name
 from scheduler.periodic.control import Control
-from scheduler.processes import IN_CHILD
 from scheduler.queueing.calls import QueueCalls
 from scheduler.store.job_queue import QueueTable
 from scheduler.store.steps import Databases
@@ -80,7 +79,7 @@ class Scheduler(QueueCalls):
 
     def start(self) -> Self:
         """Apply or check the schema and start the background threads; raises if Postgres cannot be reached."""
-        if IN_CHILD in os.environ:
+        if Here.is_child:
             return self  # a body's own process imports your module: it runs that body, and nothing else
         with self._lifecycle:
             if self._instance is not None:
@@ -154,7 +153,7 @@ class Scheduler(QueueCalls):
         """Register many jobs in a few statements; either all of them or, on any error, none in this process."""
         if not isinstance(registrations, Iterable):
             raise InvalidOption(f"register_many takes a list, not {type(registrations).__name__}")
-        if IN_CHILD in os.environ:
+        if Here.is_child:
             return
         instance = self._running()
         checked = [Registration.of(item).checked() for item in registrations]

@@ -14,7 +14,7 @@ import threading
 from datetime import datetime
 from typing import IO, Any
 
-from scheduler.model.body import Body, Cancelled, RunContext
+from scheduler.model.body import Body, Cancelled, Here, RunContext
 from scheduler.model.failures import describe
 
 _sending = threading.RLock()  # a handler of the body's own may log while it sends
@@ -99,6 +99,7 @@ def context(values: dict[str, Any], cancelled: Cancelled) -> RunContext:
 
 def main(read: int, write: int) -> None:
     """Serve calls, one after another, until the parent is gone."""
+    Here.is_child = True
     _die_with_parent()
     for descriptor in (read, write):
         os.set_inheritable(descriptor, False)  # noqa: FBT003 - its only parameter

@@ -22,7 +22,6 @@ from scheduler.model.failures import Reported
 logger = logging.getLogger("scheduler")
 
 GRACE = 1.0
-IN_CHILD = "SCHEDULER_IN_CHILD"
 BEGIN = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[3]); from scheduler.child import main;"
     " main(int(sys.argv[1]), int(sys.argv[2]))"
@@ -99,7 +98,6 @@ class _Child:
                 pass_fds=(theirs, write),
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,  # Ctrl-C is the parent's to handle
-                env={**os.environ, IN_CHILD: "1"},
             )
         except BaseException:
             os.close(ours)

@@ -15,6 +15,12 @@ Executor = Literal["thread", "process"]
 JobFunction = Callable[[], object] | Callable[["RunContext"], object]
 
 
+class Here:
+    """This process. In a child that runs a body nothing else is started, whatever its modules ask for."""
+
+    is_child = False
+
+
 class Cancelled:
     """True once the run should end: past its timeout, without its lease, or in a process that stops.
 
