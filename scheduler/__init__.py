@@ -154,7 +154,7 @@ def _adopt(made: Scheduler) -> None:
     """Start a scheduler and make it the one of this process."""
     global _scheduler  # noqa: PLW0603 - the one reference the module holds
     with _lock:
-        if _scheduler is not None:
+        if _scheduler is not None and _scheduler.is_running():
             raise AlreadyInitialised
         _scheduler = made.start()
 
@@ -163,10 +163,12 @@ def cancel(timeout: float = 30.0) -> None:
     """Stop the scheduler of this process: drain, release; afterwards it may be initialised again."""
     global _scheduler  # noqa: PLW0603
     running = _initialised()
-    running.cancel(timeout)  # refused with a bad timeout, or on the loop of its jobs: then it is still ours
-    with _lock:
-        if _scheduler is running:
-            _scheduler = None
+    try:
+        running.cancel(timeout)
+    finally:
+        with _lock:
+            if _scheduler is running and not running.is_running():  # else it was refused, and is still ours
+                _scheduler = None
 
 
 @overload

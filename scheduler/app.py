@@ -199,8 +199,8 @@ class Scheduler(QueueCalls):
         return self._events.subscribe(listener)
 
     def is_running(self) -> bool:
-        """Whether it is started and not cancelled."""
-        return self._instance is not None
+        """Whether it is started and not cancelled, here or in the process that this one was forked from."""
+        return self._instance is not None or self._inherited is not None
 
     def __enter__(self) -> Self:
         return self.start()

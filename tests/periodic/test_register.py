@@ -308,3 +308,14 @@ def test_a_one_time_job_waits_for_the_run_before_it_and_is_not_skipped(
     instance.register("acme", "x", body)
     threading.Timer(0.5, go_on.set).start()
     recorder.wait(lambda: len(recorder.of(FireEnded)) == 2)
+
+
+def test_one_that_was_cancelled_by_itself_does_not_stand_in_the_way(road: Road, schema: str) -> None:
+    made = scheduler.initialise(road.dsn, schema=schema, prepare=road.prepare)
+    made.cancel()
+    again = scheduler.initialise(road.dsn, schema=schema, prepare=road.prepare)
+    again.cancel()
+    with pytest.raises(scheduler.NotInitialised):
+        scheduler.cancel()
+    scheduler.initialise(road.dsn, schema=schema, prepare=road.prepare)
+    scheduler.cancel()
