@@ -7,7 +7,7 @@ import logging
 from datetime import timedelta
 from uuid import UUID, uuid4
 
-from scheduler.clock import DatabaseClock
+from scheduler.clock import Clock, DatabaseClock
 from scheduler.errors import StoreError, StoreUnavailable
 from scheduler.events import Events, FireQueued, FireSkipped
 from scheduler.model.schedules import Due
@@ -24,9 +24,12 @@ REFUSED_RETRY = timedelta(minutes=1)
 class Enqueuer:
     """Turns due fires and triggers into rows of job_queue."""
 
-    def __init__(self, *, registry: Registry, locks: LockTable, database_clock: DatabaseClock, events: Events) -> None:
+    def __init__(
+        self, *, registry: Registry, locks: LockTable, clock: Clock, database_clock: DatabaseClock, events: Events
+    ) -> None:
         self._registry = registry
         self._locks = locks
+        self._clock = clock
         self._database_clock = database_clock
         self._events = events
 
@@ -70,6 +73,7 @@ class Enqueuer:
         work, queued_id = entry.spec.work, uuid4()
         if work is None:
             return None
+        sent = self._clock.monotonic()
         try:
             answer = self._locks.claim_queued(want, work, queued_id, triggered=triggered)
         except StoreUnavailable:
@@ -77,6 +81,7 @@ class Enqueuer:
         except StoreError:
             logger.exception("the claim of %s/%s is refused; trying again in a minute", *entry.key)
             return None
+        self._database_clock.observe(answer.now, sent=sent, received=self._clock.monotonic())
         tell(self._events, entry, want, answer.verdict, queued_id)
         return answer
 

@@ -23,6 +23,8 @@ BIT = (
     172,  # a process suspended between its claim and the answer started a fire that others were running by then
     239,  # two audit rows of one moment, in two transactions
     1604,  # two triggers of one moment, the second while the first was being claimed
+    1688,  # a clock ahead of the database's, which nobody put right, asked for a trigger without a pause
+    2091,  # a trigger waited for ever behind fires that wait for each other
 )
 COVERED = (
     "crash in claim",
@@ -105,7 +107,7 @@ def simulation_schema(dsn: str, schema: str) -> str:
 def test_ours_neither_loses_nor_doubles_a_fire(dsn: str, simulation_schema: str, full: bool) -> None:
     seen: Counter[str] = Counter()
     connections: list[psycopg.Connection[Any]] = []
-    for seed in dict.fromkeys([*BIT, *range(3000 if full else 50)]):
+    for seed in dict.fromkeys([*BIT, *range(3000 if full else 40)]):
         try:
             seen += simulate(seed, dsn, simulation_schema, connections)
         except BaseException as error:
