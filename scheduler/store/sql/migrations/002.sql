@@ -2,20 +2,20 @@
 -- job_lock.triggered as it was, which the next claim sets anew.
 
 ALTER TABLE job_lock ADD COLUMN triggered boolean NOT NULL DEFAULT false;
-ALTER TABLE job_lock DROP CONSTRAINT a_fire_under_way_was_given_out;
+ALTER TABLE job_lock DROP CONSTRAINT IF EXISTS a_fire_under_way_was_given_out;
 ALTER TABLE job_lock ADD CONSTRAINT a_fire_under_way_was_given_out
   CHECK (fire_at IS NULL OR triggered
     OR coalesce(last_fire_at >= fire_at, false));
 
-ALTER TABLE job_history DROP CONSTRAINT job_history_kind_check;
+ALTER TABLE job_history DROP CONSTRAINT IF EXISTS job_history_kind_check;
 ALTER TABLE job_history ADD CONSTRAINT job_history_kind_check CHECK (kind IN ('fire', 'trigger', 'audit'));
-ALTER TABLE job_history DROP CONSTRAINT job_history_outcome_check;
+ALTER TABLE job_history DROP CONSTRAINT IF EXISTS job_history_outcome_check;
 ALTER TABLE job_history ADD CONSTRAINT job_history_outcome_check CHECK (outcome IN
   ('success', 'failed', 'timeout', 'crashed', 'skipped', 'registered', 'changed', 'unregistered', 'paused', 'resumed'));
-ALTER TABLE job_history DROP CONSTRAINT audit_is_not_a_fire;
+ALTER TABLE job_history DROP CONSTRAINT IF EXISTS audit_is_not_a_fire;
 ALTER TABLE job_history ADD CONSTRAINT audit_is_not_a_fire CHECK ((kind = 'audit') = (outcome IN
   ('registered', 'changed', 'unregistered', 'paused', 'resumed')));
-ALTER TABLE job_history DROP CONSTRAINT only_a_run_has_a_fence;
+ALTER TABLE job_history DROP CONSTRAINT IF EXISTS only_a_run_has_a_fence;
 ALTER TABLE job_history ADD CONSTRAINT only_a_run_has_a_fence CHECK ((fence IS NULL) = (outcome IN
   ('skipped', 'registered', 'changed', 'unregistered', 'paused', 'resumed')));
 

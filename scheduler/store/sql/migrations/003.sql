@@ -3,10 +3,10 @@
 ALTER TABLE job ADD COLUMN queued_id uuid;
 ALTER TABLE job_lock ADD COLUMN last_trigger_at timestamptz;
 
-ALTER TABLE job_history DROP CONSTRAINT job_history_kind_check;
-ALTER TABLE job_history DROP CONSTRAINT job_history_outcome_check;
-ALTER TABLE job_history DROP CONSTRAINT audit_is_not_a_fire;
-ALTER TABLE job_history DROP CONSTRAINT only_a_run_has_a_fence;
+ALTER TABLE job_history DROP CONSTRAINT IF EXISTS job_history_kind_check;
+ALTER TABLE job_history DROP CONSTRAINT IF EXISTS job_history_outcome_check;
+ALTER TABLE job_history DROP CONSTRAINT IF EXISTS audit_is_not_a_fire;
+ALTER TABLE job_history DROP CONSTRAINT IF EXISTS only_a_run_has_a_fence;
 ALTER TABLE job_history ADD COLUMN job jsonb CHECK (jsonb_typeof(job) = 'object');
 ALTER TABLE job_history ADD COLUMN payload bytea;
 ALTER TABLE job_history ADD COLUMN result bytea CHECK (octet_length(result) <= 1048576);
