@@ -1,6 +1,7 @@
 """The calls about submitted jobs, as methods of `Scheduler`: arguments checked, then steps run where they belong."""
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -27,12 +28,12 @@ LARGEST_PAGE = 1000
 HALF_A_MINUTE = timedelta(seconds=30)
 
 
-class QueueCalls:
+class QueueCalls(ABC):
     """What `Scheduler` offers for one-shot jobs."""
 
+    @abstractmethod
     def _queue(self) -> tuple[Databases, QueueTable, int]:
         """Return where jobs are kept, and how large a payload may be."""
-        raise NotImplementedError
 
     def submit(
         self, tenant: str, type: str, payload: object = None, *, connection: object = None,  # noqa: A002

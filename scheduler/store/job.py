@@ -91,8 +91,10 @@ class JobTable:
         return [KnownJob._make(row) for row in rows]
 
     def insert(self, writes: Sequence[JobWrite], *, holder: str) -> set[Key]:
-        """Insert new jobs and return which; a missing key was inserted by somebody else."""
-        return {Key(*row[:2]) for row in self._run("insert", holder=holder, **_columns(writes))}
+        """Insert new jobs and return which; a missing key was inserted, or has fired, by somebody else."""
+        last_fires = [write.known.last_fire_at for write in writes]
+        rows = self._run("insert", holder=holder, last_fires=last_fires, **_columns(writes))
+        return {Key(*row[:2]) for row in rows}
 
     def change(self, writes: Sequence[JobWrite], *, holder: str) -> set[Key]:
         """Change definitions and return whose; a missing key was changed or fired by somebody else."""

@@ -24,6 +24,7 @@ BIT = (
     239,  # two audit rows of one moment, in two transactions
     1604,  # two triggers of one moment, the second while the first was being claimed
     1688,  # a clock ahead of the database's, which nobody put right, asked for a trigger without a pause
+    2566,  # a registration that was suspended began a schedule before the last fire
     2091,  # a trigger waited for ever behind fires that wait for each other
 )
 COVERED = (

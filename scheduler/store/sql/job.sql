@@ -27,19 +27,22 @@ LEFT JOIN LATERAL (SELECT * FROM {schema}.job_lock l WHERE l.tenant = p.tenant A
 ORDER BY p.ord;
 
 -- name: insert
--- New jobs with their lock rows. No row back: another instance registered that job first; look again.
+-- New jobs with their lock rows. No row back: another instance registered that job first, or it has fired since it was
+-- looked up, and its first fire was decided on the past; look again.
 WITH p AS MATERIALIZED (
   SELECT * FROM unnest((SELECT %(tenants)b::text[]), (SELECT %(ids)b::text[]), (SELECT %(specs)b::text[]),
                        (SELECT %(hashes)b::bytea[]), (SELECT %(deliveries)b::text[]), (SELECT %(overlaps)b::text[]),
-                       (SELECT %(nexts)b::timestamptz[]))
-    AS p(tenant, id, spec, spec_hash, delivery, overlap, next_run_at)
+                       (SELECT %(nexts)b::timestamptz[]), (SELECT %(last_fires)b::timestamptz[]))
+    AS p(tenant, id, spec, spec_hash, delivery, overlap, next_run_at, last_fire_at)
   ORDER BY p.tenant COLLATE "C", p.id COLLATE "C"),
 locks AS (
   INSERT INTO {schema}.job_lock (tenant, id) SELECT tenant, id FROM p ON CONFLICT DO NOTHING),
 new AS (
   INSERT INTO {schema}.job (tenant, id, spec, spec_hash, delivery, overlap, next_run_at, created_at, updated_at)
-  SELECT tenant, id, spec::jsonb, spec_hash, delivery, overlap, next_run_at, t.now, t.now
-  FROM p, (SELECT coalesce(%(now)s::timestamptz, now()) AS now) t
+  SELECT p.tenant, p.id, p.spec::jsonb, p.spec_hash, p.delivery, p.overlap, p.next_run_at, t.now, t.now
+  FROM (SELECT coalesce(%(now)s::timestamptz, now()) AS now) t CROSS JOIN p LEFT JOIN LATERAL (
+    SELECT l.last_fire_at FROM {schema}.job_lock l WHERE l.tenant = p.tenant AND l.id = p.id) l ON true
+  WHERE l.last_fire_at IS NOT DISTINCT FROM p.last_fire_at
   ON CONFLICT DO NOTHING RETURNING tenant, id, created_at),
 audit AS (
   INSERT INTO {schema}.job_history (at, tenant, job_id, kind, outcome, holder, finished_at)
