@@ -108,6 +108,7 @@ CREATE TABLE job_instance (
 CREATE TABLE job_queue (
   tenant              text COLLATE "C" NOT NULL CHECK (length(tenant) BETWEEN 1 AND 200),
   id                  uuid             NOT NULL,
+  seq                 bigint           GENERATED ALWAYS AS IDENTITY,              -- the order of submission
   type                text             NOT NULL CHECK (length(type) BETWEEN 1 AND 200),
   queue               text COLLATE "C" NOT NULL CHECK (length(queue) BETWEEN 1 AND 100),
   priority            smallint         NOT NULL CHECK (priority BETWEEN 0 AND 4),
@@ -136,21 +137,22 @@ CREATE TABLE job_queue (
   CONSTRAINT forced_is_requested CHECK (NOT cancel_forced OR cancel_requested_at IS NOT NULL),
   CONSTRAINT lives_before_it_ends CHECK (expires_at > created_at)
 ) WITH (fillfactor = 90);
-CREATE INDEX job_queue_tenant_created ON job_queue (tenant, created_at, id);
+CREATE INDEX job_queue_tenant_seq ON job_queue (tenant, seq);
 CREATE INDEX job_queue_expires ON job_queue USING brin (expires_at) WITH (pages_per_range = 32, autosummarize = on);
 
 -- The jobs that wait to be fed, and nothing else of them: a feed is a DELETE here. No foreign key: an id without a
--- job_queue row is dropped.
+-- job_queue row is dropped. A row is never updated, and is found by values of its job_queue row. So whoever changes
+-- priority or run_at there locks that row first, in a statement of its own, and then, in a later one, deletes the row
+-- here by the old values, waiting for a feeder that holds it.
 CREATE TABLE job_ready (
   queue    text COLLATE "C" NOT NULL,
   priority smallint         NOT NULL,
-  run_at   timestamptz      NOT NULL,
-  seq      bigint           GENERATED ALWAYS AS IDENTITY,
   tenant   text COLLATE "C" NOT NULL,
+  run_at   timestamptz      NOT NULL,
+  seq      bigint           NOT NULL,
   id       uuid             NOT NULL,
-  PRIMARY KEY (tenant, id)
+  PRIMARY KEY (queue, priority, tenant, run_at, seq)
 );
-CREATE INDEX job_ready_order ON job_ready (queue, priority, run_at, seq);
 
 -- Edges between live jobs: `after` needs the success of each, `after_any` the end of one.
 CREATE TABLE job_dependency (

@@ -43,9 +43,9 @@ SELECT 'tenant' || n % 100, gen_random_uuid(), 'mail', 'default', 2, now(), now(
   true, convert_to('{{"number":' || n || ',"address":"somebody@example.com"}}', 'utf8')
 FROM generate_series(1, {count}) n"""
 READY = """
-INSERT INTO {schema}.job_ready (queue, priority, run_at, tenant, id)
-SELECT q.queue, q.priority, q.run_at, q.tenant, q.id FROM {schema}.job_queue q
-WHERE NOT EXISTS (SELECT FROM {schema}.job_ready r WHERE r.tenant = q.tenant AND r.id = q.id)"""
+INSERT INTO {schema}.job_ready (queue, priority, tenant, run_at, seq, id)
+SELECT q.queue, q.priority, q.tenant, q.run_at, q.seq, q.id FROM {schema}.job_queue q
+ON CONFLICT DO NOTHING"""
 ENDED = """
 INSERT INTO {schema}.job_history (at, tenant, job_id, kind, outcome, attempt, finished_at, job, payload)
 SELECT now() - n * interval '0.1 second', 'tenant' || n % 100, gen_random_uuid()::text, 'job', 'completed', 1,

@@ -19,11 +19,12 @@ INSERT = (
     f"INSERT INTO scheduler.job_queue ({COLUMNS})"
     " VALUES (%s, %s, %s, %s, %s, now(), now(), now(), now() + interval '7 days', true, %s)"
 )
-COPY = f"COPY scheduler.job_queue ({COLUMNS}) FROM STDIN (FORMAT binary)"
-COPY_READY = "COPY scheduler.job_ready (queue, priority, run_at, tenant, id) FROM STDIN (FORMAT binary)"
+COPY = f"COPY scheduler.job_queue ({COLUMNS}, seq) FROM STDIN (FORMAT binary)"
+COPY_READY = "COPY scheduler.job_ready (queue, priority, tenant, run_at, seq, id) FROM STDIN (FORMAT binary)"
+TURNS = "SELECT nextval('scheduler.job_queue_seq_seq') FROM generate_series(1, %s)"
 TYPES = ["text", "uuid", "text", "text", "int2", "timestamptz", "timestamptz", "timestamptz", "timestamptz", "bool",
-         "bytea"]  # fmt: skip
-READY_TYPES = ["text", "int2", "timestamptz", "text", "uuid"]
+         "bytea", "int8"]  # fmt: skip
+READY_TYPES = ["text", "int2", "text", "timestamptz", "int8", "uuid"]
 
 
 def connect(**options):
@@ -69,9 +70,10 @@ def many(batches, size):
         def one(_):
             now = datetime.now(UTC)
             end = now + timedelta(days=7)
-            rows = [("bench", uuid4(), "mail", "default", 2, now, now, now, end, True, orjson.dumps(payload(number)))
-                    for number in range(size)]  # fmt: skip
-            with connection.cursor() as cursor:
+            with connection.cursor(binary=True) as cursor:
+                turns = cursor.execute(TURNS, (size,), prepare=True).fetchall()
+                rows = [("bench", uuid4(), "mail", "default", 2, now, now, now, end, True,
+                         orjson.dumps(payload(number)), seq) for number, (seq,) in enumerate(turns)]  # fmt: skip
                 with cursor.copy(COPY) as copy:
                     copy.set_types(TYPES)
                     for row in rows:
@@ -79,7 +81,7 @@ def many(batches, size):
                 with cursor.copy(COPY_READY) as copy:
                     copy.set_types(READY_TYPES)
                     for row in rows:
-                        copy.write_row((row[3], row[4], row[5], row[0], row[1]))
+                        copy.write_row((row[3], row[4], row[0], row[5], row[11], row[1]))
             connection.commit()
 
         return counted(one, batches, warm=2)

@@ -7,12 +7,14 @@ from commands import URL
 from submissions import ORDER, ORDERS, counted, payload, run
 
 from scheduler import NewJob, Scheduler
+from scheduler.model.fairness import Waiting, shares
 from scheduler.model.labels import Priority
 from scheduler.model.states import State
 from scheduler.queueing.ending import end
 from scheduler.store.engine import Database
 from scheduler.store.job_queue import Ending, JobKey, QueueTable
 from scheduler.store.schema import migrate
+from scheduler.store.steps import Databases
 from scheduler.store.steps import run as run_steps
 
 
@@ -43,8 +45,8 @@ def many(batches, size):
         return counted(one, batches, warm=2)
 
 
-def opened(database, schema):
-    return Database.open(URL.replace("/bench?", f"/{database}?"), schema=schema, prepare=True)
+def opened(database, schema, prepare=True):
+    return Database.open(URL.replace("/bench?", f"/{database}?"), schema=schema, prepare=prepare)
 
 
 def install(database, schema):
@@ -52,20 +54,26 @@ def install(database, schema):
     return {}
 
 
+def feed(table, size):
+    """Take a batch in one transaction, as a feeder does: who waits, and of each tenant its share."""
+    waiting = [Waiting._make(row) for row in (yield table.waiting(limit=size))]
+    return (yield table.feed("default", shares(waiting, {Priority.NORMAL: size}, size)))
+
+
 def batches(database, schema, count, size):
     """Feed and end what is ready; the first two batches, which plan and warm, are not counted."""
-    store, table = opened(database, schema), QueueTable(schema, lambda: None)
-    feed = table.feed("default", Priority.NORMAL, limit=size)
+    stores = Databases(opened(database, schema), opened(database, schema, prepare=False))
+    table = QueueTable(schema, lambda: None)
     feeding = settling = 0.0
     for number in range(count + 2):
         if number == 2:
             feeding = settling = 0.0
         began = time.perf_counter()
-        rows = store.run(feed.query, feed.parameters)
+        rows = run_steps(stores, feed(table, size))
         feeding += time.perf_counter() - began
         endings = [Ending(key=JobKey(row[0], row[1]), state=State.COMPLETED, feed=row[4], attempt=1) for row in rows]
         began = time.perf_counter()
-        ended = run_steps(store, end(table, endings))
+        ended = run_steps(stores, end(table, endings))
         settling += time.perf_counter() - began
         if len(rows) != size or len(ended) != size:
             raise RuntimeError(f"{len(rows)} were fed and {len(ended)} ended, not {size}")

@@ -5,7 +5,6 @@ import binascii
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 from uuid import UUID, uuid4
 
 import orjson
@@ -56,6 +55,7 @@ def find(
 ) -> Steps[Page]:
     """Read a page: live jobs first, newest first, then those that ended, the last to end first."""
     part, before, before_id = _read(cursor) if cursor else ("live", None, None)
+    last: Row = ()
     found: list[Job] = []
     for name, of, shape in (("live", LIVE, _live), ("over", TERMINAL, _over)):
         wanted = None if states is None else [state.value for state in states if state in of]
@@ -67,18 +67,19 @@ def find(
                 "tenant": tenant,
                 "states": wanted,
                 "before": before if part == name else None,
-                "before_id": before_id if part == name else None,
+                **({"before_id": before_id if part == name else None} if name == "over" else {}),
                 "limit": limit - len(found),
                 **filters,
             },
         )
         found += [shape(tenant, row) for row in rows]
-    return Page(tuple(found), _cursor(found[-1]) if len(found) == limit else None)
+        last = rows[-1] if rows else last
+    return Page(tuple(found), _cursor(found[-1], last) if len(found) == limit else None)
 
 
 def update(table: QueueTable, key: JobKey, *, priority: Priority | None, **changes: str | None) -> Steps[Job]:
     """Change a live job; its priority until it is fed."""
-    waited = (yield table.of_job("take_back", key)) if priority is not None else []
+    waited = (yield from _take_back(table, key)) if priority is not None else False
     job = yield from get(table, key)  # after it: a feeder cannot take it between the two
     if job.state.terminal:
         raise IllegalTransition(f"job {key.id} has ended ({job.state}): nothing of it changes any more")
@@ -92,7 +93,7 @@ def update(table: QueueTable, key: JobKey, *, priority: Priority | None, **chang
 
 def cancel(table: QueueTable, key: JobKey, *, reason: str | None, force: bool) -> Steps[State]:
     """End a job that has not been fed; of one that has, note that somebody wants it to end."""
-    waited = yield table.of_job("take_back", key)
+    waited = yield from _take_back(table, key)
     job = yield from get(table, key)
     if job.state is State.CANCELLED:
         return job.state
@@ -104,6 +105,12 @@ def cancel(table: QueueTable, key: JobKey, *, reason: str | None, force: bool) -
         return State.CANCELLED
     yield table.of_job("ask_to_cancel", key, force=force)
     return job.state
+
+
+def _take_back(table: QueueTable, key: JobKey) -> Steps[bool]:
+    """Take a job out of what waits to be fed; nobody else makes it ready, or changes where it waits, until we end."""
+    yield table.of_job("hold", key)
+    return bool((yield table.of_job("take_back", key)))
 
 
 def retried(table: QueueTable, key: JobKey) -> Steps[Draft]:
@@ -138,7 +145,7 @@ def retried(table: QueueTable, key: JobKey) -> Steps[Draft]:
 def _live(tenant: str, row: Row) -> Job:
     (
         id_, type_, queue, priority, run_at, created_at, updated_at, expires_at, attempt, retrying, open_dependencies,
-        json, payload, policy, tags, correlation_id, callback_url, retried_from, attempts, waits, cancel_at, now,
+        json, payload, policy, tags, correlation_id, callback_url, retried_from, attempts, waits, cancel_at, now, _,
     ) = row  # fmt: skip
     retry, timeouts = policy_of(policy)
     state = live_state(
@@ -168,18 +175,21 @@ def _over(tenant: str, row: Row) -> Job:
     )  # fmt: skip
 
 
-def _cursor(job: Job) -> str:
-    moment = job.completed_at or job.created_at
-    part = "over" if job.completed_at else "live"
-    return base64.urlsafe_b64encode(orjson.dumps([part, moment.isoformat(), str(job.id)])).decode()
+def _cursor(job: Job, row: Row) -> str:
+    ended = job.completed_at
+    place = ["live", row[-1]] if ended is None else ["over", ended.isoformat(), str(job.id)]
+    return base64.urlsafe_b64encode(orjson.dumps(place)).decode()
 
 
-def _read(cursor: str) -> tuple[str, datetime, str]:
+def _read(cursor: str) -> tuple[str, datetime | int, str | None]:
     try:
-        values: Any = orjson.loads(base64.urlsafe_b64decode(cursor.encode()))
-        part, moment, id_ = values
-        if part not in ("live", "over"):
+        part, *place = orjson.loads(base64.urlsafe_b64decode(cursor.encode()))
+        if part == "live":
+            (seq,) = place
+            return part, range(2**63)[seq], None
+        moment, id_ = place
+        if part != "over":
             raise ValueError(part)
         return part, datetime.fromisoformat(moment), str(UUID(id_))
-    except (ValueError, TypeError, AttributeError, binascii.Error):
+    except (ValueError, TypeError, AttributeError, IndexError, binascii.Error):
         raise InvalidOption("cursor is not one that find() gave") from None

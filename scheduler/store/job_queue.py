@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from scheduler.model.dependencies import Edge
+from scheduler.model.fairness import FIRST, Place, Share
 from scheduler.model.states import State
 from scheduler.model.submission import Draft
 from scheduler.store.queries import statement
@@ -147,12 +148,22 @@ class QueueTable:
         """Take edges away; what waits for nobody any more may be fed."""
         return self._statement("release", **_edges(edges))
 
-    def feed(self, queue: str, priority: int, *, limit: int) -> Statement:
-        """Take what is due out of one queue, at one priority."""
-        return self._statement("feed", queue=queue, priority=priority, limit=limit)
+    def waiting(self, *, after: Place = FIRST, limit: int) -> Statement:
+        """Read who waits to be fed, from a place on: a `Waiting` each, by queue, priority and tenant."""
+        return self._statement("waiting", **after._asdict(), limit=limit)
+
+    def feed(self, queue: str, shares: Sequence[Share]) -> Statement:
+        """Take what is due out of one queue: of each priority and tenant its share. None may be named twice."""
+        return self._statement(
+            "feed",
+            queue=queue,
+            priorities=[share.priority for share in shares],
+            tenants=[share.tenant for share in shares],
+            counts=[share.count for share in shares],
+        )
 
     def of_job(self, name: str, key: JobKey, **parameters: object) -> Statement:
-        """Make a statement on one job: live, over, take_back, put_back, update, ask_to_cancel."""
+        """Make a statement on one job: live, over, hold, take_back, put_back, update, ask_to_cancel."""
         job_id: object = str(key.id) if name == "over" else key.id
         return self._statement(name, tenant=key.tenant, id=job_id, **parameters)
 

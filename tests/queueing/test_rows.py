@@ -39,7 +39,7 @@ GOOD: dict[str, dict[str, Any]] = {
         "retrying": True, "open_dependencies": 0, "depth": 0, "json": True, "payload": b"null", "attempts": Jsonb([]),
         "cancel_forced": False,
     },
-    "job_ready": {"queue": "default", "priority": 2, "run_at": START, "tenant": "acme", "id": ONE},
+    "job_ready": {"queue": "default", "priority": 2, "tenant": "acme", "run_at": START, "seq": 1, "id": ONE},
     "job_dependency": {"tenant": "acme", "job_id": ONE, "depends_on": TWO, "kind": "after"},
     "job_key": {"tenant": "acme", "type": "x", "key": "k", "job_id": ONE, "expires_at": START},
 }  # fmt: skip

@@ -30,6 +30,7 @@ from scheduler import (
     UnknownDependency,
     UnknownJob,
 )
+from scheduler.model.fairness import Share
 from scheduler.model.oneshot import Job
 from scheduler.queueing.ending import end
 from scheduler.store.job_queue import Ending, JobKey, QueueTable
@@ -45,7 +46,7 @@ STRANGER, FOREIGNER = 99, 98
 
 @dataclass(eq=False)
 class Known:
-    """A job as the model sees it. `place`: its turn among those that wait to be fed."""
+    """A job as the model sees it. `place`: when it was submitted."""
 
     id: UUID
     tenant: str
@@ -185,7 +186,6 @@ class Model:
 
     def _told(self, gone: set[UUID], now: datetime) -> dict[UUID, list[tuple[State, Any]]]:
         doomed: dict[UUID, list[tuple[State, Any]]] = {}
-        place = self.place()
         for job in self.live():
             ends = [(self.jobs[each].ended, each) for each in job.after & gone]
             bad = [(state, f"its dependency {each} {state}") for state, each in ends if state and state in BAD]
@@ -194,7 +194,7 @@ class Model:
             elif (job.after | job.after_any) & gone:
                 job.after -= gone
                 job.after_any = set() if job.after_any & gone else job.after_any
-                job.updated_at, job.place = now, place
+                job.updated_at = now
         return doomed
 
 
@@ -341,7 +341,8 @@ class Machine(RuleBasedStateMachine):
 
     def take(self, queue: str, priority: int, limit: int) -> None:
         def take() -> Any:
-            return (yield self.instance._running().queue.feed(queue, priority, limit=limit))
+            given = [Share(priority, tenant, limit) for tenant in TENANTS]
+            return (yield self.instance._running().queue.feed(queue, given))
 
         taken = [self.model.jobs[row[1]] for row in steps(self.instance, take())]
         due = [
@@ -349,8 +350,11 @@ class Machine(RuleBasedStateMachine):
             for job in self.model.jobs.values()
             if job.ready and (job.queue, job.priority) == (queue, priority) and job.run_at <= self.now
         ]
-        turns = sorted((job.run_at, job.place) for job in due)[:limit]
-        assert [(job.run_at, job.place) for job in taken] == turns
+        turns = []
+        for tenant in TENANTS:
+            mine = sorted((job.run_at, job.place) for job in due if job.tenant == tenant)[:limit]
+            turns += [(turn, *age) for turn, age in enumerate(mine)]
+        assert [(job.run_at, job.place) for job in taken] == [(*age,) for _, *age in sorted(turns)]
         assert all(job in due for job in taken)
         for job in taken:
             job.fed = True
@@ -438,7 +442,6 @@ class Machine(RuleBasedStateMachine):
         answer = self.instance.update_job(job.tenant, job.id, **changes)
         if priority is not None:
             job.priority = priority
-            job.place = self.model.place() if job.ready else job.place
         job.tags = job.tags if tags is None else tags
         job.correlation_id = correlation or job.correlation_id
         job.updated_at = self.now
@@ -594,9 +597,13 @@ def new_jobs(tenant: str, wishes: list[Wish], now: datetime) -> list[NewJob]:
     return [make(wish) for wish in wishes]
 
 
-def listed(jobs: Iterable[Known]) -> list[Known]:
+def listed(jobs: list[Known]) -> list[Known]:
     """Put jobs in the order of `find`: live ones by age, then the ended by their end, the newest first."""
-    return sorted(jobs, key=lambda job: (job.ended is None, job.ended_at or job.created_at, job.id), reverse=True)
+    live, ended = [job for job in jobs if job.ended is None], [job for job in jobs if job.ended is not None]
+    return [
+        *sorted(live, key=lambda job: job.place, reverse=True),
+        *sorted(ended, key=lambda job: (job.ended_at, job.id), reverse=True),
+    ]
 
 
 def by_id(rows: Iterable[tuple[Any, ...]]) -> dict[UUID, tuple[Any, ...]]:
@@ -629,7 +636,7 @@ def test_whatever_is_done_to_jobs_the_rows_agree_with_the_model(
 
 
 def fed(table: QueueTable) -> Steps[list[Any]]:
-    return (yield table.feed("default", Priority.NORMAL, limit=10))
+    return (yield table.feed("default", [Share(Priority.NORMAL, "acme", 10)]))
 
 
 def test_a_job_that_waits_for_two_of_one_key_waits_for_one_job(instance: Scheduler) -> None:

@@ -34,6 +34,7 @@ from scheduler import (
     UnknownDependency,
     UnknownJob,
 )
+from scheduler.model.fairness import Share
 from scheduler.queueing.ending import end
 from scheduler.store.job_queue import Ending, JobKey, QueueTable
 from scheduler.testing import START, Scheduler
@@ -344,9 +345,7 @@ def test_a_job_waits_for_all_that_it_comes_after(instance: Scheduler) -> None:
 
 def fed(instance: Scheduler, table: QueueTable) -> set[UUID]:
     def take() -> Any:
-        found = []
-        for priority in Priority:
-            found += yield table.feed("default", priority, limit=100)
+        found = yield table.feed("default", [Share(priority, "acme", 100) for priority in Priority])
         return {row[1] for row in found}
 
     return steps(instance, take())  # type: ignore[no-any-return]

@@ -24,6 +24,7 @@ HOT = [
     "claim_keys",
     "hold_dependencies",
     "ended",
+    "waiting",
     "feed",
     "settle",
     "dependents",
@@ -33,6 +34,7 @@ HOT = [
     "over",
     "find_live",
     "find_over",
+    "hold",
     "take_back",
     "put_back",
     "update",
@@ -42,8 +44,8 @@ FILL = [
     "INSERT INTO job_queue (tenant, id, type, queue, priority, run_at, created_at, updated_at, expires_at, json,"
     " payload) SELECT 't' || n % 100, gen_random_uuid(), 'mail', 'default', n % 5, now(), now() - n * interval '1 s',"
     " now(), now() + interval '7 days', true, '{{}}' FROM generate_series(1, {live}) n",
-    "INSERT INTO job_ready (queue, priority, run_at, tenant, id)"
-    " SELECT queue, priority, run_at, tenant, id FROM job_queue",
+    "INSERT INTO job_ready (queue, priority, tenant, run_at, seq, id)"
+    " SELECT queue, priority, tenant, run_at, seq, id FROM job_queue",
     "INSERT INTO job_dependency (tenant, job_id, depends_on, kind)"
     " SELECT tenant, id, gen_random_uuid(), 'after' FROM job_queue",
     "INSERT INTO job_key (tenant, type, key, job_id, expires_at)"
@@ -68,6 +70,7 @@ def parameters(name: str, query: str) -> dict[str, Any]:
         "ids": ids,
         "depends_on": ids,
         "kinds": many("after"),
+        "counts": many(10),
         "keys": many("k"),
         "windows": many(timedelta(hours=24)),
         "types": many("mail"),
@@ -153,7 +156,8 @@ def nodes(answer: psycopg.Cursor[Any]) -> Plan:
     assert row is not None
     found: Plan = [row[0][0]["Plan"]]
     for node in found:  # grows while it is walked
-        found += node.pop("Plans", [])
+        node["below"] = node.pop("Plans", [])
+        found += node["below"]
     return found
 
 
@@ -203,18 +207,24 @@ def test_a_plan_kept_since_the_tables_of_jobs_were_new_scans_none_of_them(dsn: s
     assert not scans(plan)
 
 
-def test_a_feed_reads_the_order_it_takes_from_an_index(dsn: str, large: str) -> None:
+@pytest.mark.parametrize("name", ["waiting", "feed"])
+def test_a_feed_reads_the_order_it_takes_from_the_index(dsn: str, large: str, name: str) -> None:
     with psycopg.connect(dsn, autocommit=True) as plain, ours(dsn) as keeping:
-        for plan in (custom_plan(plain, large, "feed"), kept_plan(keeping, large, "feed")):
-            assert any(node.get("Index Name") == "job_ready_order" for node in plan), plan
+        for plan in (custom_plan(plain, large, name), kept_plan(keeping, large, name)):
+            entered = [node for node in plan if node.get("Index Name") == "job_ready_pkey"]
+            assert len(entered) == (2 if name == "waiting" else 1), plan
+            assert all("priority" in node["Index Cond"] and "tenant" in node["Index Cond"] for node in entered)
+            limits = [node for node in plan if node["Node Type"] == "Limit"]
+            assert not any(below["Node Type"].endswith("Sort") for node in limits for below in node["below"]), plan
 
 
-PAGES = [("find_live", "created_at"), ("find_over", "at")]
+PAGES = [("find_live", "seq"), ("find_over", "at")]
 
 
 @pytest.mark.parametrize(("name", "instant"), PAGES)
 def test_a_page_is_read_in_order_from_where_the_last_one_ended(dsn: str, large: str, name: str, instant: str) -> None:
-    before: dict[str, Any] = {"before": datetime.now(UTC), "before_id": uuid4() if name == "find_live" else "x"}
+    over = {"before": datetime.now(UTC), "before_id": "x"}
+    before: dict[str, Any] = {"before": LIVE * 9 // 10} if name == "find_live" else over
     with psycopg.connect(dsn, autocommit=True) as connection:
         first, later = custom_plan(connection, large, name), custom_plan(connection, large, name, **before)
     assert all(node["Node Type"] != "Sort" for node in first), first

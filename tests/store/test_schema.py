@@ -2,12 +2,13 @@
 
 import threading
 from typing import Any
+from uuid import UUID
 
 import psycopg
 import pytest
 from psycopg.sql import SQL, Identifier
 
-from scheduler import ConfigError, Scheduler, SchemaMismatch
+from scheduler import ConfigError, Scheduler, SchemaMismatch, State
 from scheduler.store import schema as store_schema
 from scheduler.store.engine import Database
 from scheduler.store.queries import read
@@ -25,6 +26,15 @@ UNION ALL SELECT 'index', indexname, indexdef FROM pg_indexes WHERE schemaname =
 UNION ALL SELECT 'options', relname, reloptions::text FROM pg_class WHERE relnamespace = %(schema)s::regnamespace
 ORDER BY 1, 2, 3
 """
+
+
+BEFORE = [  # 3 is fed; 1 and 2 were submitted together, in this order; 9 has ended
+    "INSERT INTO job_queue (tenant, id, type, queue, priority, run_at, created_at, updated_at, expires_at, json,"
+    " payload) SELECT 't', lpad(n::text, 32, '0')::uuid, 'x', 'q', 2, now(), now() - n / 3 * interval '1 s', now(),"
+    " now() + interval '1 day', true, 'null' FROM generate_series(1, 3) n",
+    "INSERT INTO job_ready (queue, priority, run_at, tenant, id)"
+    " SELECT 'q', 1, now(), 't', lpad(n::text, 32, '0')::uuid FROM unnest(ARRAY[1, 2, 9]) n",
+]
 
 
 def describe(dsn: str, schema: str) -> list[tuple[str, ...]]:
@@ -46,6 +56,27 @@ def test_a_migrated_database_equals_a_fresh_one(dsn: str, schema: str) -> None:
     database.close()
     assert describe(dsn, schema) == fresh
     assert len(fresh) > 50
+
+
+def test_jobs_that_wait_are_found_after_the_migration_in_their_order(dsn: str, schema: str) -> None:
+    database = Database.open(dsn, schema=schema, prepare=True)
+    with database.transaction() as connection:
+        store_schema.create(connection, schema, read("migrations/001.sql"), 1)
+        for version in (2, 3):
+            store_schema.upgrade(connection, schema, version)
+        for row in BEFORE:
+            connection.execute(row.encode())
+    assert store_schema.migrate(database) == (3, store_schema.VERSION)
+    database.close()
+    with Scheduler(dsn, schema=schema, lease="2s") as instance:
+        last = instance.submit("t", "x")
+        assert [job.id.int for job in instance.find("t").jobs] == [last.id.int, 2, 1, 3]
+        assert {job.state for job in instance.find("t").jobs if job.id.int != 3} == {State.PENDING}
+        assert instance.cancel_job("t", UUID(int=1)) is State.CANCELLED
+        assert instance.get("t", UUID(int=3)).state is State.SCHEDULED
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        ready = SQL("SELECT id FROM {}.job_ready ORDER BY seq").format(Identifier(schema))
+        assert connection.execute(ready).fetchall() == [(UUID(int=2),), (last.id,)]
 
 
 def test_twenty_instances_that_start_at_once_apply_it_once(dsn: str, schema: str) -> None:
@@ -87,13 +118,13 @@ def test_a_bad_schema_name_is_refused(name: Any) -> None:
 def test_without_migrate_a_mismatch_names_both_versions(
     dsn: str, schema: str, make_scheduler: MakeScheduler, connection: psycopg.Connection[Any]
 ) -> None:
-    with pytest.raises(SchemaMismatch, match=r"version 0.*needs version 3.*scheduler migrate"):
+    with pytest.raises(SchemaMismatch, match=r"version 0.*needs version 4.*scheduler migrate"):
         make_scheduler(migrate=False)
     make_scheduler()
     make_scheduler(migrate=False)
     connection.execute("INSERT INTO schema_version VALUES (99)")
     for migrate in (True, False):
-        with pytest.raises(SchemaMismatch, match="version 99.*needs version 3.*upgrade"):
+        with pytest.raises(SchemaMismatch, match="version 99.*needs version 4.*upgrade"):
             make_scheduler(migrate=migrate)
 
 

@@ -81,10 +81,11 @@ queued AS (
     payload, policy)
   SELECT d.tenant, %(queued_id)s, %(type)s, %(queue)s, %(priority)s, d.now, d.now, d.now,
     d.now + %(lifetime)s::interval, %(json)s, %(payload)s, %(policy)s::jsonb
-  FROM due d WHERE d.verdict = 'queue'),
+  FROM due d WHERE d.verdict = 'queue'
+  RETURNING queue, priority, tenant, run_at, seq, id),
 ready AS (
-  INSERT INTO {schema}.job_ready (queue, priority, run_at, tenant, id)
-  SELECT %(queue)s, %(priority)s, d.now, d.tenant, %(queued_id)s::uuid FROM due d WHERE d.verdict = 'queue'),
+  INSERT INTO {schema}.job_ready (queue, priority, tenant, run_at, seq, id)
+  SELECT queue, priority, tenant, run_at, seq, id FROM queued),
 ledger AS (
   INSERT INTO {schema}.job_history
     (at, tenant, job_id, kind, outcome, reason, holder, finished_at, missed_from, missed_count, job)

@@ -12,16 +12,17 @@ WITH p AS MATERIALIZED (
       (SELECT %(jsons)b::bool[]), (SELECT %(payloads)b::bytea[]), (SELECT %(policies)b::text[]),
       (SELECT %(tags)b::text[]), (SELECT %(correlations)b::text[]), (SELECT %(callbacks)b::text[]),
       (SELECT %(retried)b::uuid[]))
-    WITH ORDINALITY AS p(tenant, id, type, queue, priority, given_run_at, delay, lifetime, open_dependencies, depth,
-      json, payload, policy, tags, correlation_id, callback_url, retried_from, ord)),
+    AS p(tenant, id, type, queue, priority, given_run_at, delay, lifetime, open_dependencies, depth,
+      json, payload, policy, tags, correlation_id, callback_url, retried_from)),
 queued AS (
   INSERT INTO {schema}.job_queue (tenant, id, type, queue, priority, run_at, created_at, updated_at, expires_at,
     open_dependencies, depth, json, payload, policy, tags, correlation_id, callback_url, retried_from)
   SELECT tenant, id, type, queue, priority, run_at, now, now, now + lifetime, open_dependencies, depth, json, payload,
-    policy::jsonb, tags::jsonb, correlation_id, callback_url, retried_from FROM p),
+    policy::jsonb, tags::jsonb, correlation_id, callback_url, retried_from FROM p
+  RETURNING queue, priority, tenant, run_at, seq, id, open_dependencies),
 ready AS (
-  INSERT INTO {schema}.job_ready (queue, priority, run_at, tenant, id)
-  SELECT queue, priority, run_at, tenant, id FROM p WHERE open_dependencies = 0 ORDER BY ord)
+  INSERT INTO {schema}.job_ready (queue, priority, tenant, run_at, seq, id)
+  SELECT queue, priority, tenant, run_at, seq, id FROM queued WHERE open_dependencies = 0)
 SELECT pg_notify(%(channel)s, '');  -- let the feeders look; once for a transaction, however often it is said
 
 -- name: submit_one
@@ -34,10 +35,11 @@ queued AS (
     payload, policy, tags, correlation_id, callback_url, retried_from)
   SELECT %(tenant)s, %(id)s, %(type)s, %(queue)s, %(priority)s, run_at, now, now, now + %(lifetime)s::interval,
     %(json)s, %(payload)s, %(policy)s::jsonb, %(tags)s::jsonb, %(correlation_id)s, %(callback_url)s,
-    %(retried_from)s::uuid FROM t),
+    %(retried_from)s::uuid FROM t
+  RETURNING queue, priority, tenant, run_at, seq, id),
 ready AS (
-  INSERT INTO {schema}.job_ready (queue, priority, run_at, tenant, id)
-  SELECT %(queue)s, %(priority)s, run_at, %(tenant)s, %(id)s FROM t)
+  INSERT INTO {schema}.job_ready (queue, priority, tenant, run_at, seq, id)
+  SELECT queue, priority, tenant, run_at, seq, id FROM queued)
 SELECT pg_notify(%(channel)s, '');
 
 -- name: depend
@@ -81,23 +83,45 @@ CROSS JOIN LATERAL (
   SELECT h.outcome FROM {schema}.job_history h
   WHERE h.tenant = p.tenant AND h.job_id = p.id::text AND h.kind = 'job' LIMIT 1) h;
 
+-- name: waiting
+-- Who waits to be fed: each (queue, priority, tenant) after the one given, with its oldest run_at, one probe of the
+-- index each. No row: that was all.
+WITH RECURSIVE groups AS (
+  (SELECT r.queue, r.priority, r.tenant, r.run_at, 1 AS turn FROM {schema}.job_ready r
+   WHERE (r.queue, r.priority, r.tenant) > (%(queue)s::text, %(priority)s::int2, %(tenant)s::text)
+   ORDER BY r.queue, r.priority, r.tenant, r.run_at, r.seq LIMIT 1)
+  UNION ALL
+  SELECT n.queue, n.priority, n.tenant, n.run_at, g.turn + 1 FROM groups g CROSS JOIN LATERAL (
+    SELECT r.queue, r.priority, r.tenant, r.run_at FROM {schema}.job_ready r
+    WHERE (r.queue, r.priority, r.tenant) > (g.queue, g.priority, g.tenant)
+    ORDER BY r.queue, r.priority, r.tenant, r.run_at, r.seq LIMIT 1) n
+  WHERE g.turn < %(limit)s::int4)
+SELECT g.queue, g.priority, g.tenant, g.run_at, g.run_at <= coalesce(%(now)s::timestamptz, now()) AS due
+FROM groups g ORDER BY g.turn;
+
 -- name: feed
--- Take what is due out of job_ready, the older first; rows that another feeder holds are passed over. The rows of
--- job_queue are only read. No row: nothing is due. A NULL type: the job has ended meanwhile.
+-- Take what is due out of job_ready, as many of each (priority, tenant) as is said, the older first; rows that another
+-- feeder holds are passed over. The rows of job_queue are only read. By priority, then the tenants in turn. No row:
+-- nothing is due. A NULL type: the job has ended meanwhile.
 -- By ctid, which is safe here: a row of job_ready is never updated, and we hold it.
 WITH due AS MATERIALIZED (
-  SELECT r.ctid AS place, r.tenant, r.id, r.priority, r.run_at, r.seq FROM {schema}.job_ready r
-  WHERE r.queue = %(queue)s AND r.priority = %(priority)s AND r.run_at <= coalesce(%(now)s::timestamptz, now())
-  ORDER BY r.queue, r.priority, r.run_at, r.seq LIMIT %(limit)s
-  FOR UPDATE SKIP LOCKED),
+  SELECT r.* FROM unnest((SELECT %(priorities)b::int2[]), (SELECT %(tenants)b::text[]), (SELECT %(counts)b::int4[]))
+    AS s(priority, tenant, count)
+  CROSS JOIN LATERAL (
+    SELECT r.ctid AS place, r.tenant, r.id, r.priority, r.run_at, r.seq FROM {schema}.job_ready r
+    WHERE r.queue = %(queue)s AND r.priority = s.priority AND r.tenant = s.tenant
+      AND r.run_at <= coalesce(%(now)s::timestamptz, now())
+    ORDER BY r.queue, r.priority, r.tenant, r.run_at, r.seq LIMIT s.count
+    FOR UPDATE SKIP LOCKED) r),
 taken AS (
   DELETE FROM {schema}.job_ready r WHERE r.ctid = ANY(ARRAY(SELECT place FROM due)))
 SELECT d.tenant, d.id, q.type, d.priority, q.feed, q.attempt, q.json, q.payload, q.policy, q.tags, q.correlation_id,
-       q.created_at, q.expires_at
+       q.created_at, q.expires_at, q.queue, q.attempts, q.callback_url IS NOT NULL, q.cancel_requested_at IS NOT NULL,
+       q.retrying
 FROM due d
 LEFT JOIN LATERAL (
   SELECT * FROM {schema}.job_queue q WHERE q.tenant = d.tenant AND q.id = d.id LIMIT 1) q ON true  -- LIMIT: a probe each
-ORDER BY d.run_at, d.seq;
+ORDER BY d.priority, row_number() OVER (PARTITION BY d.priority, d.tenant ORDER BY d.run_at, d.seq), d.run_at, d.seq;
 
 -- name: settle
 -- End jobs: out of job_queue and job_ready, into the ledger. A success ends whatever feed it is of, anything else only
@@ -113,13 +137,16 @@ p AS MATERIALIZED (
   ORDER BY p.tenant COLLATE "C", p.id),
 mine AS MATERIALIZED (
   SELECT p.*, t.now, q.json, q.type, q.queue, q.priority, q.run_at, q.created_at, q.policy, q.tags, q.correlation_id,
-    q.callback_url, q.retried_from, q.attempts, q.payload, q.attempt AS known_attempt
+    q.callback_url, q.retried_from, q.attempts, q.payload, q.seq, q.attempt AS known_attempt
   FROM t CROSS JOIN p CROSS JOIN LATERAL (
     SELECT q.* FROM {schema}.job_queue q
     WHERE q.tenant = p.tenant AND q.id = p.id AND (p.state = 'completed' OR p.feed IS NULL OR q.feed = p.feed)
     FOR UPDATE SKIP LOCKED) q),
 gone AS (DELETE FROM {schema}.job_queue q USING mine m WHERE q.tenant = m.tenant AND q.id = m.id),
-unfed AS (DELETE FROM {schema}.job_ready r USING mine m WHERE r.tenant = m.tenant AND r.id = m.id),
+unfed AS (
+  DELETE FROM {schema}.job_ready r USING mine m
+  WHERE r.queue = m.queue AND r.priority = m.priority AND r.tenant = m.tenant AND r.run_at = m.run_at
+    AND r.seq = m.seq),
 edges AS (DELETE FROM {schema}.job_dependency d USING mine m WHERE d.tenant = m.tenant AND d.job_id = m.id),
 ledger AS (
   INSERT INTO {schema}.job_history (at, tenant, job_id, kind, outcome, reason, attempt, started_at, finished_at, error,
@@ -170,18 +197,20 @@ freed AS (
   UPDATE {schema}.job_queue q SET open_dependencies = q.open_dependencies - c.n,
     updated_at = coalesce(%(now)s::timestamptz, now())
   FROM closed c WHERE q.tenant = c.tenant AND q.id = c.job_id
-  RETURNING q.tenant, q.id, q.queue, q.priority, q.run_at, q.open_dependencies)
-INSERT INTO {schema}.job_ready (queue, priority, run_at, tenant, id)
-SELECT queue, priority, run_at, tenant, id FROM freed WHERE open_dependencies = 0
+  RETURNING q.queue, q.priority, q.tenant, q.run_at, q.seq, q.id, q.open_dependencies)
+INSERT INTO {schema}.job_ready (queue, priority, tenant, run_at, seq, id)
+SELECT queue, priority, tenant, run_at, seq, id FROM freed WHERE open_dependencies = 0
 ON CONFLICT DO NOTHING RETURNING tenant, id;
 
 -- name: live
 -- One live job, with whether it waits to be fed. No row: it has ended, or there is none.
 SELECT q.id, q.type, q.queue, q.priority, q.run_at, q.created_at, q.updated_at, q.expires_at, q.attempt, q.retrying,
        q.open_dependencies, q.json, q.payload, q.policy, q.tags, q.correlation_id, q.callback_url, q.retried_from,
-       q.attempts, r.id IS NOT NULL AS waits, q.cancel_requested_at, coalesce(%(now)s::timestamptz, now())
+       q.attempts, r.id IS NOT NULL AS waits, q.cancel_requested_at, coalesce(%(now)s::timestamptz, now()), q.seq
 FROM {schema}.job_queue q
-LEFT JOIN {schema}.job_ready r ON r.tenant = q.tenant AND r.id = q.id
+LEFT JOIN LATERAL (
+  SELECT r.id FROM {schema}.job_ready r WHERE r.queue = q.queue AND r.priority = q.priority AND r.tenant = q.tenant
+    AND r.run_at = q.run_at AND r.seq = q.seq LIMIT 1) r ON true
 WHERE q.tenant = %(tenant)s AND q.id = %(id)s;
 
 -- name: over
@@ -195,9 +224,11 @@ WHERE h.tenant = %(tenant)s AND h.job_id = %(id)s AND h.kind = 'job' LIMIT 1;
 -- Live jobs of a tenant, newest first. No row: that was all.
 SELECT q.id, q.type, q.queue, q.priority, q.run_at, q.created_at, q.updated_at, q.expires_at, q.attempt, q.retrying,
        q.open_dependencies, q.json, q.payload, q.policy, q.tags, q.correlation_id, q.callback_url, q.retried_from,
-       q.attempts, r.id IS NOT NULL AS waits, q.cancel_requested_at, coalesce(%(now)s::timestamptz, now())
+       q.attempts, r.id IS NOT NULL AS waits, q.cancel_requested_at, coalesce(%(now)s::timestamptz, now()), q.seq
 FROM {schema}.job_queue q
-LEFT JOIN {schema}.job_ready r ON r.tenant = q.tenant AND r.id = q.id
+LEFT JOIN LATERAL (
+  SELECT r.id FROM {schema}.job_ready r WHERE r.queue = q.queue AND r.priority = q.priority AND r.tenant = q.tenant
+    AND r.run_at = q.run_at AND r.seq = q.seq LIMIT 1) r ON true
 WHERE q.tenant = %(tenant)s
   AND (%(type)s::text IS NULL OR q.type = %(type)s) AND (%(queue)s::text IS NULL OR q.queue = %(queue)s)
   AND (%(tag)s::text IS NULL OR q.tags ->> %(tag)s::text = coalesce(%(tag_value)s::text, q.tags ->> %(tag)s::text))
@@ -207,8 +238,8 @@ WHERE q.tenant = %(tenant)s
     WHEN r.id IS NULL THEN 'scheduled'
     WHEN q.run_at > coalesce(%(now)s::timestamptz, now()) THEN 'delayed'
     ELSE 'pending' END = ANY(%(states)b::text[]))
-  AND (%(before)s::timestamptz IS NULL OR (q.created_at, q.id) < (%(before)s::timestamptz, %(before_id)s::uuid))
-ORDER BY q.created_at DESC, q.id DESC LIMIT %(limit)s;
+  AND (%(before)s::int8 IS NULL OR q.seq < %(before)s::int8)
+ORDER BY q.seq DESC LIMIT %(limit)s;
 
 -- name: find_over
 -- Jobs of a tenant that have ended, newest end first. No row: that was all.
@@ -223,14 +254,24 @@ WHERE h.tenant = %(tenant)s AND h.kind = 'job'
   AND (%(before)s::timestamptz IS NULL OR (h.at, h.job_id) < (%(before)s::timestamptz, %(before_id)s::text))
 ORDER BY h.at DESC, h.job_id DESC LIMIT %(limit)s;
 
+-- name: hold
+-- Keep whatever says where a job's ready row is from changing, until this transaction ends: a statement before
+-- take_back, so that what the one who held it before has made ready is seen there. No row: it has ended, or there is
+-- none.
+SELECT q.id FROM {schema}.job_queue q WHERE q.tenant = %(tenant)s AND q.id = %(id)s FOR NO KEY UPDATE;
+
 -- name: take_back
--- Take a job out of what waits to be fed, waiting for a feeder that holds it. No row: it is fed, or waits for others.
-DELETE FROM {schema}.job_ready WHERE tenant = %(tenant)s AND id = %(id)s RETURNING queue, priority, run_at;
+-- Take a job that is held out of what waits to be fed, waiting for a feeder that has it. No row: it is fed, or waits
+-- for others.
+DELETE FROM {schema}.job_ready r USING {schema}.job_queue q
+WHERE q.tenant = %(tenant)s AND q.id = %(id)s AND r.queue = q.queue AND r.priority = q.priority
+  AND r.tenant = q.tenant AND r.run_at = q.run_at AND r.seq = q.seq
+RETURNING r.id;
 
 -- name: put_back
 -- Let a job wait to be fed again. No row back, ever.
-INSERT INTO {schema}.job_ready (queue, priority, run_at, tenant, id)
-SELECT q.queue, q.priority, q.run_at, q.tenant, q.id FROM {schema}.job_queue q
+INSERT INTO {schema}.job_ready (queue, priority, tenant, run_at, seq, id)
+SELECT q.queue, q.priority, q.tenant, q.run_at, q.seq, q.id FROM {schema}.job_queue q
 WHERE q.tenant = %(tenant)s AND q.id = %(id)s ON CONFLICT DO NOTHING;
 
 -- name: update

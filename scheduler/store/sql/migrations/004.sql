@@ -1,0 +1,19 @@
+-- A job's ready row is found by the order in which it is fed. Instances of the version before cannot submit any more.
+
+ALTER TABLE job_queue ADD COLUMN seq bigint;
+UPDATE job_queue q SET seq = o.seq FROM (
+  SELECT j.tenant, j.id, row_number() OVER (ORDER BY j.created_at, r.seq) AS seq
+  FROM job_queue j LEFT JOIN job_ready r ON r.tenant = j.tenant AND r.id = j.id) o
+WHERE o.tenant = q.tenant AND o.id = q.id;
+ALTER TABLE job_queue ALTER COLUMN seq SET NOT NULL, ALTER COLUMN seq ADD GENERATED ALWAYS AS IDENTITY;
+SELECT setval(pg_get_serial_sequence('job_queue', 'seq'), coalesce(max(seq), 0) + 1, false) FROM job_queue;
+DROP INDEX job_queue_tenant_created;
+CREATE INDEX job_queue_tenant_seq ON job_queue (tenant, seq);
+
+ALTER TABLE job_ready DROP CONSTRAINT job_ready_pkey;
+DROP INDEX job_ready_order;
+ALTER TABLE job_ready ALTER COLUMN seq DROP IDENTITY;
+DELETE FROM job_ready r WHERE NOT EXISTS (SELECT FROM job_queue q WHERE q.tenant = r.tenant AND q.id = r.id);
+UPDATE job_ready r SET priority = q.priority, run_at = q.run_at, seq = q.seq FROM job_queue q
+WHERE q.tenant = r.tenant AND q.id = r.id;
+ALTER TABLE job_ready ADD PRIMARY KEY (queue, priority, tenant, run_at, seq);

@@ -1,0 +1,135 @@
+"""Who is fed: by priority, the tenants in turn, the older first; and what steers a job while a feeder has it."""
+
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+
+from scheduler import IllegalTransition, NewJob, Priority, State
+from scheduler.model.fairness import FIRST, Place, Share, Waiting, shares
+from scheduler.queueing.ending import end
+from scheduler.store.job_queue import Ending, JobKey, QueueTable
+from scheduler.store.steps import Statement, Steps, run_inside
+from scheduler.testing import START, Scheduler
+from tests.queueing.conftest import steps
+from tests.support.waiting import wait_for
+
+FORGET = "SELECT pg_stat_clear_snapshot()"  # else a transaction sees what it saw first
+LOCKS = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+
+
+def just(statement: Statement) -> Steps[list[Any]]:
+    return (yield statement)
+
+
+def looked(instance: Scheduler, after: Place = FIRST, limit: int = 100) -> list[Waiting]:
+    table = instance._running().queue
+    return [Waiting._make(row) for row in steps(instance, just(table.waiting(after=after, limit=limit)))]
+
+
+def test_who_waits_is_told_one_by_one_in_order_and_from_a_place_on(instance: Scheduler) -> None:
+    for tenant, queue, priority, delay in [
+        ("b", "mail", 2, None), ("a", "mail", 2, "1h"), ("a", "mail", 2, None), ("a", "mail", 0, "1h"),
+        ("c", "media", 4, None), ("b", "mail", 2, None),
+    ]:  # fmt: skip
+        instance.submit(tenant, "x", queue=queue, priority=Priority(priority), delay=delay)
+    found = looked(instance)
+    assert found == [
+        Waiting("mail", 0, "a", START + timedelta(hours=1), due=False),
+        Waiting("mail", 2, "a", START, due=True),
+        Waiting("mail", 2, "b", START, due=True),
+        Waiting("media", 4, "c", START, due=True),
+    ]
+    assert looked(instance, limit=2) == found[:2]
+    assert looked(instance, found[1].place) == found[2:]
+    assert looked(instance, found[-1].place) == []
+
+
+def test_a_feed_goes_by_priority_and_takes_the_tenants_in_turn(instance: Scheduler) -> None:
+    new = [NewJob("a", "x", n) for n in range(5)] + [NewJob("b", "x", n) for n in range(2)]
+    instance.submit_many([*new, NewJob("a", "x", "first", priority=Priority.HIGH), NewJob("c", "x", delay="1m")])
+    divided = shares(looked(instance), {1: 10, 2: 6}, 100)
+    assert divided == [Share(1, "a", 10), Share(2, "a", 3), Share(2, "b", 3)]
+    rows = steps(instance, just(instance._running().queue.feed("default", divided)))
+    taken = [(row[0], instance.get(row[0], row[1]).payload) for row in rows]
+    assert taken == [("a", "first"), ("a", 0), ("b", 0), ("a", 1), ("b", 1), ("a", 2)]
+    assert {row[13:] for row in [(*row[:14], len(row[14]), *row[15:]) for row in rows]} == {
+        ("default", 0, False, False, False)
+    }
+    assert [each.tenant for each in looked(instance) if each.due] == ["a"]
+
+
+def test_two_feeders_take_different_jobs(instance: Scheduler, own: psycopg.Connection[Any]) -> None:
+    made = instance.submit_many([NewJob("acme", "x") for _ in range(4)])
+    feed = instance._running().queue.feed("default", [Share(2, "acme", 2)])
+    feed.parameters["now"] = instance.clock.now()  # type: ignore[index]
+    first = [row[1] for row in run_inside(own, just(feed))]
+    second = [row[1] for row in steps(instance, just(feed))]
+    own.rollback()
+    assert [*first, *second] == [job.id for job in made]
+    assert {row[1] for row in steps(instance, just(feed))} == set(first)
+
+
+class Meanwhile:
+    """Something that waits for a lock, on a thread of its own."""
+
+    def __init__(self, own: psycopg.Connection[Any], call: Callable[[], object]) -> None:
+        self.answer: object = None
+        self.call = call
+        self.thread = threading.Thread(target=self.run)
+        self.thread.start()
+        wait_for(lambda: own.execute(FORGET) and own.execute(LOCKS).fetchall(), "it waits for a lock")
+
+    def run(self) -> None:
+        try:
+            self.answer = self.call()
+        except Exception as error:
+            self.answer = error
+
+    def end(self) -> object:
+        self.thread.join(10)
+        return self.answer
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_cancel_waits_for_the_feeder_that_has_the_job(
+    instance: Scheduler, own: psycopg.Connection[Any], committed: bool
+) -> None:
+    made = instance.submit("acme", "x")
+    assert len(run_inside(own, just(instance._running().queue.feed("default", [Share(2, "acme", 1)])))) == 1
+    cancel = Meanwhile(own, lambda: instance.cancel_job("acme", made.id))
+    own.commit() if committed else own.rollback()
+    assert cancel.end() is (State.SCHEDULED if committed else State.CANCELLED)
+    assert looked(instance) == []
+
+
+def test_a_priority_is_not_changed_while_a_job_becomes_ready(instance: Scheduler, own: psycopg.Connection[Any]) -> None:
+    root = instance.submit("acme", "root")
+    last = instance.submit("acme", "last", after=[root])
+    table = instance._running().queue
+    run_inside(own, end(table, [Ending(key=JobKey("acme", root.id), state=State.COMPLETED)]))
+    update = Meanwhile(own, lambda: instance.update_job("acme", last.id, priority=Priority.HIGH))
+    own.commit()
+    update.end()
+    assert [(each.tenant, each.priority) for each in looked(instance)] == [("acme", Priority.HIGH)]
+    assert instance.get("acme", last.id).state is State.PENDING
+    assert feed_all(instance, table) == [last.id]
+
+
+def test_a_priority_cannot_change_once_the_feeder_has_committed(
+    instance: Scheduler, own: psycopg.Connection[Any]
+) -> None:
+    made = instance.submit("acme", "x")
+    run_inside(own, just(instance._running().queue.feed("default", [Share(2, "acme", 1)])))
+    update = Meanwhile(own, lambda: instance.update_job("acme", made.id, priority=Priority.HIGH))
+    own.commit()
+    assert isinstance(update.end(), IllegalTransition)
+    assert instance.get("acme", made.id).priority is Priority.NORMAL
+
+
+def feed_all(instance: Scheduler, table: QueueTable) -> list[Any]:
+    divided = shares(looked(instance), dict.fromkeys(Priority, 100), 100)
+    return [row[1] for row in steps(instance, just(table.feed("default", divided)))]
