@@ -21,6 +21,10 @@ SchedulerError
     Conflict                  another transaction was faster; run yours again
     StoreUnavailable          Postgres is away; trying again may help
     SchemaMismatch
+  QueueError                  Redis refused
+    QueueUnavailable          Redis is away; trying again may help
+    EpochLost                 Redis has lost its memory since we last looked
+    WireError                 what is in Redis cannot be read
 
 JobFailure                    raised by handlers, not by us
   TemporaryError              trying again may help
@@ -117,6 +121,22 @@ class StoreUnavailable(StoreError):
 
 class SchemaMismatch(StoreError):
     """The database schema is not of the version that this library needs."""
+
+
+class QueueError(SchedulerError):
+    """Redis refused a command."""
+
+
+class QueueUnavailable(QueueError):
+    """Redis cannot be reached, or did not answer in time."""
+
+
+class EpochLost(QueueError):
+    """Redis has lost its memory: what was in its queues has to be fed again."""
+
+
+class WireError(QueueError):
+    """What is in Redis cannot be read."""
 
 
 class JobFailure(Exception):

@@ -1,0 +1,162 @@
+"""A connection to Redis, alone or a cluster: scripts by their hash, a deadline on every wait, and errors of ours."""
+
+import contextlib
+import hashlib
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+from urllib.parse import urlsplit
+
+import redis
+from redis.backoff import NoBackoff
+from redis.exceptions import (
+    AuthenticationError,
+    BusyLoadingError,
+    ClusterDownError,
+    ClusterError,
+    ConnectionError,  # noqa: A004
+    MasterDownError,
+    NoScriptError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+    TimeoutError,  # noqa: A004
+    TryAgainError,
+)
+from redis.retry import Retry
+
+from scheduler.errors import ConfigError, QueueError, QueueUnavailable
+
+DEADLINE = 5.0
+LONGEST_BLOCK = 10.0
+AWAY = (
+    ConnectionError,
+    TimeoutError,
+    BusyLoadingError,
+    ReadOnlyError,
+    MasterDownError,
+    ClusterDownError,
+    ClusterError,
+    TryAgainError,
+    OutOfMemoryError,
+)
+ALSO_AWAY = ("UNBLOCKED", "LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "NOREPLICAS", "OOM", "MISCONF")
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A script of ours, with the hash by which Redis knows it."""
+
+    name: str
+    text: str
+    sha: str
+
+
+@cache
+def script(dialect: str, name: str) -> Script:
+    """Read a script; a line `-- include: other` stands for another file of the folder."""
+    folder = files("scheduler.dialects") / dialect / "lua"
+    lines = []
+    for line in (folder / f"{name}.lua").read_text("utf-8").splitlines():
+        _, found, other = line.partition("-- include: ")
+        lines.append((folder / f"{other}.lua").read_text("utf-8") if found else line)
+    text = "\n".join(lines)
+    return Script(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+
+class Client:
+    """Commands and scripts, from any thread; opened by the first of them, and again after a fork."""
+
+    def __init__(self, url: str, *, deadline: float = DEADLINE) -> None:
+        self._url = url
+        self._deadline = deadline
+        self._lock = threading.Lock()
+        self._open: tuple[Any, Any] | None = None
+        self._clustered = False
+        if urlsplit(url).scheme not in ("redis", "rediss", "unix"):
+            raise ConfigError("redis: must be a URL that begins with redis://, rediss:// or unix://")
+
+    def run(self, what: Script, keys: Sequence[str], args: Sequence[Any]) -> Any:
+        """Run a script."""
+        commands, _ = self._opened()
+        with self._translated():
+            try:
+                return commands.execute_command("EVALSHA", what.sha, len(keys), *keys, *args)
+            except NoScriptError:
+                return commands.execute_command("EVAL", what.text, len(keys), *keys, *args)
+
+    def call(self, *command: Any) -> Any:
+        """Run one command."""
+        commands, _ = self._opened()
+        with self._translated():
+            return commands.execute_command(*command)
+
+    def wait(self, *command: Any) -> Any:
+        """Run a command that blocks, on connections of its own; it may say to wait up to LONGEST_BLOCK seconds."""
+        _, blocking = self._opened()
+        with self._translated():
+            return blocking.execute_command(*command)
+
+    @property
+    def clustered(self) -> bool:
+        """Whether it is a cluster: then the keys of a command must share their hash tag."""
+        self._opened()
+        return self._clustered
+
+    def close(self) -> None:
+        """Close all connections; the next command opens them again."""
+        with self._lock:
+            opened, self._open = self._open, None
+        for each in opened or ():
+            with contextlib.suppress(RedisError, OSError):
+                each.close()
+
+    def _opened(self) -> tuple[Any, Any]:
+        opened = self._open
+        if opened is None:
+            with self._lock, self._translated():
+                opened = self._open = self._open or self._connect()
+        return opened
+
+    def _connect(self) -> tuple[Any, Any]:
+        single = self._redis(redis.Redis, self._deadline)
+        with contextlib.closing(single):
+            mode = single.info("server").get("redis_mode")
+        self._clustered = mode == "cluster"
+        kind = redis.RedisCluster if self._clustered else redis.Redis
+        return self._redis(kind, self._deadline), self._redis(kind, LONGEST_BLOCK + self._deadline)
+
+    def _redis(self, kind: Any, timeout: float) -> Any:
+        """Open; a command is never repeated for us, because a script that was not answered may have run."""
+        try:
+            return kind.from_url(
+                self._url,
+                socket_timeout=timeout,
+                socket_connect_timeout=self._deadline,
+                socket_keepalive=True,
+                retry=Retry(NoBackoff(), 0),
+                protocol=2,
+            )
+        except ValueError as error:
+            raise ConfigError(f"redis: {error}") from None
+
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except AuthenticationError as error:
+            raise QueueError(f"Redis refused our name or password: {error}") from error
+        except AWAY as error:
+            if isinstance(error, ReadOnlyError | MasterDownError):
+                self.close()  # a failover: the address may lead to another server now
+            raise QueueUnavailable(f"Redis: {error}") from error
+        except ResponseError as error:
+            if str(error).startswith(ALSO_AWAY):
+                raise QueueUnavailable(f"Redis: {error}") from error
+            raise QueueError(f"Redis: {error}") from error
+        except (RedisError, OSError) as error:
+            raise QueueUnavailable(f"Redis: {error}") from error

@@ -1,0 +1,140 @@
+"""The seam between the ring and a queue in Redis: whatever is carried, is carried through these few calls.
+
+Everything is a batch, and one call is one round trip. A dialect never decides: what becomes of a job whose attempt
+ended, or whose worker is gone, is told to it.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import Enum
+from typing import Any, NamedTuple, Protocol
+
+from scheduler.model.attempts import AttemptEnd, QueuedJob
+from scheduler.model.labels import Priority
+from scheduler.model.states import State
+
+
+class Pushed(Enum):
+    """What a push found: a job not seen before, one that is on its way, or one whose end is not settled yet."""
+
+    NEW = "new"
+    KNOWN = "known"
+    FINISHED = "finished"
+
+
+class Renewed(Enum):
+    """What a renewal found: it is ours, it is not any more, or somebody wants it to end."""
+
+    KEPT = "kept"
+    LOST = "lost"
+    CANCEL = "cancel"
+
+
+class Cancelling(Enum):
+    """What a cancel found. Only what was removed, or is unknown, may be ended by the one who asked."""
+
+    REMOVED = "removed"
+    RUNNING = "running"
+    UNKNOWN = "unknown"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Delivery:
+    """A job in the hands of a worker: its number of this attempt, and what the dialect needs to end it."""
+
+    job: QueuedJob
+    attempt: int
+    started_at: datetime
+    raw: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The end of a delivery. Without an `end` it is put back as if it had not been taken."""
+
+    delivery: Delivery
+    end: AttemptEnd | None
+
+
+class Note(NamedTuple):
+    """What a handler says meanwhile: how far it is, and where it would go on."""
+
+    progress: float | None = None
+    message: str | None = None
+    checkpoint: Any = None
+
+
+class Known(NamedTuple):
+    """What Redis knows of a job: RUNNING, RETRYING, SCHEDULED, or None when its end is not settled yet."""
+
+    state: State | None
+    attempt: int = 0
+    started_at: datetime | None = None
+    note: Note = Note()
+
+
+class Outcomes(NamedTuple):
+    """Ends of attempts that came back together; `token` acknowledges them."""
+
+    token: bytes
+    ends: Sequence[AttemptEnd]
+
+
+class Depths(NamedTuple):
+    """How much there is in a queue; `unsettled`: ended, and not acknowledged."""
+
+    waiting: Mapping[Priority, int]
+    retrying: int
+    running: int
+    unsettled: int
+    dead: int
+
+
+class Queue(Protocol):
+    """One queue in Redis. The worker's calls need one that was opened for a worker."""
+
+    name: str
+
+    def push(self, jobs: Sequence[QueuedJob], *, epoch: str) -> list[Pushed]:
+        """Put jobs in, each once, however often it is said; raises `EpochLost` if Redis does not have that epoch."""
+
+    def fetch(self, n: int, *, timeout: float) -> list[Delivery]:
+        """Take up to n jobs, those of higher priority first; wait up to `timeout` seconds for one.
+
+        With n = 0 it only waits until there may be one: who waits need not keep a place free.
+        """
+
+    def finish(self, results: Sequence[Result], *, fetch: int = 0) -> tuple[list[bool], list[Delivery]]:
+        """End deliveries, each if it is still ours, and take up to `fetch` more, in one round trip."""
+
+    def renew(self, notes: Mapping[Delivery, Note | None], *, lease: timedelta) -> list[Renewed]:
+        """Keep deliveries for another lease, and say what their handlers said."""
+
+    def held(self) -> list[Delivery]:
+        """List what this worker holds: also what an answer that never came should have told it."""
+
+    def recover(self, decide: Callable[[Delivery], Result]) -> int:
+        """Take back what silent workers hold, as `decide` says; return how many."""
+
+    def outcomes(self, n: int, *, timeout: float) -> list[Outcomes]:
+        """Read ends of attempts, about n; wait up to `timeout` seconds for one. What is not acknowledged comes again."""
+
+    def acknowledge(self, settled: Sequence[Outcomes]) -> None:
+        """Forget ends that are in the ledger."""
+
+    def known(self, ids: Sequence[str]) -> list[Known | None]:
+        """Say what is known of jobs; None: nothing."""
+
+    def cancel(self, ids: Sequence[str], *, force: bool = False) -> list[Cancelling]:
+        """Take jobs out, or ask their workers to end them."""
+
+    def epoch(self) -> str | None:
+        """Read the mark that a Redis which lost its memory does not have."""
+
+    def begin(self, epoch: str) -> None:
+        """Set the mark."""
+
+    def depths(self) -> Depths:
+        """Count what is there."""

@@ -1,0 +1,28 @@
+-- Keep a worker's heartbeat, say which of its deliveries are still its own, and keep what their handlers said.
+-- KEYS[1] string: the worker's heartbeat
+-- KEYS[2] zset: workers by when they are silent, in ms
+-- KEYS[3] hash: attempts, id -> feed:attempt:worker:started
+-- KEYS[4] hash: cancels, ids that somebody wants to end
+-- KEYS[5] hash: notes, id -> what its handler said
+-- ARGV[1] worker
+-- ARGV[2] lease, in ms
+-- ARGV[3..] 3 values for each delivery: id, feed:attempt, note as JSON or empty
+-- Returns for each k (kept), l (lost) or c (cancel)
+local heartbeat, workers, attempts, cancels, notes = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local worker, lease = ARGV[1], tonumber(ARGV[2])
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+redis.call('SET', heartbeat, now, 'PX', lease)
+redis.call('ZADD', workers, now + lease, worker)
+local answer = {}
+for i = 3, #ARGV, 3 do
+  local id, mine, note = ARGV[i], ARGV[i + 1] .. ':' .. worker .. ':', ARGV[i + 2]
+  local held = redis.call('HGET', attempts, id)
+  if not held or string.sub(held, 1, #mine) ~= mine then
+    answer[#answer + 1] = 'l'
+  else
+    if note ~= '' then redis.call('HSET', notes, id, note) end
+    answer[#answer + 1] = redis.call('HEXISTS', cancels, id) == 1 and 'c' or 'k'
+  end
+end
+return table.concat(answer)

@@ -1,0 +1,183 @@
+"""The bytes: an entry of a list (the original's JSON), the record beside it, and the end of an attempt.
+
+A record is `feed:attempt:length:` and then so many bytes of JSON, and then the payload as it is: scripts read the
+numbers without decoding anything.
+"""
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import orjson
+
+from scheduler.dialects.reliable.keys import LEVELS
+from scheduler.errors import WireError
+from scheduler.model.attempts import AttemptEnd, QueuedJob
+from scheduler.model.labels import Priority
+from scheduler.model.states import State
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+LATER = datetime(9999, 1, 1, tzinfo=UTC)
+FILE = "file"
+RETRIES = re.compile(rb'"retries": ?\d+')
+MILLISECOND = timedelta(milliseconds=1)
+MICROSECOND = timedelta(microseconds=1)
+
+
+def entry_of(job: QueuedJob, retries: int = 0) -> bytes:
+    """Write a job as the lists have it."""
+    return (
+        f'{{"id":"{job.id}","filepath":"","filesize":0,"priority":"{LEVELS[job.priority]}","retries":{retries},'
+        f'"creation_time":"{job.created_at:%Y-%m-%dT%H:%M:%S.%fZ}","trace_id":"","span_id":""}}'
+    ).encode()
+
+
+def record_of(job: QueuedJob) -> bytes:
+    """Write what an entry has no place for."""
+    head: dict[str, Any] = {
+        "tenant": job.tenant,
+        "type": job.type,
+        "created": instant_us(job.created_at),
+        "expires": instant_us(job.expires_at),
+        "installation": job.installation,
+    }
+    for name in ("policy", "tags", "correlation_id", "checkpoint"):
+        value = getattr(job, name)
+        if value is not None:
+            head[name] = value
+    if job.form == "bytes":
+        head["form"] = "bytes"
+    encoded = orjson.dumps(head)
+    return b"%d:%d:%d:%b%b" % (job.feed, job.attempt, len(encoded), encoded, job.payload)
+
+
+def job_of(queue: str, entry: bytes, record: bytes) -> QueuedJob:
+    """Read an entry with its record."""
+    try:
+        if not record:
+            return _foreign(queue, entry)
+        feed, attempt, length, rest = record.split(b":", 3)
+        size = int(length)
+        head = orjson.loads(rest[:size])
+        outer = orjson.loads(entry)
+        return QueuedJob(
+            id=outer["id"],
+            tenant=head["tenant"],
+            type=head["type"],
+            queue=queue,
+            priority=Priority(LEVELS.index(outer["priority"])),
+            feed=int(feed),
+            attempt=int(attempt),
+            form=head.get("form", "json"),
+            payload=rest[size:],
+            policy=head.get("policy"),
+            tags=head.get("tags"),
+            correlation_id=head.get("correlation_id"),
+            created_at=EPOCH + head["created"] * MICROSECOND,
+            expires_at=EPOCH + head["expires"] * MICROSECOND,
+            installation=head["installation"],
+            checkpoint=head.get("checkpoint"),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise WireError(f"a job of queue {queue!r} cannot be read: {type(error).__name__}") from error
+
+
+def _foreign(queue: str, entry: bytes) -> QueuedJob:
+    """Read a job that a producer of the original made: the whole entry is its payload."""
+    outer = orjson.loads(entry)
+    level = outer.get("priority")
+    return QueuedJob(
+        id=str(outer["id"]),
+        tenant="",
+        type=FILE,
+        queue=queue,
+        priority=Priority(LEVELS.index(level)) if level in LEVELS else Priority.LOW,
+        feed=0,
+        attempt=int(outer.get("retries", 0)),
+        form="json",
+        payload=entry,
+        policy=None,
+        tags=None,
+        correlation_id=None,
+        created_at=EPOCH,
+        expires_at=LATER,
+        installation="",
+    )
+
+
+def id_of(entry: bytes) -> str:
+    """Read the id of an entry; empty if it has none."""
+    try:
+        return str(orjson.loads(entry)["id"])
+    except (ValueError, KeyError, TypeError):
+        return ""
+
+
+def entry_again(entry: bytes, retries: int) -> bytes:
+    """Write an entry that goes back into its list after so many attempts."""
+    return RETRIES.sub(b'"retries":%d' % retries, entry, count=1)
+
+
+def end_bytes(end: AttemptEnd) -> bytes:
+    """Write the end of an attempt."""
+    written: dict[str, Any] = {
+        "tenant": end.tenant,
+        "id": end.job_id,
+        "feed": end.feed,
+        "attempt": end.attempt,
+        "state": end.state,
+        "started": instant_us(end.started_at),
+        "ended": instant_us(end.ended_at),
+        "worker": end.worker,
+    }
+    for name in ("category", "code", "error", "checkpoint"):
+        value = getattr(end, name)
+        if value is not None:
+            written[name] = value
+    if end.delay is not None:
+        written["delay"] = end.delay // MICROSECOND
+    if end.result is not None:
+        written["result"] = orjson.Fragment(end.result)
+    if end.spawned:
+        written["spawned"] = list(end.spawned)
+    return orjson.dumps(written)
+
+
+def ends_of(batch: bytes) -> list[AttemptEnd]:
+    """Read the ends that came back together."""
+    try:
+        return [_end(each) for each in orjson.loads(batch)]
+    except (ValueError, KeyError, TypeError) as error:
+        raise WireError(f"the end of an attempt cannot be read: {type(error).__name__}") from error
+
+
+def _end(read: Mapping[str, Any]) -> AttemptEnd:
+    delay = read.get("delay")
+    return AttemptEnd(
+        tenant=read["tenant"],
+        job_id=read["id"],
+        feed=read["feed"],
+        attempt=read["attempt"],
+        state=State(read["state"]),
+        started_at=EPOCH + read["started"] * MICROSECOND,
+        ended_at=EPOCH + read["ended"] * MICROSECOND,
+        worker=read["worker"],
+        delay=None if delay is None else delay * MICROSECOND,
+        category=read.get("category"),
+        code=read.get("code"),
+        error=read.get("error"),
+        result=orjson.dumps(read["result"]) if "result" in read else None,
+        checkpoint=read.get("checkpoint"),
+        spawned=read.get("spawned", ()),
+    )
+
+
+def instant_us(moment: datetime) -> int:
+    """Write an instant as microseconds since 1970."""
+    return (moment - EPOCH) // MICROSECOND
+
+
+def instant_of(milliseconds: int) -> datetime:
+    """Read an instant in milliseconds, as Redis tells it."""
+    return EPOCH + milliseconds * MILLISECOND

@@ -1,0 +1,62 @@
+"""A submitted job on its way: as it travels to a worker, and the end of an attempt as it comes back."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from scheduler.model.labels import Priority
+from scheduler.model.payloads import Form
+from scheduler.model.policies import Timeouts, policy_of
+from scheduler.model.retries import RetryPolicy
+from scheduler.model.states import State
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueuedJob:
+    """A job in a queue of Redis. `attempt`: those settled before it was fed; `installation`: whose ledger it is in.
+
+    A job that did not come out of a ledger has no installation, and its end is nobody's to settle.
+    """
+
+    id: str
+    tenant: str
+    type: str
+    queue: str
+    priority: Priority
+    feed: int
+    attempt: int
+    form: Form
+    payload: bytes = field(repr=False)
+    policy: Mapping[str, Any] | None
+    tags: Mapping[str, str] | None
+    correlation_id: str | None
+    created_at: datetime
+    expires_at: datetime
+    installation: str
+    checkpoint: Any = None
+
+    def policies(self) -> tuple[RetryPolicy, Timeouts]:
+        """Read how it is retried, and its timeouts."""
+        return policy_of(self.policy)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptEnd:
+    """How an attempt ended: terminal, or RETRYING after `delay`. `result` and `spawned` are of a completed one."""
+
+    tenant: str
+    job_id: str
+    feed: int
+    attempt: int
+    state: State
+    started_at: datetime
+    ended_at: datetime
+    worker: str
+    delay: timedelta | None = None
+    category: str | None = None
+    code: str | None = None
+    error: str | None = None
+    result: bytes | None = field(default=None, repr=False)
+    checkpoint: Any = field(default=None, repr=False)
+    spawned: Sequence[Mapping[str, Any]] = field(default=(), repr=False)
