@@ -12,10 +12,15 @@ import queue
 import signal
 import threading
 from datetime import datetime
+from functools import partial
 from typing import IO, Any
 
+from scheduler.errors import InvalidPayload, PermanentError, SchedulerError, TemporaryError
 from scheduler.model.body import Body, Cancelled, Here, RunContext
+from scheduler.model.durations import duration
 from scheduler.model.failures import describe
+from scheduler.model.handling import JobContext
+from scheduler.model.payloads import encode
 
 _sending = threading.RLock()  # a handler of the body's own may log while it sends
 
@@ -66,21 +71,62 @@ class Calls:
         os._exit(0)
 
 
-def call(function: str, values: dict[str, Any] | None, cancelled: Cancelled, out: IO[str]) -> None:
+def call(message: dict[str, Any], cancelled: Cancelled, out: IO[str]) -> object:
     """Import a function and call it to its end."""
-    module, _, name = function.partition(":")
+    module, _, name = message["call"].partition(":")
     found: Any = importlib.import_module(module)
     for part in name.split("."):
         found = getattr(found, part)
-    body = Body.of(found)
-    send(out, {"began": True})
-    result = body.fn(context(values, cancelled)) if body.takes_context and values is not None else body.fn()
-    if inspect.isawaitable(result):
-        asyncio.run(_settle(result))
+    values = message["context"]
+    if "payload" in message or "bytes" in message:
+        payload = message["bytes"].encode("latin-1") if "bytes" in message else message["payload"]
+        send(out, {"began": True})
+        result = found(job_context(values, cancelled, out), payload)
+    else:
+        body = Body.of(found)
+        send(out, {"began": True})
+        result = body.fn(context(values, cancelled)) if body.takes_context and values is not None else body.fn()
+    return asyncio.run(_settle(result)) if inspect.isawaitable(result) else result
 
 
-async def _settle(awaitable: Any) -> None:
-    await awaitable
+async def _settle(awaitable: Any) -> object:
+    return await awaitable
+
+
+def job_context(values: dict[str, Any], cancelled: Cancelled, out: IO[str]) -> JobContext:
+    """Make a handler's context from its values; what the handler says goes to the parent."""
+    deadline = datetime.fromisoformat(values.pop("deadline"))
+    tell = partial(_tell, out)
+    return JobContext(**values, deadline=deadline, cancelled=cancelled, tell=tell)
+
+
+def _tell(out: IO[str], what: str, value: Any) -> None:
+    send(out, {"tell": [what, value]})
+
+
+def _end(result: object) -> dict[str, object]:
+    """Report a result; one that is not JSON is the handler's mistake, and named as such."""
+    if result is None:
+        return {"end": None}
+    form, _ = encode(result, what="result")
+    if form != "json":
+        raise PermanentError("result must be JSON, not bytes", code="invalid-result")
+    return {"end": None, "result": result}
+
+
+def _failure(error: BaseException) -> dict[str, object]:
+    """Report an error, with what the handler said of it."""
+    report: dict[str, object] = {"end": describe(error)}
+    if isinstance(error, PermanentError):
+        report["failure"] = ["permanent", str(error.code)]
+    elif isinstance(error, InvalidPayload):
+        report["failure"] = ["permanent", "invalid-result"]
+    elif isinstance(error, TemporaryError):
+        wait = error.retry_after
+        with contextlib.suppress(SchedulerError):
+            seconds = None if wait is None else duration(wait, name="retry_after").total_seconds()
+            report["failure"] = ["temporary", seconds]
+    return report
 
 
 def context(values: dict[str, Any], cancelled: Cancelled) -> RunContext:
@@ -110,12 +156,12 @@ def main(read: int, write: int) -> None:
     logging.basicConfig(level=logging.INFO, handlers=[Forward(out)])
     while True:
         message, cancelled = calls.next()
-        end: str | None = None
         try:
-            call(message["call"], message["context"], cancelled, out)
+            result = call(message, cancelled, out)
+            end = _end(result if "payload" in message or "bytes" in message else None)
         except BaseException as error:  # noqa: BLE001 - SystemExit and friends end the body, not the child
-            end = describe(error)
-        send(out, {"end": end})
+            end = _failure(error)
+        send(out, end)
 
 
 def _die_with_parent() -> None:

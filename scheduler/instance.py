@@ -19,7 +19,7 @@ from scheduler.model.body import Body
 from scheduler.model.definition import Key
 from scheduler.periodic.claim import Claimer
 from scheduler.periodic.control import Control
-from scheduler.periodic.coroutines import Coroutines
+from scheduler.coroutines import Coroutines
 from scheduler.periodic.finish import Finisher
 from scheduler.periodic.lease import Leases
 from scheduler.periodic.loop import Loop

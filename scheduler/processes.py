@@ -14,14 +14,17 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from datetime import timedelta
 from typing import Any
 
+from scheduler.errors import PermanentError, TemporaryError
 from scheduler.model.body import Cancelled
 from scheduler.model.failures import Reported
 
 logger = logging.getLogger("scheduler")
 
 GRACE = 1.0
+NONE = object()
 BEGIN = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[3]); from scheduler.child import main;"
     " main(int(sys.argv[1]), int(sys.argv[2]))"
@@ -42,16 +45,26 @@ class Processes:
         context: Mapping[str, object] | None,
         cancelled: Cancelled,
         began: Callable[[], object] = lambda: None,
-    ) -> None:
-        """Call `module:name` in a child, with a context or without; raises what it reports."""
+        payload: object = NONE,
+        told: Callable[[str, Any], None] = lambda *_: None,
+    ) -> object:
+        """Call `module:name` in a child, with a context or without; raises what it reports.
+
+        With a payload it is a handler: its context is a `JobContext`, what it says is told, what it returns returned.
+        """
+        message: dict[str, object] = {"call": function, "context": context}
+        if isinstance(payload, bytes):
+            message["bytes"] = payload.decode("latin-1")
+        elif payload is not NONE:
+            message["payload"] = payload
         child = self._take()
         try:
             try:
-                child.call(function, context, cancelled, began)
+                result = child.call(message, cancelled, began, told)
             except _Died:  # while it waited, or as it began: the function was not called
                 child.end()
                 child = _Child()
-                child.call(function, context, cancelled, began)
+                result = child.call(message, cancelled, began, told)
         except BaseException:
             child.end()
             raise
@@ -61,6 +74,7 @@ class Processes:
                 self._idle.append(child)
         if not keep:
             child.end()
+        return result
 
     def _take(self) -> "_Child":
         while True:
@@ -79,6 +93,18 @@ class Processes:
             idle, self._idle = self._idle, []
         for child in idle:
             child.end()
+
+
+def _raised(message: Mapping[str, Any]) -> Exception:
+    """Make an error of what a child reported; a failure that a handler named keeps its name."""
+    text = str(message["end"])
+    match message.get("failure"):
+        case ["permanent", code]:
+            return PermanentError(text, Reported(text), code=str(code))
+        case ["temporary", seconds]:
+            wait = None if seconds is None else timedelta(seconds=seconds)
+            return TemporaryError(text, Reported(text), retry_after=wait)
+    return Reported(text)
 
 
 class _Died(Reported):
@@ -116,17 +142,17 @@ class _Child:
 
     def call(
         self,
-        function: str,
-        context: Mapping[str, object] | None,
+        what: Mapping[str, object],
         cancelled: Cancelled,
         began: Callable[[], object],
-    ) -> None:
+        told: Callable[[str, Any], None],
+    ) -> object:
         """Let the child call a function to its end; `began` is called once the function is imported."""
         ended = threading.Event()
         called = False
         self._calls += 1
         number = self._calls  # a cancel that comes late must not hit the next body
-        self._send({"call": function, "context": context, "number": number})
+        self._send({**what, "number": number})
         cancelled.then(lambda: self._tell(number, cancelled.reason, ended))
         try:
             for message in self._messages():
@@ -136,10 +162,12 @@ class _Child:
                 elif "began" in message:
                     called = True
                     began()
+                elif "tell" in message:
+                    told(*message["tell"])
                 elif message["end"] is None:
-                    return
+                    return message.get("result")
                 else:
-                    raise Reported(message["end"])
+                    raise _raised(message)
         finally:
             ended.set()
         code = self._process.wait()

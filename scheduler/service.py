@@ -5,7 +5,7 @@ import random
 import threading
 from collections.abc import Callable
 
-from scheduler.errors import StoreUnavailable
+from scheduler.errors import QueueUnavailable, StoreUnavailable
 
 logger = logging.getLogger("scheduler")
 
@@ -75,7 +75,7 @@ class Service:
             self.failures += 1
             backoff = min(FIRST_BACKOFF * 2.0 ** min(self.failures - 1, 10), self._last_backoff)
             backoff *= random.uniform(0.75, 1.25)  # noqa: S311 - spreads instances, protects nothing
-            if isinstance(error, StoreUnavailable):
+            if isinstance(error, StoreUnavailable | QueueUnavailable):
                 logger.warning("%s: %s; trying again in %.1f s", self.name, error, backoff)
             else:
                 logger.exception("%s failed; trying again in %.1f s", self.name, backoff)

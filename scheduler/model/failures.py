@@ -76,6 +76,8 @@ def describe(error: BaseException) -> str:
     """Describe an error in at most 16 KB of storable text, whatever its author thought of."""
     if isinstance(error, Reported):
         return storable(str(error))
+    if isinstance(error.__cause__, Reported):  # a failure that a handler in another process named
+        return storable(str(error.__cause__))
     if isinstance(error, CancelledError | asyncio.CancelledError):
         return "cancelled"
     try:

@@ -18,7 +18,7 @@ from scheduler.model.body import Body, Cancelled, RunContext
 from scheduler.model.definition import Key
 from scheduler.model.failures import describe, outcome_of
 from scheduler.model.outcomes import Outcome
-from scheduler.periodic.coroutines import Coroutines
+from scheduler.coroutines import Coroutines
 from scheduler.processes import Processes
 
 logger = logging.getLogger("scheduler")

@@ -1,15 +1,60 @@
-"""What a worker process knows by name: the backoffs that its jobs may ask for."""
+"""What a worker process knows by name: the handlers of its jobs, and the backoffs that jobs may ask for."""
 
 from collections.abc import Callable
-from typing import TypeVar
+from datetime import timedelta
+from typing import Any, TypeVar
 
 from scheduler.errors import InvalidOption
+from scheduler.model.body import Executor
+from scheduler.model.durations import duration
+from scheduler.model.handling import Handler
+from scheduler.model.labels import checked_queue
 from scheduler.model.retries import BUILT_IN, Backoff
 from scheduler.model.texts import name
 
 B = TypeVar("B", bound=Backoff)
+H = TypeVar("H", bound=Callable[..., Any])
 
 backoffs: dict[str, Backoff] = {}
+handlers: dict[tuple[str, str], Handler] = {}  # by queue and type
+
+
+def handler(
+    type: str,  # noqa: A002
+    *,
+    queue: str = "default",
+    timeout: timedelta | str | None = None,
+    concurrency: int | None = None,
+    executor: Executor = "thread",
+) -> Callable[[H], H]:
+    """Register the function that runs jobs of a type, in the worker: `def send_receipt(ctx, payload)`.
+
+    What it returns is the job's result (JSON, at most 1 MB). What it raises is retried as the job's policy says;
+    `PermanentError` is not.
+
+    queue: of which queue. timeout: of an attempt, if shorter than the job's own. concurrency: how many of them run at
+    once in this process. executor: "thread" (an `async def` runs on a loop), or "process" for a function that holds
+    the GIL or must be killed at its timeout.
+    """
+    key = checked_queue(queue), name(type, what="type")
+    limit: object = concurrency
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+        raise InvalidOption(f"concurrency must be a number from 1 on, or None, not {limit!r}")
+    if executor not in ("thread", "process"):
+        raise InvalidOption(f'executor must be "thread" or "process", not {executor!r}')
+    wish = None if timeout is None else duration(timeout, name="timeout")
+
+    def register(function: H) -> H:
+        made = Handler.of(
+            function, executor=executor, type=key[1], queue=key[0], timeout=wish, concurrency=concurrency
+        )  # fmt: skip
+        known = handlers.setdefault(key, made)
+        if known is not made and _name(known.fn) != _name(function):
+            raise InvalidOption(f"there is already a handler of {key[1]!r} for queue {key[0]!r} in this process")
+        handlers[key] = made  # a module that was loaded anew
+        return function
+
+    return register
 
 
 def backoff(label: str) -> Callable[[B], B]:
@@ -27,3 +72,7 @@ def backoff(label: str) -> Callable[[B], B]:
         return function
 
     return register
+
+
+def _name(fn: Callable[..., Any]) -> object:
+    return getattr(fn, "__module__", None), getattr(fn, "__qualname__", fn)

@@ -4,12 +4,21 @@ import asyncio
 import contextlib
 import inspect
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import CancelledError, Future, wait
+from typing import NamedTuple
 
 from scheduler.model.body import Cancelled
 
 LOOK = 1.0
+
+
+class Call(NamedTuple):
+    """A body to start: what makes its coroutine, what cancels it, and who is told its result, or its error."""
+
+    start: Callable[[], Awaitable[object]]
+    cancelled: Cancelled
+    ended: Callable[[object, BaseException | None], None]
 
 
 class Coroutines:
@@ -42,6 +51,17 @@ class Coroutines:
                 raise RuntimeError("the app's loop has stopped: what runs on it will not go on")
         return ended.result()
 
+    def begin(self, calls: Sequence[Call]) -> None:
+        """Start bodies without waiting for them; each is told of its end on the loop's thread."""
+        loop = self._started()
+
+        def start() -> None:
+            for call in calls:
+                task = loop.create_task(_report(call))
+                call.cancelled.then(lambda task=task: _call(loop, task.cancel))
+
+        loop.call_soon_threadsafe(start)
+
     def stop(self) -> None:
         """End the loop, cancelling what still runs on it; the app's own is the app's to end."""
         with self._lock:
@@ -66,6 +86,16 @@ class Coroutines:
         loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()
+
+
+async def _report(call: Call) -> None:
+    """Run a body to its end and tell it, whatever it raises."""
+    try:
+        result = await call.start()
+    except BaseException as error:  # noqa: BLE001 - it is the worker's to classify
+        call.ended(None, error)
+    else:
+        call.ended(result, None)
 
 
 def _end(ended: "Future[object]") -> None:

@@ -1,0 +1,167 @@
+"""A handler of submitted jobs, and what it is given."""
+
+import inspect
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Unpack
+from uuid import UUID, uuid5
+
+from scheduler.errors import InvalidOption
+from scheduler.model.body import Cancelled, Executor, importable
+from scheduler.model.oneshot import attempt_id
+from scheduler.model.payloads import encode
+from scheduler.model.submission import Draft, NewJob, Submission, SubmitOptions, drafts
+from scheduler.model.texts import storable
+
+logger = logging.getLogger("scheduler.job")
+
+LARGEST_CHECKPOINT = 64 * 1024
+LONGEST_MESSAGE = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handler:
+    """A function that runs jobs of a type, and how it is called."""
+
+    type: str
+    queue: str
+    fn: Callable[..., Any]
+    timeout: timedelta | None = None
+    concurrency: int | None = None
+    is_async: bool = False
+    imported_as: str | None = None  # module:name, for a process of its own
+
+    @classmethod
+    def of(cls, fn: object, *, executor: Executor, **options: Any) -> "Handler":
+        """Look at a function once, when it is registered."""
+        if not callable(fn):
+            raise InvalidOption(f"a handler must be a function, not {type(fn).__name__}")
+        _check_parameters(fn)
+        is_async = inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(type(fn), "__call__", None))  # noqa: B004
+        imported_as = importable(fn) if executor == "process" else None
+        return cls(fn=fn, is_async=is_async, imported_as=imported_as, **options)
+
+
+def _check_parameters(fn: Callable[..., Any]) -> None:
+    try:
+        inspect.signature(fn).bind(None, None)
+    except TypeError:
+        raise InvalidOption(
+            f"a handler takes a JobContext and the payload: def {getattr(fn, '__name__', 'handler')}(ctx, payload)"
+        ) from None
+    except ValueError:
+        return  # a builtin without a signature
+
+
+class JobContext:
+    """What a handler is given beside the payload.
+
+    id, tenant, type, queue, tags, correlation_id: the job. attempt: from 1. attempt_id: names this attempt, for systems
+    that refuse what they have seen. deadline: when its timeout ends it. cancelled: true once it should end (see
+    `Cancelled`). last_checkpoint: what the attempt before said with `checkpoint()`. logger: names the job in each line.
+    """
+
+    __slots__ = (
+        "_spawned", "_tell", "attempt", "cancelled", "correlation_id", "deadline", "id", "last_checkpoint", "queue",
+        "tags", "tenant", "type",
+    )  # fmt: skip
+
+    def __init__(
+        self, *, id: str, tenant: str, type: str, queue: str, tags: Mapping[str, str], correlation_id: str | None,  # noqa: A002
+        attempt: int, deadline: datetime, cancelled: Cancelled, last_checkpoint: Any, tell: Callable[[str, Any], None],
+    ) -> None:  # fmt: skip
+        self.id = id
+        self.tenant = tenant
+        self.type = type
+        self.queue = queue
+        self.tags = tags
+        self.correlation_id = correlation_id
+        self.attempt = attempt
+        self.deadline = deadline
+        self.cancelled = cancelled
+        self.last_checkpoint = last_checkpoint
+        self._tell = tell
+        self._spawned = 0
+
+    @property
+    def attempt_id(self) -> UUID | None:
+        """The name of this attempt; of a job that is in no ledger there is none."""
+        return _attempt_id(self.id, self.attempt)
+
+    @property
+    def logger(self) -> "logging.LoggerAdapter[logging.Logger]":
+        """A logger whose lines carry the job's id, tenant, type and attempt."""
+        extra = {"job_id": self.id, "tenant": self.tenant, "type": self.type, "attempt": self.attempt}
+        return logging.LoggerAdapter(logger, extra)
+
+    def progress(self, percent: float, message: str | None = None) -> None:
+        """Say how far it is, from 0 to 100; `get()` shows it."""
+        if isinstance(percent, bool) or not isinstance(percent, int | float) or not 0 <= percent <= 100:
+            raise InvalidOption(f"progress is a number from 0 to 100, not {percent!r}")
+        text = None if message is None else storable(str(message), LONGEST_MESSAGE)
+        self._tell("progress", [float(percent), text])
+
+    def checkpoint(self, value: object) -> None:
+        """Keep a value that the next attempt finds as `last_checkpoint`: JSON, at most 64 KB."""
+        encode(value, limit=LARGEST_CHECKPOINT, what="checkpoint")
+        self._tell("checkpoint", value)
+
+    def submit(self, type: str, payload: object = None, **options: Unpack[SubmitOptions]) -> Submission:  # noqa: A002
+        """Submit another job of this tenant, if this attempt succeeds: it exists when this one has completed."""
+        (draft,) = drafts([NewJob(self.tenant, type, payload, **options)])
+        parent = _attempt_id(self.id, self.attempt)
+        if parent is None:
+            raise InvalidOption(f"job {self.id} is in no ledger: it cannot submit others through its end")
+        self._spawned += 1
+        draft.id = uuid5(parent, str(self._spawned))  # the same for whoever asks again
+        self._tell("submit", spawned_of(draft))
+        return Submission(draft.id)
+
+
+def _attempt_id(job_id: str, attempt: int) -> UUID | None:
+    try:
+        return attempt_id(UUID(job_id), attempt)
+    except ValueError:
+        return None
+
+
+_TRAVELS = (
+    "tenant", "type", "queue", "policy", "tags", "correlation_id", "callback_url", "key", "form",
+)  # fmt: skip
+
+
+def spawned_of(draft: Draft) -> dict[str, Any]:
+    """Write a checked job as JSON has it."""
+    written: dict[str, Any] = {name: getattr(draft, name) for name in _TRAVELS if getattr(draft, name) is not None}
+    written["id"] = str(draft.id)
+    written["priority"] = int(draft.priority)
+    written["payload"] = draft.payload.decode("utf-8" if draft.form == "json" else "latin-1")
+    written["lifetime"] = draft.lifetime.total_seconds()
+    written["window"] = draft.window.total_seconds()
+    if draft.run_at is not None:
+        written["run_at"] = draft.run_at.isoformat()
+    if draft.delay is not None:
+        written["delay"] = draft.delay.total_seconds()
+    for name in ("after", "after_any"):
+        if getattr(draft, name):
+            written[name] = [str(each) for each in getattr(draft, name)]
+    return written
+
+
+def draft_of(written: Mapping[str, Any]) -> Draft:
+    """Read what `spawned_of` wrote."""
+    run_at, delay = written.get("run_at"), written.get("delay")
+    return Draft(
+        **{name: written.get(name) for name in _TRAVELS},  # type: ignore[arg-type]
+        id=UUID(written["id"]),
+        priority=written["priority"],
+        payload=written["payload"].encode("utf-8" if written["form"] == "json" else "latin-1"),
+        lifetime=timedelta(seconds=written["lifetime"]),
+        window=timedelta(seconds=written["window"]),
+        run_at=None if run_at is None else datetime.fromisoformat(run_at),
+        delay=None if delay is None else timedelta(seconds=delay),
+        after=[UUID(each) for each in written.get("after", ())],
+        after_any=[UUID(each) for each in written.get("after_any", ())],
+    )

@@ -1,0 +1,202 @@
+"""One attempt: start, call, classify, decide, end. Comes in: a delivery. Goes out: its `Result`; it never raises."""
+
+import random
+import time
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any
+
+from scheduler.dialects.interface import Delivery, Note, Result
+from scheduler.errors import InvalidPayload, PermanentError, TemporaryError
+from scheduler.model.attempts import AttemptEnd
+from scheduler.model.body import Cancelled
+from scheduler.model.durations import duration
+from scheduler.model.failures import Category, Failure, classify, describe
+from scheduler.model.handling import Handler, JobContext
+from scheduler.model.payloads import DEFAULT_LIMIT, decode, encode
+from scheduler.model.retries import Backoff, Bury, Cancel, Fail, Retry, RetryPolicy, decide
+from scheduler.model.states import State
+
+LEASE_LOST = "its lease was lost"
+STOPPING = "the worker is stopping"
+MICROSECOND = timedelta(microseconds=1)
+
+
+class Attempt:
+    """A delivery under way; what happens to it is written here by whoever sees it first."""
+
+    __slots__ = (
+        "cancelled", "deadline", "delivery", "handler", "lost", "note", "on_tell", "received", "retry", "said",
+        "spawned", "started", "timeout", "visibility", "worker",
+    )  # fmt: skip
+
+    def __init__(
+        self, delivery: Delivery, handler: Handler, worker: str, on_tell: Callable[["Attempt"], None]
+    ) -> None:  # fmt: skip
+        self.delivery = delivery
+        self.handler = handler
+        self.worker = worker
+        self.on_tell = on_tell
+        self.retry, timeouts = delivery.job.policies()
+        self.timeout = timeouts.for_handler(handler.timeout).total_seconds()
+        self.visibility = duration(timeouts.visibility, name="visibility").total_seconds()
+        self.cancelled = Cancelled()
+        self.received = time.monotonic()
+        self.started: float | None = None
+        self.deadline: float | None = None
+        self.lost = False
+        self.note = Note(checkpoint=delivery.job.checkpoint)
+        self.said = False  # there is a note that has not been sent
+        self.spawned: list[Mapping[str, Any]] = []
+
+    @property
+    def attempt(self) -> int:
+        """Its number, from 1."""
+        return self.delivery.attempt
+
+    @property
+    def expires_at(self) -> Any:
+        """The end of the job's lifetime."""
+        return self.delivery.job.expires_at
+
+    def start(self) -> None:
+        """Note that the handler is about to be called, and until when it may run."""
+        self.started = time.monotonic()
+        self.deadline = self.started + self.timeout
+
+    def payload(self) -> object:
+        """Read what was submitted."""
+        return decode(self.delivery.job.form, self.delivery.job.payload)
+
+    def context(self) -> JobContext:
+        """Make what the handler is given."""
+        job = self.delivery.job
+        return JobContext(
+            id=job.id,
+            tenant=job.tenant,
+            type=job.type,
+            queue=job.queue,
+            tags=job.tags or {},
+            correlation_id=job.correlation_id,
+            attempt=self.attempt,
+            deadline=self._moment(self.deadline or self.received),
+            cancelled=self.cancelled,
+            last_checkpoint=self.note.checkpoint,
+            tell=self.tell,
+        )
+
+    def values(self) -> dict[str, Any]:
+        """Write the context as data, for another process."""
+        job = self.delivery.job
+        return {
+            "id": job.id,
+            "tenant": job.tenant,
+            "type": job.type,
+            "queue": job.queue,
+            "tags": job.tags or {},
+            "correlation_id": job.correlation_id,
+            "attempt": self.attempt,
+            "deadline": self._moment(time.monotonic() + self.timeout).isoformat(),
+            "last_checkpoint": self.note.checkpoint,
+        }
+
+    def tell(self, what: str, value: Any) -> None:
+        """Hear what the handler says meanwhile."""
+        match what:
+            case "progress":
+                self.note = self.note._replace(progress=value[0], message=value[1])
+            case "checkpoint":
+                self.note = self.note._replace(checkpoint=value)
+            case _:
+                self.spawned.append(value)
+                return
+        self.said = True
+        self.on_tell(self)
+
+    def end(self, result: object, error: BaseException | None, backoffs: Mapping[str, Backoff]) -> Result:
+        """Make the result of what the handler returned or raised."""
+        if error is None and self.cancelled.reason is None:
+            try:
+                return self._completed(None if result is None else encode(result, limit=DEFAULT_LIMIT, what="result"))
+            except InvalidPayload as invalid:
+                error = PermanentError(str(invalid), code="invalid-result")
+        if self.cancelled.reason == STOPPING and error is not None:
+            return Result(self.delivery, None)
+        if error is None and self.cancelled.reason != "timeout":
+            return self._completed(None)  # it was asked to end and came to its end all the same
+        failure = classify(error or TemporaryError("it ended after its timeout"), self.cancelled)
+        return failed(self, failure, self._moment(time.monotonic()), backoffs)
+
+    def _completed(self, encoded: tuple[str, bytes] | None) -> Result:
+        if encoded is not None and encoded[0] != "json":
+            raise InvalidPayload("result must be JSON, not bytes")
+        job = self.delivery.job
+        return Result(
+            self.delivery,
+            AttemptEnd(
+                tenant=job.tenant,
+                job_id=job.id,
+                feed=job.feed,
+                attempt=self.attempt,
+                state=State.COMPLETED,
+                started_at=self._moment(self.started or self.received),
+                ended_at=self._moment(time.monotonic()),
+                worker=self.worker,
+                result=None if encoded is None else encoded[1],
+                spawned=self.spawned,
+            ),
+        )
+
+    def _moment(self, monotonic: float) -> Any:
+        """Say when something was, by the clock of Redis."""
+        return self.delivery.started_at + int((monotonic - self.received) * 1e6) * MICROSECOND
+
+
+def failed(attempt: Attempt, failure: Failure, now: Any, backoffs: Mapping[str, Backoff]) -> Result:
+    """Decide what follows a failed attempt, and make its result."""
+    delay: timedelta | None = None
+    try:
+        decision = decide(attempt, failure, now=now, rng=random, backoffs=backoffs)  # type: ignore[arg-type]
+    except Exception as error:  # noqa: BLE001 - a backoff of the user's own
+        decision = Fail()
+        failure = Failure(category=Category.PERMANENT, message=f"its backoff raised: {describe(error)}")
+    match decision:
+        case Retry(wait):
+            state, delay = State.RETRYING, wait
+        case Bury():
+            state = State.DEAD_LETTER
+        case Cancel():
+            state = State.CANCELLED
+        case Fail():
+            state = State.FAILED
+    job = attempt.delivery.job
+    return Result(
+        attempt.delivery,
+        AttemptEnd(
+            tenant=job.tenant,
+            job_id=job.id,
+            feed=job.feed,
+            attempt=attempt.attempt,
+            state=state,
+            started_at=attempt._moment(attempt.started or attempt.received),  # noqa: SLF001
+            ended_at=now,
+            worker=attempt.worker,
+            delay=delay,
+            category=failure.category,
+            code=failure.code or None,
+            error=failure.message,
+            checkpoint=attempt.note.checkpoint,
+        ),
+    )
+
+
+LOST_WORKER = Failure(category=Category.SYSTEM, message="its worker was lost")
+NOBODY = Handler(type="", queue="", fn=lambda *_: None)
+
+
+def taken_back(delivery: Delivery, worker: str, backoffs: Mapping[str, Backoff]) -> Result:
+    """Decide what becomes of a delivery whose worker is silent."""
+    attempt = Attempt(delivery, NOBODY, worker, lambda _: None)
+    if delivery.job.installation == "" and delivery.job.tenant == "":
+        attempt.retry = RetryPolicy()
+    return failed(attempt, LOST_WORKER, delivery.started_at, backoffs)

@@ -1,0 +1,214 @@
+"""Between one queue in Redis and the pool: takes jobs as there is room, and ends them in batches.
+
+Two threads: one waits for work when the queue is empty, the other sends results and takes the next jobs in the same
+round trip. A call that was not answered leaves us in doubt: what it took is found in our own list, and what it ended
+is said again, which Redis refuses if it has heard it.
+"""
+
+import queue as queues
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+
+from scheduler.dialects.interface import Delivery, Note, Queue, Renewed, Result
+from scheduler.errors import QueueError, TemporaryError
+from scheduler.model.failures import ASKED_TO_CANCEL, TIMED_OUT
+from scheduler.model.handling import Handler
+from scheduler.model.retries import Backoff
+from scheduler.queueing.attempt import LEASE_LOST, NOBODY, Attempt, taken_back
+from scheduler.queueing.pool import Pool
+from scheduler.service import Service
+
+MOST_AT_ONCE = 500
+BLOCK = 5.0
+LINGER = 0.001
+
+
+class Carrier:
+    """Carries the jobs of one queue; `flight` are the attempts that are in our hands."""
+
+    def __init__(
+        self,
+        queue: Queue,
+        pool: Pool,
+        *,
+        worker: str,
+        handlers: Mapping[str, Handler],
+        backoffs: Mapping[str, Backoff],
+        said: Callable[[], None],
+    ) -> None:
+        self.queue = queue
+        self._pool = pool
+        self._worker = worker
+        self._handlers = handlers
+        self._backoffs = backoffs
+        self._said = said
+        self.flight: set[Attempt] = set()
+        self._results: queues.SimpleQueue[tuple[Attempt, Result] | None] = queues.SimpleQueue()
+        self._unsent: list[tuple[Attempt, Result]] = []
+        self._lock = threading.Lock()  # around a call that takes jobs, until they are in `flight`
+        self._doubt = True  # a worker that was restarted under its old name would find what it held
+        self._empty = False
+        self._draining = False
+        self.starved = False
+        self.fetching = Service(f"fetch-{queue.name}", self.fetch_step, last_backoff=5.0)
+        self.finishing = Service(f"finish-{queue.name}", self.finish_step, last_backoff=5.0)
+
+    def ended(self, attempt: Attempt, result: object, error: BaseException | None) -> None:
+        """Send the end of an attempt, with others."""
+        self._results.put((attempt, attempt.end(result, error, self._backoffs)))
+
+    def fetch_step(self) -> float | None:
+        """Take jobs; without any, wait for one."""
+        if self._draining:
+            return None
+        if self._doubt:
+            self._adopt()
+        if self._empty:
+            self.queue.fetch(0, timeout=BLOCK)
+            self._empty = False
+            if self._draining:
+                return None
+        self.starved = False
+        room = self._pool.reserve(MOST_AT_ONCE)
+        if not room:
+            self.starved = True
+            return 1.0
+        self._exchange([], room)
+        return 0.0
+
+    def finish_step(self) -> float | None:
+        """Send what has ended, and take as many more as there is room for."""
+        ended = self._collect()
+        if ended:
+            room = 0 if self._draining else self._pool.reserve(MOST_AT_ONCE)
+            try:
+                self._exchange([result for _, result in ended], room)
+            except QueueError:
+                self._unsent = ended
+                raise
+            self._unsent = []
+            self.flight.difference_update([attempt for attempt, _ in ended])
+        return 0.0
+
+    def renew(self, lease: timedelta) -> None:
+        """Keep what is in our hands, pass on what handlers said, and hear what is not ours any more."""
+        attempts = list(self.flight)
+        notes: dict[Delivery, Note | None] = {}
+        for attempt in attempts:
+            notes[attempt.delivery] = attempt.note if attempt.said else None
+            attempt.said = False
+        try:
+            answers = self.queue.renew(notes, lease=lease)
+        except QueueError:
+            for attempt in attempts:
+                attempt.said = attempt.said or notes[attempt.delivery] is not None
+            raise
+        for attempt, answer in zip(attempts, answers, strict=True):
+            if answer is Renewed.LOST and attempt in self.flight:
+                attempt.lost = True
+                attempt.cancelled.because(LEASE_LOST)
+            elif answer is Renewed.CANCEL:
+                attempt.cancelled.because(ASKED_TO_CANCEL)
+
+    def watch(self, now: float) -> float:
+        """Tell attempts that are past their timeout; return when the next will be."""
+        soonest = now + 1.0
+        for attempt in list(self.flight):
+            if attempt.deadline is None or attempt.cancelled.reason is not None:
+                continue
+            if attempt.deadline <= now:
+                attempt.cancelled.because(TIMED_OUT)
+            else:
+                soonest = min(soonest, attempt.deadline)
+        return soonest
+
+    def recover(self) -> int:
+        """Take back what silent workers hold."""
+        return self.queue.recover(lambda delivery: taken_back(delivery, self._worker, self._backoffs))
+
+    def drain(self) -> None:
+        """Take no more."""
+        self._draining = True
+        self.fetching.stop(timeout=0)
+
+    def put_back(self, attempts: Sequence[Attempt]) -> None:
+        """Hand back what did not run to its end, as if it had not been taken."""
+        for attempt in attempts:
+            self._results.put((attempt, Result(attempt.delivery, None)))
+
+    def stop(self, until: float) -> None:
+        """Send what has ended, as long as there is time, then let the threads end."""
+        while (self._unsent or not self._results.empty()) and time.monotonic() < until:
+            time.sleep(0.01)
+        self.finishing.stop(timeout=0)
+        self._results.put(None)
+        self.finishing.stop(timeout=max(0.1, until - time.monotonic()))
+        self.fetching.stop(timeout=0)
+
+    def _collect(self) -> list[tuple[Attempt, Result]]:
+        ended = list(self._unsent)
+        if not ended:
+            first = self._results.get()
+            ended = [] if first is None else [first]
+            if len(self.flight) > MOST_AT_ONCE // 10:
+                time.sleep(LINGER)  # many are under way: let some of them come along
+        while len(ended) < MOST_AT_ONCE:
+            try:
+                more = self._results.get_nowait()
+            except queues.Empty:
+                break
+            if more is not None:
+                ended.append(more)
+        return ended
+
+    def _exchange(self, results: Sequence[Result], room: int) -> None:
+        """End and take in one round trip; what was taken is in our hands before anybody looks for it."""
+        with self._lock:
+            try:
+                if results:
+                    _, taken = self.queue.finish(results, fetch=room)
+                else:
+                    taken = self.queue.fetch(room, timeout=0)
+            except BaseException:
+                self._doubt = True
+                self._pool.free(room)
+                raise
+            attempts = [self._attempt(delivery) for delivery in taken]
+            self.flight.update(attempts)
+        self._pool.free(room - len(attempts))
+        if room:
+            self._empty = len(attempts) < room
+            if self._empty and results:
+                self.fetching.wake()
+        self._run(attempts)
+
+    def _adopt(self) -> None:
+        """Find what an unanswered call took for us."""
+        with self._lock:
+            ours = {(attempt.delivery.job.id, attempt.attempt) for attempt in self.flight}
+            found = [each for each in self.queue.held() if each.attempt and (each.job.id, each.attempt) not in ours]
+            attempts = [self._attempt(delivery) for delivery in found]
+            self.flight.update(attempts)
+            self._doubt = False
+        self._pool.free(-len(attempts))
+        self._run(attempts)
+
+    def _attempt(self, delivery: Delivery) -> Attempt:
+        handler = self._handlers.get(delivery.job.type, NOBODY)
+        return Attempt(delivery, handler, self._worker, self._tell)
+
+    def _run(self, attempts: Sequence[Attempt]) -> None:
+        known = []
+        for attempt in attempts:
+            if attempt.handler is not NOBODY:
+                known.append(attempt)
+                continue
+            self._pool.free(1)
+            kind = attempt.delivery.job.type
+            self.ended(attempt, None, TemporaryError(f"no handler of {kind!r} is registered in this worker"))
+        self._pool.take(known)
+
+    def _tell(self, _: Attempt) -> None:
+        self._said()

@@ -1,0 +1,163 @@
+"""Where handlers run: threads, the loop for `async def`, processes; and how many more jobs there is room for."""
+
+import inspect
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from scheduler.coroutines import Call, Coroutines
+from scheduler.model.handling import Handler
+from scheduler.processes import Processes
+from scheduler.queueing.attempt import Attempt
+
+BACKLOG_SECONDS = 0.2
+LARGEST_BACKLOG = 2000
+
+Ended = Callable[[Attempt, object, BaseException | None], None]
+
+
+class Pool:
+    """Runs attempts, at most `concurrency` at once; those that wait for a place wait here."""
+
+    def __init__(self, concurrency: int, ended: Ended) -> None:
+        self.concurrency = concurrency
+        self._ended = ended
+        self._lock = threading.Lock()
+        self._queue: queue.SimpleQueue[Attempt | None] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._reserved = 0
+        self._done = 0
+        self._rate: deque[tuple[float, int]] = deque([(time.monotonic(), 0)])
+        self._waiting: dict[Handler, deque[Attempt]] = {}
+        self._busy: dict[Handler, int] = {}
+        self._coroutines = Coroutines(None)
+        self._processes = Processes()
+
+    def reserve(self, most: int) -> int:
+        """Keep places free: what is not running now, and what ended lately in a fifth of a second."""
+        now = time.monotonic()
+        with self._lock:
+            while len(self._rate) > 1 and self._rate[1][0] < now - BACKLOG_SECONDS:
+                self._rate.popleft()
+            backlog = min(self._done - self._rate[0][1], LARGEST_BACKLOG)
+            if now - self._rate[-1][0] > BACKLOG_SECONDS / 10:
+                self._rate.append((now, self._done))
+            room = max(0, min(most, self.concurrency + backlog - self._reserved))
+            self._reserved += room
+            return room
+
+    def free(self, places: int) -> None:
+        """Give back places that were kept and are not needed."""
+        with self._lock:
+            self._reserved -= places
+
+    def count(self) -> int:
+        """Count the places that are taken or kept."""
+        return self._reserved
+
+    def take(self, attempts: Sequence[Attempt]) -> None:
+        """Run attempts for which places were kept."""
+        inline: list[Attempt] = []
+        for attempt in attempts:
+            if attempt.handler.concurrency is not None and not self._admit(attempt):
+                continue
+            inline.append(attempt)
+        self._start(inline)
+
+    def give_back(self) -> list[Attempt]:
+        """Take back what has not started."""
+        found: list[Attempt] = []
+        with self._lock:
+            for line in self._waiting.values():
+                found += line
+                line.clear()
+        while True:
+            try:
+                attempt = self._queue.get_nowait()
+            except queue.Empty:
+                break
+            if attempt is not None:
+                found.append(attempt)
+        self.free(len(found))
+        return found
+
+    def stop(self) -> None:
+        """Let the threads end as they become free."""
+        for _ in self._threads:
+            self._queue.put(None)
+        self._coroutines.stop()
+        self._processes.stop()
+
+    def _admit(self, attempt: Attempt) -> bool:
+        """Whether its handler may run once more; if not, it waits in line."""
+        handler = attempt.handler
+        with self._lock:
+            busy = self._busy.get(handler, 0)
+            if busy >= (handler.concurrency or 0):
+                self._waiting.setdefault(handler, deque()).append(attempt)
+                return False
+            self._busy[handler] = busy + 1
+            return True
+
+    def _start(self, attempts: Sequence[Attempt]) -> None:
+        coroutines = [attempt for attempt in attempts if attempt.handler.is_async and not attempt.handler.imported_as]
+        if coroutines:
+            self._coroutines.begin([self._call_of(attempt) for attempt in coroutines])
+        threaded = [attempt for attempt in attempts if attempt not in coroutines] if coroutines else attempts
+        with self._lock:
+            while len(self._threads) < min(self.concurrency, self._reserved):
+                thread = threading.Thread(target=self._work, name=f"scheduler-job-{len(self._threads)}", daemon=True)
+                thread.start()
+                self._threads.append(thread)
+        for attempt in threaded:
+            self._queue.put(attempt)
+
+    def _call_of(self, attempt: Attempt) -> Call:
+        def start() -> object:
+            attempt.start()
+            return attempt.handler.fn(attempt.context(), attempt.payload())
+
+        def ended(result: object, error: BaseException | None) -> None:
+            self._leave(attempt, result, error)
+
+        return Call(start, attempt.cancelled, ended)  # type: ignore[arg-type]
+
+    def _work(self) -> None:
+        while (attempt := self._queue.get()) is not None:
+            result, error = self._run(attempt)
+            self._leave(attempt, result, error)
+
+    def _run(self, attempt: Attempt) -> tuple[object, BaseException | None]:
+        handler = attempt.handler
+        try:
+            if attempt.lost:
+                return None, None
+            if handler.imported_as is not None:
+                found = self._processes.run(
+                    handler.imported_as, attempt.values(), attempt.cancelled, attempt.start, attempt.payload(),
+                    attempt.tell,
+                )  # fmt: skip
+                return found, None
+            attempt.start()
+            result = handler.fn(attempt.context(), attempt.payload())
+            if inspect.isawaitable(result):
+                result = self._coroutines.run(result, attempt.cancelled)
+        except BaseException as error:  # noqa: BLE001 - SystemExit and friends end the handler, not the worker
+            return None, error
+        return result, None
+
+    def _leave(self, attempt: Attempt, result: object, error: BaseException | None) -> None:
+        follower: Attempt | None = None
+        with self._lock:
+            self._done += 1
+            self._reserved -= 1
+            if attempt.handler.concurrency is not None:
+                line = self._waiting.get(attempt.handler)
+                follower = line.popleft() if line else None
+                if follower is None:
+                    self._busy[attempt.handler] -= 1
+        if follower is not None:
+            self._start([follower])
+        self._ended(attempt, result, error)

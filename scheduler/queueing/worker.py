@@ -1,0 +1,216 @@
+"""Worker: takes jobs out of Redis queues, runs their handlers, and sends their ends back. It needs no Postgres.
+
+Threads: two for each queue (`carrier`), one that keeps leases and watches timeouts, one that takes back what silent
+workers hold, and those of the pool.
+"""
+
+import logging
+import os
+import random
+import secrets
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterable
+from datetime import timedelta
+from types import FrameType
+
+from scheduler.dialects.client import Client
+from scheduler.dialects.reliable.queue import ReliableQueue
+from scheduler.errors import ConfigError, LifecycleError
+from scheduler.model.durations import duration
+from scheduler.model.handling import Handler
+from scheduler.model.labels import checked_queue
+from scheduler.queueing.attempt import STOPPING, Attempt
+from scheduler.queueing.carrier import Carrier
+from scheduler.queueing.family import Family
+from scheduler.queueing.handlers import backoffs
+from scheduler.queueing.handlers import handlers as registered
+from scheduler.queueing.pool import Pool
+from scheduler.service import Service
+
+logger = logging.getLogger("scheduler")
+
+RECOVER_EVERY = 5.0
+SOONEST_TELL = 0.1
+
+
+class Worker:
+    """Runs the jobs of some queues: `Worker(redis=url, queues=["mail"]).run()`.
+
+    redis: the URL of the Redis that feeds it. queues: names; all queues that have a handler by default.
+    handlers: those to use; by default all that `@handler` registered. concurrency: how many handlers run at once in a
+    process. processes: how many processes. lease: how long it may be silent before its jobs are taken back ("30s").
+    grace: how long handlers may go on once it was told to stop ("30s").
+    """
+
+    def __init__(
+        self,
+        redis: str,
+        queues: Iterable[str] | None = None,
+        *,
+        dialect: str = "reliable",
+        handlers: Iterable[Handler] | None = None,
+        concurrency: int = 50,
+        processes: int = 1,
+        lease: timedelta | str = timedelta(seconds=30),
+        grace: timedelta | str = timedelta(seconds=30),
+    ) -> None:
+        if dialect != "reliable":
+            raise ConfigError(f'dialect: must be "reliable", not {dialect!r}')
+        self._client = Client(redis)
+        self._handlers = list(registered.values() if handlers is None else handlers)
+        self.queues = _queues(queues, self._handlers)
+        self.concurrency = _number(concurrency, "concurrency")
+        self.processes = _number(processes, "processes")
+        self.lease = duration(lease, name="lease", error=ConfigError)
+        self.grace = duration(grace, name="grace", error=ConfigError)
+        if self.lease < timedelta(seconds=1):
+            raise ConfigError(f"lease: must be at least 1s, not {lease!r}")
+        self.name = ""
+        self._carriers: list[Carrier] = []
+        self._services: list[Service] = []
+        self._renewed = 0.0
+        self._stop = threading.Event()
+        self._signals = 0
+
+    def run(self) -> None:
+        """Work until SIGTERM or SIGINT: then take no more, let handlers end, put back the rest. A second one ends it."""
+        if self.processes > 1:
+            Family(self.processes, self._run_one, self.grace.total_seconds()).run()
+        else:
+            self._run_one()
+
+    def start(self) -> None:
+        """Start working in threads of this process, and return."""
+        if self._carriers:
+            raise LifecycleError("this worker is already started")
+        self._stop.clear()
+        self.name = f"{socket.gethostname()}-{os.getpid()}-{time.time_ns()}-{secrets.token_hex(2)}-0".replace(":", "_")
+        self._pool = Pool(self.concurrency, self._ended)
+        for name in self.queues:
+            queue = ReliableQueue(self._client, name, worker=self.name, lease=self.lease)
+            known = {handler.type: handler for handler in self._handlers if handler.queue == name}
+            carrier = Carrier(
+                queue, self._pool, worker=self.name, handlers=known, backoffs=backoffs, said=self._said
+            )  # fmt: skip
+            self._carriers.append(carrier)
+        self._keeping = Service("keep", self._keep, last_backoff=min(5.0, self.lease.total_seconds() / 3))
+        self._services = [self._keeping, Service("recover", self._recover)]
+        for carrier in self._carriers:
+            self._services += [carrier.finishing, carrier.fetching]
+        for service in self._services:
+            service.start()
+        logger.info("worker %s: queues %s, %d at once", self.name, ", ".join(self.queues), self.concurrency)
+
+    def stop(self, grace: float | None = None) -> None:
+        """Take no more, let handlers end within the grace, put back what did not."""
+        if not self._carriers:
+            return
+        until = time.monotonic() + (self.grace.total_seconds() if grace is None else grace)
+        for carrier in self._carriers:
+            carrier.drain()
+        self._put_back(self._pool.give_back())
+        self._wait(until)
+        running = self._running()
+        for attempt in running:
+            attempt.cancelled.because(STOPPING)
+        if running:
+            self._wait(time.monotonic() + 1.0)
+            self._put_back(self._running())
+        for carrier in self._carriers:
+            carrier.stop(until=time.monotonic() + 3.0)
+        for service in self._services:
+            service.stop(timeout=0)
+        self._pool.stop()
+        for service in self._services:
+            service.stop(timeout=1.0)
+        self._client.close()
+        self._carriers, self._services = [], []
+
+    def _run_one(self) -> None:
+        before = {each: signal.signal(each, self._on_signal) for each in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            self.start()
+            while not self._stop.wait(1.0):
+                pass
+            self.stop()
+        finally:
+            for number, action in before.items():
+                signal.signal(number, action)
+
+    def _on_signal(self, number: int, _: FrameType | None) -> None:
+        self._signals += 1
+        if self._signals > 1:
+            os._exit(128 + number)  # what it holds is taken back when its lease is over
+        self._stop.set()
+
+    def _ended(self, attempt: Attempt, result: object, error: BaseException | None) -> None:
+        for carrier in self._carriers:
+            if carrier.queue.name == attempt.delivery.job.queue:
+                carrier.ended(attempt, result, error)
+            elif carrier.starved:
+                carrier.fetching.wake()
+
+    def _said(self) -> None:
+        self._renewed = min(self._renewed, time.monotonic() - self._lease() / 3 + SOONEST_TELL)
+        self._keeping.wake()
+
+    def _keep(self) -> float:
+        """Renew when a third of the lease is over, or a handler said something; tell who is past its timeout."""
+        now = time.monotonic()
+        soonest = min([carrier.watch(now) for carrier in self._carriers], default=now + 1.0)
+        third = self._lease() / 3
+        if now >= self._renewed + third:
+            for carrier in self._carriers:
+                carrier.renew(timedelta(seconds=self._lease()))
+            self._renewed = now
+        return max(0.01, min(soonest, self._renewed + third) - time.monotonic())
+
+    def _lease(self) -> float:
+        """How long we may be silent: as short as the jobs in our hands ask for."""
+        flights = (attempt.visibility for carrier in self._carriers for attempt in list(carrier.flight))
+        return max(1.0, min([self.lease.total_seconds(), *flights]))
+
+    def _recover(self) -> float:
+        for carrier in self._carriers:
+            moved = carrier.recover()
+            if moved:
+                logger.warning("queue %s: %d jobs taken back from silent workers", carrier.queue.name, moved)
+        return RECOVER_EVERY * random.uniform(0.75, 1.25)  # noqa: S311 - so that fleets do not look in step
+
+    def _running(self) -> list[Attempt]:
+        return [attempt for carrier in self._carriers for attempt in list(carrier.flight)]
+
+    def _put_back(self, attempts: Iterable[Attempt]) -> None:
+        by_queue: dict[str, list[Attempt]] = {}
+        for attempt in attempts:
+            by_queue.setdefault(attempt.delivery.job.queue, []).append(attempt)
+        for carrier in self._carriers:
+            carrier.put_back(by_queue.get(carrier.queue.name, []))
+
+    def _wait(self, until: float) -> None:
+        while self._running() and time.monotonic() < until:
+            time.sleep(0.01)
+
+
+def _queues(queues: Iterable[str] | None, handlers: Iterable[Handler]) -> list[str]:
+    if isinstance(queues, str):
+        raise ConfigError(f'queues: must be a list of names, like ["{queues}"]')
+    names = list(dict.fromkeys(checked_queue(name) for name in queues)) if queues is not None else []
+    handled = {handler.queue for handler in handlers}
+    for name in names:
+        if name not in handled:
+            raise ConfigError(f"queues: no handler is registered for {name!r}; there are some for {sorted(handled)}")
+    found = names or sorted(handled)
+    if not found:
+        raise ConfigError("handlers: there are none; register some with @scheduler.handler before the worker is made")
+    return found
+
+
+def _number(value: object, name: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 10_000:
+        raise ConfigError(f"{name}: must be a number from 1 to 10000, not {value!r}")
+    return value
+
