@@ -14,13 +14,16 @@ _STRICT = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME | o
 
 DEEPEST = 250
 PLAIN = (bool, int, float, str, dict, list, tuple)
+_LEAVES = frozenset({bool, int, str, type(None)})
+_BYTES = (bytes, bytearray, memoryview)
+_NUL = rb"\u0000"
 
 Form = Literal["json", "bytes"]
 
 
 def encode(payload: object, *, limit: int = DEFAULT_LIMIT, what: str = "payload") -> tuple[Form, bytes]:
     """Turn a payload into its form and its bytes; raises `InvalidPayload` with the place of what is wrong."""
-    if isinstance(payload, bytes | bytearray | memoryview):
+    if isinstance(payload, _BYTES):
         form: Form = "bytes"
         encoded = bytes(payload)
     else:
@@ -39,10 +42,13 @@ def decode(form: Form, encoded: bytes) -> object:
 
 
 def _json(payload: object, what: str) -> bytes:
-    # orjson writes more than JSON has (UUIDs, enums) and NaN as null: what it would not read back is refused.
+    # orjson writes more than JSON has (UUIDs, enums) and NaN as null: what it would not read back is refused. Keys that
+    # are no texts it refuses itself, and a NUL is sooner found in what it wrote.
     try:
         if _plain(payload):
-            return orjson.dumps(payload, option=_STRICT)
+            encoded = orjson.dumps(payload, option=_STRICT)
+            if encoded.find(_NUL) < 0 or _culprit(payload, what, 0) is None:
+                return encoded
         reason = "it is not JSON"
     except (TypeError, ValueError, RecursionError) as error:
         reason = str(error)
@@ -51,17 +57,17 @@ def _json(payload: object, what: str) -> bytes:
 
 
 def _plain(value: object) -> bool:
-    """Whether JSON has all of it; says nothing about where it has not."""
+    """Whether JSON has values of such kinds; says nothing about where it has not."""
     kind = type(value)
     if kind is dict:
-        return all(type(key) is str and "\0" not in key and _plain(item) for key, item in value.items())  # type: ignore[attr-defined]
-    if kind is list or kind is tuple:
-        return all(map(_plain, value))  # type: ignore[call-overload]
-    if kind is str:
-        return "\0" not in value  # type: ignore[operator]
-    if kind is float:
+        parts = value.values()  # type: ignore[attr-defined]
+    elif kind is list or kind is tuple:
+        parts = value
+    elif kind is float:
         return math.isfinite(value)  # type: ignore[arg-type]
-    return kind is int or kind is bool or value is None
+    else:
+        return kind in _LEAVES
+    return _LEAVES.issuperset(map(type, parts)) or all(map(_plain, parts))
 
 
 def _culprit(value: object, place: str, depth: int) -> tuple[str, str] | None:

@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from itertools import chain
 from typing import Unpack
 from uuid import UUID
 
@@ -15,16 +16,18 @@ from scheduler.model import labels
 from scheduler.model.durations import duration
 from scheduler.model.labels import Priority
 from scheduler.model.oneshot import Job
+from scheduler.model.policies import Timeouts
 from scheduler.model.states import State
-from scheduler.model.submission import NewJob, Submission, SubmitOptions, drafts
+from scheduler.model.submission import NewJob, Submission, SubmitOptions, draft_parts, drafts, independent
 from scheduler.model.texts import name, storable
 from scheduler.queueing import jobs
 from scheduler.queueing.jobs import Page
-from scheduler.queueing.submit import submit
+from scheduler.queueing.submit import submit, submit_parts
 from scheduler.store.job_queue import JobKey, QueueTable
-from scheduler.store.steps import Databases, Steps, run, run_inside, run_inside_async
+from scheduler.store.steps import Databases, Pipeline, Steps, run, run_inside, run_inside_async, run_pipeline
 
 LARGEST_PAGE = 1000
+PART = 200  # jobs that are sent at once while the next are made
 HALF_A_MINUTE = timedelta(seconds=30)
 
 
@@ -54,10 +57,10 @@ class QueueCalls(ABC):
 
     def submit_many(self, new: Iterable[NewJob], *, connection: object = None) -> list[Submission]:
         """Submit many jobs at once, all or none; `after=` may name others of the same call."""
-        databases, steps, deadline = self._submitting(new)
+        batch = _listed(new)
         if connection is not None:
-            return run_inside(connection, steps)
-        return run(databases, steps, deadline=deadline)
+            return run_inside(connection, self._submitting(batch))
+        return self._submit_many(batch)
 
     async def asubmit(
         self, tenant: str, type: str, payload: object = None, *, connection: object = None,  # noqa: A002
@@ -68,10 +71,10 @@ class QueueCalls(ABC):
 
     async def asubmit_many(self, new: Iterable[NewJob], *, connection: object = None) -> list[Submission]:
         """Submit many from async code; `connection` may be an async one, of psycopg or SQLAlchemy."""
-        databases, steps, deadline = self._submitting(new)
+        batch = _listed(new)
         if connection is not None:
-            return await run_inside_async(connection, steps)
-        return await asyncio.to_thread(run, databases, steps, deadline=deadline)
+            return await run_inside_async(connection, self._submitting(batch))
+        return await asyncio.to_thread(self._submit_many, batch)
 
     def chain(self, tenant: str, new: Sequence[NewJob], *, connection: object = None) -> list[Submission]:
         """Submit jobs that run one after another; a failure ends the rest of the chain."""
@@ -163,15 +166,35 @@ class QueueCalls(ABC):
 
         return run(databases, steps())[0]
 
-    def _submitting(self, new: Iterable[NewJob]) -> tuple[Databases, Steps[list[Submission]], float]:
-        """Check a batch; return where and how it is submitted, and how long each statement may take."""
+    def _submitting(self, batch: Sequence[NewJob]) -> Steps[list[Submission]]:
+        """Check a batch and return the steps that submit it."""
+        _, table, limit = self._queue()
+        return submit(table, drafts(batch, limit=limit))
+
+    def _submit_many(self, batch: Sequence[NewJob]) -> list[Submission]:
+        """Submit a batch in a transaction of our own; the server works on a part while we make the next."""
         databases, table, limit = self._queue()
-        if not isinstance(new, Iterable):
-            raise InvalidOption(f"submit_many takes a list of NewJob, not {type(new).__name__}")
-        batch = list(new)
-        checked = drafts(batch, limit=limit)
-        shortest = min((duration(job.timeouts.submission, name="submission") for job in batch), default=HALF_A_MINUTE)
-        return databases, submit(table, checked), shortest.total_seconds()
+        if len(batch) < 2 * PART or not independent(batch):
+            return run(databases, self._submitting(batch), deadline=_patience(batch))
+        made: list[Submission] = []
+        parts = draft_parts(batch, limit=limit, size=PART)
+        first = next(parts)  # what is wrong with every job is refused before anything is touched
+        pipeline = Pipeline(submit_parts(table, chain([first], parts), made))
+        run_pipeline(databases, pipeline, deadline=_patience(batch))
+        return made
+
+
+def _listed(new: Iterable[NewJob]) -> list[NewJob]:
+    if not isinstance(new, Iterable):
+        raise InvalidOption(f"submit_many takes a list of NewJob, not {type(new).__name__}")
+    return list(new)
+
+
+def _patience(batch: Sequence[NewJob]) -> float:
+    """Tell how many seconds the submission of each job may take."""
+    wanted: Iterable[object] = {id(job.timeouts): job.timeouts for job in batch}.values()  # not all are checked yet
+    limits = [duration(each.submission, name="submission") for each in wanted if isinstance(each, Timeouts)]
+    return min(limits, default=HALF_A_MINUTE).total_seconds()
 
 
 def _new(tenant: str, type_: str, payload: object, options: SubmitOptions) -> NewJob:

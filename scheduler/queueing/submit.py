@@ -5,7 +5,7 @@ gone by then has a ledger row that a later statement sees. An idempotency key is
 waits for the first to commit or to roll back.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from uuid import UUID
 
@@ -15,13 +15,13 @@ from scheduler.model.states import State
 from scheduler.model.submission import DEEPEST, Draft, Submission, check_cycles
 from scheduler.queueing.ending import end
 from scheduler.store.job_queue import Dependency, Ending, JobKey, QueueTable
-from scheduler.store.steps import Steps
+from scheduler.store.steps import Statement, Steps
 
 
 def submit(table: QueueTable, drafts: Sequence[Draft]) -> Steps[list[Submission]]:
     """Insert jobs with their keys and dependencies, all or nothing; return what stands for each."""
     stands_for = yield from _claim_keys(table, drafts)
-    new = [draft for draft in drafts if draft.id not in stands_for]
+    new = [draft for draft in drafts if draft.id not in stands_for] if stands_for else drafts
     if any(draft.after or draft.after_any for draft in new):
         doomed = yield from _depend(table, new, stands_for)
     else:
@@ -31,7 +31,16 @@ def submit(table: QueueTable, drafts: Sequence[Draft]) -> Steps[list[Submission]
             yield statement._replace(alone=all(draft.key is None for draft in drafts))
     if doomed:
         yield from end(table, doomed)
+    if not stands_for:
+        return [Submission(draft.id) for draft in drafts]
     return [Submission(stands_for.get(draft.id, draft.id), draft.id in stands_for) for draft in drafts]
+
+
+def submit_parts(table: QueueTable, parts: Iterable[Sequence[Draft]], made: list[Submission]) -> Iterator[Statement]:
+    """Insert jobs without keys and dependencies part by part, each made only when it is asked for; `made` grows."""
+    for part in parts:
+        made += [Submission(draft.id) for draft in part]
+        yield table.submit(part)
 
 
 def _claim_keys(table: QueueTable, drafts: Sequence[Draft]) -> Steps[dict[UUID, UUID]]:
@@ -46,7 +55,7 @@ def _claim_keys(table: QueueTable, drafts: Sequence[Draft]) -> Steps[dict[UUID, 
     return {ours: owner for ours, owner in found.items() if owner != ours}
 
 
-def _depend(table: QueueTable, new: list[Draft], stands_for: dict[UUID, UUID]) -> Steps[list[Ending]]:
+def _depend(table: QueueTable, new: Sequence[Draft], stands_for: dict[UUID, UUID]) -> Steps[list[Ending]]:
     """Insert jobs with their edges; return those that end at once, because a dependency has."""
     known = {JobKey(draft.tenant, draft.id): draft for draft in new}
     for draft in new:
@@ -118,7 +127,7 @@ def _doom(draft: Draft, over: dict[JobKey, State]) -> list[Ending]:
     return []
 
 
-def _in_order(new: list[Draft], known: dict[JobKey, Draft]) -> Iterable[Draft]:
+def _in_order(new: Sequence[Draft], known: dict[JobKey, Draft]) -> Iterable[Draft]:
     """Go through jobs so that each comes after those it waits for; the batch has no circle."""
     done: set[UUID] = set()
     for draft in new:

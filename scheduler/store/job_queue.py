@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from operator import attrgetter
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -54,6 +55,11 @@ class QueueTable:
 
     def submit(self, drafts: Sequence[Draft]) -> Statement:
         """Insert jobs; those that wait for nobody may be fed at once."""
+        first = drafts[0]
+        labels = _labels(first)
+        if not first.open_dependencies and all(each == labels for each in map(_labels, drafts)):
+            ids, payloads = [draft.id for draft in drafts], [draft.payload for draft in drafts]
+            return self._statement("submit_alike", **self._one(first), ids=ids, payloads=payloads)
         return self._statement(
             "submit",
             tenants=[draft.tenant for draft in drafts],
@@ -61,42 +67,43 @@ class QueueTable:
             types=[draft.type for draft in drafts],
             queues=[draft.queue for draft in drafts],
             priorities=[draft.priority for draft in drafts],
-            run_ats=[draft.run_at for draft in drafts],
-            delays=[draft.delay for draft in drafts],
+            run_ats=_sparse(draft.run_at for draft in drafts),
+            delays=_sparse(draft.delay for draft in drafts),
             lifetimes=[draft.lifetime for draft in drafts],
             opens=[draft.open_dependencies for draft in drafts],
             depths=[draft.depth for draft in drafts],
             jsons=[draft.form == "json" for draft in drafts],
             payloads=[draft.payload for draft in drafts],
-            policies=[draft.policy for draft in drafts],
-            tags=[draft.tags for draft in drafts],
-            correlations=[draft.correlation_id for draft in drafts],
-            callbacks=[draft.callback_url for draft in drafts],
-            retried=[draft.retried_from for draft in drafts],
+            policies=_sparse(draft.policy for draft in drafts),
+            tags=_sparse(draft.tags for draft in drafts),
+            correlations=_sparse(draft.correlation_id for draft in drafts),
+            callbacks=_sparse(draft.callback_url for draft in drafts),
+            retried=_sparse(draft.retried_from for draft in drafts),
             channel=queue_channel(self._schema),
         )
 
     def submit_one(self, draft: Draft) -> Statement:
         """Insert one job that waits for nobody."""
-        return self._statement(
-            "submit_one",
-            tenant=draft.tenant,
-            id=draft.id,
-            type=draft.type,
-            queue=draft.queue,
-            priority=int(draft.priority),
-            run_at=draft.run_at,
-            delay=draft.delay,
-            lifetime=draft.lifetime,
-            json=draft.form == "json",
-            payload=draft.payload,
-            policy=draft.policy,
-            tags=draft.tags,
-            correlation_id=draft.correlation_id,
-            callback_url=draft.callback_url,
-            retried_from=draft.retried_from,
-            channel=queue_channel(self._schema),
-        )
+        return self._statement("submit_one", **self._one(draft), id=draft.id, payload=draft.payload)
+
+    def _one(self, draft: Draft) -> dict[str, object]:
+        return {
+            "tenant": draft.tenant,
+            "type": draft.type,
+            "queue": draft.queue,
+            "priority": int(draft.priority),
+            "run_at": draft.run_at,
+            "delay": draft.delay,
+            "lifetime": draft.lifetime,
+            "depth": draft.depth,
+            "json": draft.form == "json",
+            "policy": draft.policy,
+            "tags": draft.tags,
+            "correlation_id": draft.correlation_id,
+            "callback_url": draft.callback_url,
+            "retried_from": draft.retried_from,
+            "channel": queue_channel(self._schema),
+        }
 
     def depend(self, edges: Sequence[Dependency]) -> Statement:
         """Insert edges."""
@@ -178,6 +185,18 @@ class QueueTable:
 def queue_channel(schema: str) -> str:
     """Name the channel on which feeders hear of new jobs; the schema's own is for changes of registered ones."""
     return f"{schema[:56]}:queue"
+
+
+_labels = attrgetter(
+    "tenant", "type", "queue", "priority", "run_at", "delay", "lifetime", "open_dependencies", "depth", "form",
+    "policy", "tags", "correlation_id", "callback_url", "retried_from",
+)  # fmt: skip
+
+
+def _sparse(values: Iterable[object]) -> list[object]:
+    """List what many jobs have none of: `unnest` makes NULLs of what is missing."""
+    listed = list(values)
+    return [] if listed.count(None) == len(listed) else listed
 
 
 def _keys(keys: Iterable[JobKey]) -> dict[str, list[object]]:

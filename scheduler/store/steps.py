@@ -5,8 +5,8 @@ of ours, or inside the transaction of the caller, which may be psycopg's or SQLA
 """
 
 import sys
-from collections.abc import Generator, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple, TypeVar
 
 import psycopg
@@ -29,6 +29,12 @@ class Statement(NamedTuple):
     query: bytes
     parameters: Mapping[str, Any]
     alone: bool = False
+
+
+class Pipeline(NamedTuple):
+    """Statements that are the whole unit, of whose rows nobody wants to know: each is sent before the last is done."""
+
+    statements: Iterable[Statement]
 
 
 class Databases(NamedTuple):
@@ -58,6 +64,18 @@ def run(databases: "Databases", steps: Steps[T], *, deadline: float | None = Non
                 statement = steps.send(rows)
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
+
+
+def run_pipeline(databases: "Databases", pipeline: Pipeline, *, deadline: float | None = None) -> None:
+    """Run statements in one transaction of our own, while the next ones are being made."""
+    database = databases.preparing
+    with database.connection(deadline) as connection, _pipelined(connection), connection.transaction():
+        for statement in pipeline.statements:
+            connection.execute(statement.query, statement.parameters, prepare=database.prepare, binary=True)
+
+
+def _pipelined(connection: psycopg.Connection[Any]) -> AbstractContextManager[Any]:
+    return connection.pipeline() if psycopg.Pipeline.is_supported() else nullcontext()
 
 
 def run_inside(connection: object, steps: Steps[T]) -> T:

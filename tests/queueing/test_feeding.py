@@ -81,7 +81,11 @@ class Meanwhile:
         self.call = call
         self.thread = threading.Thread(target=self.run)
         self.thread.start()
-        wait_for(lambda: own.execute(FORGET) and own.execute(LOCKS).fetchall(), "it waits for a lock")
+        wait_for(lambda: self.waits(own), "it waits for a lock")
+
+    def waits(self, own: psycopg.Connection[Any]) -> bool:
+        own.execute(FORGET)
+        return own.execute(LOCKS).fetchall() != []
 
     def run(self) -> None:
         try:

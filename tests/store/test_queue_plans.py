@@ -20,6 +20,8 @@ PROBES = ("Index Scan", "Index Only Scan", "Bitmap Index Scan")
 AT = datetime(2030, 1, 1, tzinfo=UTC)
 HOT = [
     "submit",
+    "submit_alike",
+    "submit_one",
     "depend",
     "claim_keys",
     "hold_dependencies",
@@ -84,7 +86,7 @@ def parameters(name: str, query: str) -> dict[str, Any]:
         "jsons": many(value=True),
         "payloads": many(b"{}"),
         "policies": many("{}"),
-        "tags": "{}" if name == "update" else many("{}"),
+        "tags": many("{}") if name == "submit" else "{}",
         "correlations": many("x"),
         "callbacks": many("x"),
         "retried": many(ids[0]),

@@ -25,16 +25,35 @@ ready AS (
   SELECT queue, priority, tenant, run_at, seq, id FROM queued WHERE open_dependencies = 0)
 SELECT pg_notify(%(channel)s, '');  -- let the feeders look; once for a transaction, however often it is said
 
+-- name: submit_alike
+-- New jobs that differ in nothing but id and payload and wait for nobody: what `submit` does, without an array for each
+-- column. Always one row, of nothing.
+WITH t AS (
+  SELECT n.now, coalesce(%(run_at)s::timestamptz, n.now + %(delay)s::interval, n.now) AS run_at
+  FROM (SELECT coalesce(%(now)s::timestamptz, now()) AS now) n),
+queued AS (
+  INSERT INTO {schema}.job_queue (tenant, id, type, queue, priority, run_at, created_at, updated_at, expires_at, depth,
+    json, payload, policy, tags, correlation_id, callback_url, retried_from)
+  SELECT %(tenant)s, p.id, %(type)s, %(queue)s, %(priority)s, t.run_at, t.now, t.now, t.now + %(lifetime)s::interval,
+    %(depth)s, %(json)s, p.payload, %(policy)s::jsonb, %(tags)s::jsonb, %(correlation_id)s, %(callback_url)s,
+    %(retried_from)s::uuid
+  FROM t CROSS JOIN unnest((SELECT %(ids)b::uuid[]), (SELECT %(payloads)b::bytea[])) AS p(id, payload)
+  RETURNING queue, priority, tenant, run_at, seq, id),
+ready AS (
+  INSERT INTO {schema}.job_ready (queue, priority, tenant, run_at, seq, id)
+  SELECT queue, priority, tenant, run_at, seq, id FROM queued)
+SELECT pg_notify(%(channel)s, '');
+
 -- name: submit_one
 -- One new job that waits for nobody: what `submit` does, without arrays. Always one row, of nothing.
 WITH t AS (
   SELECT n.now, coalesce(%(run_at)s::timestamptz, n.now + %(delay)s::interval, n.now) AS run_at
   FROM (SELECT coalesce(%(now)s::timestamptz, now()) AS now) n),
 queued AS (
-  INSERT INTO {schema}.job_queue (tenant, id, type, queue, priority, run_at, created_at, updated_at, expires_at, json,
-    payload, policy, tags, correlation_id, callback_url, retried_from)
+  INSERT INTO {schema}.job_queue (tenant, id, type, queue, priority, run_at, created_at, updated_at, expires_at, depth,
+    json, payload, policy, tags, correlation_id, callback_url, retried_from)
   SELECT %(tenant)s, %(id)s, %(type)s, %(queue)s, %(priority)s, run_at, now, now, now + %(lifetime)s::interval,
-    %(json)s, %(payload)s, %(policy)s::jsonb, %(tags)s::jsonb, %(correlation_id)s, %(callback_url)s,
+    %(depth)s, %(json)s, %(payload)s, %(policy)s::jsonb, %(tags)s::jsonb, %(correlation_id)s, %(callback_url)s,
     %(retried_from)s::uuid FROM t
   RETURNING queue, priority, tenant, run_at, seq, id),
 ready AS (
