@@ -131,6 +131,7 @@ CREATE TABLE job_queue (
   attempts            jsonb            NOT NULL DEFAULT '[]' CHECK (jsonb_typeof(attempts) = 'array'),
   cancel_requested_at timestamptz,
   cancel_forced       boolean          NOT NULL DEFAULT false,
+  cancel_reason       text,
   PRIMARY KEY (tenant, id),
   CONSTRAINT retrying_was_tried CHECK (NOT retrying OR attempt >= 1),
   CONSTRAINT what_waits_for_others_never_ran CHECK (open_dependencies = 0 OR (attempt = 0 AND NOT retrying)),
@@ -138,6 +139,7 @@ CREATE TABLE job_queue (
   CONSTRAINT lives_before_it_ends CHECK (expires_at > created_at)
 ) WITH (fillfactor = 90);
 CREATE INDEX job_queue_tenant_seq ON job_queue (tenant, seq);
+CREATE INDEX job_queue_cancel ON job_queue (cancel_requested_at) WHERE cancel_requested_at IS NOT NULL;
 CREATE INDEX job_queue_expires ON job_queue USING brin (expires_at) WITH (pages_per_range = 32, autosummarize = on);
 
 -- The jobs that wait to be fed, and nothing else of them: a feed is a DELETE here. No foreign key: an id without a
@@ -164,6 +166,20 @@ CREATE TABLE job_dependency (
   CONSTRAINT nobody_waits_for_itself CHECK (job_id <> depends_on)
 );
 CREATE INDEX job_dependency_depends_on ON job_dependency (tenant, depends_on);
+
+-- Whose ledger this is: part of the names of its keys in Redis, which other ledgers may share.
+CREATE TABLE installation (
+  id     uuid    NOT NULL DEFAULT gen_random_uuid(),
+  single boolean PRIMARY KEY DEFAULT true CHECK (single)
+);
+INSERT INTO installation DEFAULT VALUES;
+
+-- The queues that were ever fed, each with the mark that its Redis has. A Redis that lost its memory has not, and what
+-- was fed is fed again, with the next mark.
+CREATE TABLE job_epoch (
+  queue text COLLATE "C" PRIMARY KEY,
+  epoch bigint NOT NULL
+);
 
 -- Idempotency keys, each for its window, whatever becomes of the job.
 CREATE TABLE job_key (

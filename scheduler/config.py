@@ -1,7 +1,7 @@
 """Settings: what a scheduler is constructed with, checked; every error names its key."""
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from difflib import get_close_matches
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal, TypedDict
 
 from scheduler.errors import ConfigError, InvalidName
 from scheduler.model.durations import duration
+from scheduler.model.labels import checked_queue
 from scheduler.model.payloads import DEFAULT_LIMIT, LARGEST_LIMIT
 from scheduler.model.texts import name, storable
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
 
 LONGEST_SCHEMA = 63
+DIALECTS = ("reliable",)
 
 Tenants = Literal["registered", "all"] | Sequence[str]
 
@@ -25,6 +27,8 @@ class Settings:
     """The arguments of `Scheduler`, checked; no label means host and process id, no database the environment's."""
 
     database: "str | Engine | None"
+    redis: str | None
+    queues: Mapping[str, str]
     schema: str
     tenants: Tenants
     sync_every: timedelta
@@ -42,6 +46,8 @@ class Settings:
 class SchedulerOptions(TypedDict, total=False):
     """The options of `Scheduler` and `initialise`; each is explained there."""
 
+    redis: str | None
+    queues: Mapping[str, Mapping[str, str]]
     schema: str
     tenants: Tenants
     sync_every: timedelta | str
@@ -57,6 +63,8 @@ class SchedulerOptions(TypedDict, total=False):
 
 
 DEFAULTS: SchedulerOptions = {
+    "redis": None,
+    "queues": {},
     "schema": "scheduler",
     "tenants": "registered",
     "sync_every": "1m",
@@ -84,6 +92,8 @@ def checked_settings(database: object, options: SchedulerOptions) -> Settings:
     prepare, retention = _switch(given["prepare"], name="prepare"), given["retention"]
     return Settings(
         database=_database(database),
+        redis=_redis(given["redis"]),
+        queues=_queues(given["queues"]),
         schema=checked_schema(given["schema"]),
         tenants=_tenants(given["tenants"]),
         sync_every=duration(given["sync_every"], name="sync_every", error=ConfigError),
@@ -114,6 +124,32 @@ def _database(database: object) -> "str | Engine | None":
     if database is None or isinstance(database, str) or hasattr(database, "pool"):
         return database  # type: ignore[return-value]
     raise ConfigError(f"database: must be a DSN, a SQLAlchemy Engine or None, not {type(database).__name__}")
+
+
+def _redis(url: object) -> str | None:
+    if url is None:
+        return None
+    if not isinstance(url, str) or not url.startswith(("redis://", "rediss://", "unix://")):
+        raise ConfigError("redis: must be a URL that begins with redis://, rediss:// or unix://, or None")
+    return url
+
+
+def _queues(queues: object) -> dict[str, str]:
+    """Read which dialect each queue has."""
+    if not isinstance(queues, Mapping):
+        raise ConfigError(f'queues: must be a dict like {{"mail": {{"dialect": "reliable"}}}}, not {queues!r}')
+    found = {}
+    for queue, options in queues.items():
+        try:
+            label = checked_queue(queue)
+        except InvalidName as error:
+            raise ConfigError(f"queues: {error}") from None
+        dialect = options.get("dialect", DIALECTS[0]) if isinstance(options, Mapping) else None
+        if dialect not in DIALECTS or set(options) - {"dialect"}:
+            known = ", ".join(DIALECTS)
+            raise ConfigError(f'queues: {label!r} must be like {{"dialect": "reliable"}}; dialects are {known}')
+        found[label] = dialect
+    return found
 
 
 def _listen(listen: object, *, prepare: bool) -> str | bool:

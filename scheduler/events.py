@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from scheduler.model.outcomes import Outcome
+from scheduler.model.states import State
 
 logger = logging.getLogger("scheduler")
 
@@ -93,7 +94,37 @@ class JobStranded:
     job_id: str
 
 
-Event = FireStarted | FireEnded | FireSkipped | FireQueued | LeaseLost | FireCrashed | JobStranded | Synced
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobsFed:
+    """Submitted jobs, as (tenant, id), were pushed into a queue of Redis, in so many seconds."""
+
+    queue: str
+    count: int
+    seconds: float
+    jobs: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobsSettled:
+    """Ends of attempts are in the ledger: (tenant, id, state) each; `repeated` of them had been before, or will be."""
+
+    queue: str
+    jobs: tuple[tuple[str, str, State], ...]
+    repeated: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RedisLost:
+    """A queue's Redis had lost its memory; so many jobs are fed again."""
+
+    queue: str
+    jobs: int
+
+
+Event = (
+    FireStarted | FireEnded | FireSkipped | FireQueued | LeaseLost | FireCrashed | JobStranded | Synced | JobsFed
+    | JobsSettled | RedisLost
+)  # fmt: skip
 Listener = Callable[[Event], None]
 
 

@@ -9,17 +9,18 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from scheduler.clock import Clock, DatabaseClock, SystemClock
 from scheduler.config import Settings
+from scheduler.coroutines import Coroutines
+from scheduler.dialects.client import Client
 from scheduler.errors import StoreError, StoreUnavailable
 from scheduler.events import Events
 from scheduler.model.body import Body
 from scheduler.model.definition import Key
 from scheduler.periodic.claim import Claimer
 from scheduler.periodic.control import Control
-from scheduler.coroutines import Coroutines
 from scheduler.periodic.finish import Finisher
 from scheduler.periodic.lease import Leases
 from scheduler.periodic.loop import Loop
@@ -29,6 +30,8 @@ from scheduler.periodic.registry import Registry
 from scheduler.periodic.run import STOPPING, Run, RunEnd, Runner
 from scheduler.periodic.sync import Sync
 from scheduler.processes import Processes
+from scheduler.queueing.ring import Ring
+from scheduler.queueing.services import RingServices
 from scheduler.service import Service
 from scheduler.store import schema as store_schema
 from scheduler.store.engine import Database
@@ -36,8 +39,9 @@ from scheduler.store.job import JobTable
 from scheduler.store.job_history import HistoryTable
 from scheduler.store.job_instance import InstanceTable
 from scheduler.store.job_lock import Holder, LockTable
-from scheduler.store.job_queue import QueueTable
-from scheduler.store.steps import Databases
+from scheduler.store.job_queue import QueueTable, queue_channel
+from scheduler.store.ring import RingTable
+from scheduler.store.steps import Databases, Steps, run
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -63,6 +67,8 @@ class Instance:
     ) -> None:
         """Construct everything. A test gives a clock to move, the `now` of every statement, and a runner."""
         self.settings = settings
+        self._events, self._now = events, now
+        self.ring: RingServices | None = None
         lease = settings.lease.total_seconds()
         self.clock = clock = clock or SystemClock()
         self.database_clock = DatabaseClock(clock)
@@ -126,12 +132,24 @@ class Instance:
             store_schema.check(self.database)
         self._tend()
         self.sync.sync()
+        if self.settings.redis is not None:
+            self.ring = self._ring(self.settings.redis)
 
     def start(self) -> None:
         """Open, then start the threads."""
         self.open()
         for service in self._services():
             service.start()
+        if self.ring is not None:
+            self.ring.start()
+
+    def _ring(self, redis: str) -> RingServices:
+        table = RingTable(self.settings.schema, self._now)
+        installation = str(run(self.databases, _installation(table)))
+        ring = Ring(Client(redis), self.settings.queues, installation)
+        return RingServices(
+            ring, self.databases, self.queue, table, self._events, installation, self.database_clock.now
+        )  # fmt: skip
 
     def stop(self, timeout: float) -> None:
         """Drain, then release; see `Scheduler.cancel`."""
@@ -155,6 +173,8 @@ class Instance:
 
     def abandon(self) -> None:
         """Stop the threads and close the connections."""
+        if self.ring is not None:
+            self.ring.stop(timeout=2.0)
         for service in self._services():
             service.stop(timeout=0)
         self.finisher.nudge()
@@ -212,11 +232,21 @@ class Instance:
 
     def _listen(self) -> float:
         if self.listen_database is not None and self.listen_service is not None:
-            for heard in self.listen_database.notifications():
+            schema = self.settings.schema
+            channels = [schema] if self.ring is None else [schema, queue_channel(schema)]
+            for heard in self.listen_database.notifications(channels):
                 if self.listen_service.stopping:
                     break
                 self.listen_service.works()
-                if heard:
+                if schema in heard:
                     self.loop.sync_soon()
                     self.loop_service.wake()
+                if self.ring is not None and queue_channel(schema) in heard:
+                    self.ring.feed()
         return 0.0
+
+
+def _installation(table: RingTable) -> Steps[UUID]:
+    rows = yield table.installation()._replace(alone=True)
+    found: UUID = rows[0][0]
+    return found

@@ -20,6 +20,7 @@ class Job:
     state: derived from where the job is. attempt: the newest that is known, from 1; 0 before the first. attempts: each
     with its `attempt_id`, `previous_attempt_id`, outcome and times. reason: why it ended without running to its end.
     scheduled_at, started_at: of the attempt under way, or the last. completed_at: when it reached its final state.
+    progress, message: what its handler said with `ctx.progress()`, while it runs.
     """
 
     id: UUID
@@ -46,6 +47,8 @@ class Job:
     error: str | None = None
     retried_from: UUID | None
     cancel_requested_at: datetime | None = None
+    progress: float | None = None
+    message: str | None = None
     json: bool = field(repr=False)
     raw_payload: bytes = field(repr=False)
     raw_result: bytes | None = field(default=None, repr=False)

@@ -22,17 +22,30 @@ def end(table: QueueTable, endings: Sequence[Ending]) -> Steps[list[tuple[JobKey
         rows = yield table.settle(endings)
         states = {JobKey(tenant, id_): State(state) for _, tenant, id_, state in rows}
         ended += states.items()
-        rows = yield table.dependents(states)
-        edges = [Dependency._make(row) for row in rows]
-        if not edges:
-            break
-        yield table.hold_dependents(JobKey(edge.tenant, edge.job_id) for edge in edges)
-        endings = _swept_along(edges, states)
-        doomed = {ending.key for ending in endings}
-        released = [edge for edge in edges if JobKey(edge.tenant, edge.job_id) not in doomed]
-        if released:
-            yield table.release(released)
+        endings = yield from _follow(table, states)
     return ended
+
+
+def propagate(table: QueueTable, keys: Sequence[JobKey]) -> Steps[list[tuple[JobKey, State]]]:
+    """Do for jobs that have ended what their end should have done for those that wait; return who ended with them."""
+    rows = yield table.ended(keys)
+    endings = yield from _follow(table, {JobKey(tenant, id_): State(state) for tenant, id_, state in rows})
+    return (yield from end(table, endings))
+
+
+def _follow(table: QueueTable, states: dict[JobKey, State]) -> Steps[list[Ending]]:
+    """Let those go that waited for jobs which have ended; return those that end with them."""
+    rows = yield table.dependents(states)
+    edges = [Dependency._make(row) for row in rows]
+    if not edges:
+        return []
+    yield table.hold_dependents(JobKey(edge.tenant, edge.job_id) for edge in edges)
+    endings = _swept_along(edges, states)
+    doomed = {ending.key for ending in endings}
+    released = [edge for edge in edges if JobKey(edge.tenant, edge.job_id) not in doomed]
+    if released:
+        yield table.release(released)
+    return endings
 
 
 def _swept_along(edges: Sequence[Dependency], states: dict[JobKey, State]) -> list[Ending]:

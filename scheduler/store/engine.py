@@ -8,7 +8,7 @@ import logging
 import struct
 import threading
 import time
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -154,13 +154,14 @@ class Database:
             finally:
                 proxy.close()
 
-    def notifications(self) -> Iterator[bool]:
-        """Listen: yield True for a notification, False now and then without one, until the connection breaks."""
+    def notifications(self, channels: Sequence[str]) -> Iterator[set[str]]:
+        """Listen: yield the channels on which something was said, none now and then, until the connection breaks."""
         with self.connection() as connection:
-            connection.execute(statement("session", "listen", self.schema), {})
-            yield True  # whatever was said before we listened
+            for channel in channels:
+                connection.execute(statement("session", "listen", channel), {})
+            yield set(channels)  # whatever was said before we listened
             while True:
-                yield bool(list(connection.notifies(timeout=0.2, stop_after=1)))
+                yield {heard.channel for heard in connection.notifies(timeout=0.2, stop_after=1)}
 
     def close(self) -> None:
         """Close idle connections; borrowed ones close when they come back."""

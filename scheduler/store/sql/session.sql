@@ -3,7 +3,7 @@
 SELECT set_config('statement_timeout', %(milliseconds)s, true);
 
 -- name: listen
--- Hear that something was registered or changed. The channel has the schema's name.
+-- Hear what is said on a channel, here in the place of a schema: the schema's own, or that of its queues.
 LISTEN {schema};
 
 -- name: speak_utf8

@@ -17,3 +17,20 @@ DELETE FROM job_ready r WHERE NOT EXISTS (SELECT FROM job_queue q WHERE q.tenant
 UPDATE job_ready r SET priority = q.priority, run_at = q.run_at, seq = q.seq FROM job_queue q
 WHERE q.tenant = r.tenant AND q.id = r.id;
 ALTER TABLE job_ready ADD PRIMARY KEY (queue, priority, tenant, run_at, seq);
+
+ALTER TABLE job_queue ADD COLUMN cancel_reason text;
+CREATE INDEX job_queue_cancel ON job_queue (cancel_requested_at) WHERE cancel_requested_at IS NOT NULL;
+
+-- Whose ledger this is: part of the names of its keys in Redis, which other ledgers may share.
+CREATE TABLE installation (
+  id     uuid    NOT NULL DEFAULT gen_random_uuid(),
+  single boolean PRIMARY KEY DEFAULT true CHECK (single)
+);
+INSERT INTO installation DEFAULT VALUES;
+
+-- The queues that were ever fed, each with the mark that its Redis has. A Redis that lost its memory has not, and what
+-- was fed is fed again, with the next mark.
+CREATE TABLE job_epoch (
+  queue text COLLATE "C" PRIMARY KEY,
+  epoch bigint NOT NULL
+);

@@ -1,0 +1,155 @@
+"""Feeder: takes what is due out of `job_ready` and pushes it into Redis, in one transaction for each batch.
+
+Why nothing is lost or doubled: the rows are gone only when the push was answered and the transaction commits. A crash
+in between leaves them, and the push that follows finds them known, or finished. The mark of the queue is held
+meanwhile: whoever declares its Redis lost waits for us, or we see that it is.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from itertools import groupby
+
+from scheduler.dialects.interface import Queue
+from scheduler.errors import EpochLost, QueueError
+from scheduler.events import Events, JobsFed
+from scheduler.model.attempts import QueuedJob
+from scheduler.model.fairness import FIRST, Place, Share, Waiting, shares
+from scheduler.model.labels import Priority
+from scheduler.queueing.ring import Ring
+from scheduler.store.engine import Row
+from scheduler.store.job_queue import QueueTable
+from scheduler.store.ring import RingTable
+from scheduler.store.steps import Databases, Steps, run
+
+logger = logging.getLogger("scheduler")
+
+BATCH = 1000
+LOOK = 1000
+MOST_WAITING = 10_000
+POLL = 1.0
+FULL = 0.1
+
+
+class Feeder:
+    """Feeds all queues of an instance; `lost` is called with the name of a queue whose Redis has lost its memory."""
+
+    def __init__(
+        self,
+        databases: Databases,
+        table: QueueTable,
+        ring_table: RingTable,
+        ring: Ring,
+        installation: str,
+        events: Events,
+        now: Callable[[], datetime],
+        lost: Callable[[str], None],
+    ) -> None:
+        self._databases = databases
+        self._table = table
+        self._ring_table = ring_table
+        self._ring = ring
+        self._installation = installation
+        self._events = events
+        self._now = now
+        self._lost = lost
+        self._turns: dict[tuple[str, int], str] = {}  # by queue and priority, the tenant that was served last
+        self._from: Place = FIRST
+        self.stopping = False
+
+    def step(self) -> float:
+        """Feed what is due, a batch of each queue; return when to look again."""
+        waiting = [Waiting._make(row) for row in run(self._databases, self._look())]
+        self._from = waiting[-1].place if len(waiting) == LOOK else FIRST
+        wait, failed = POLL, None
+        for name, group in groupby(waiting, key=lambda each: each.queue):
+            if self.stopping:
+                return POLL
+            due = [each for each in group if each.due]
+            if not due:
+                continue
+            try:
+                wait = min(wait, self._feed(self._ring.queue(name), due))
+            except EpochLost:
+                self._lost(name)
+                wait = min(wait, FULL)
+            except QueueError as error:
+                failed = error  # the other queues may be elsewhere, or well
+        if failed is not None:
+            raise failed
+        return 0.0 if self._from != FIRST else min(wait, self._until_next(waiting))
+
+    def _look(self) -> Steps[list[Row]]:
+        return (yield self._table.waiting(after=self._from, limit=LOOK)._replace(alone=True))
+
+    def _feed(self, queue: Queue, due: Sequence[Waiting]) -> float:
+        """Feed one queue as far as there is room; return when to come back for more."""
+        depths = queue.depths()
+        room = {int(priority): MOST_WAITING - depths.waiting[priority] for priority in Priority}
+        divided = shares(self._in_turn(due), room, BATCH)
+        if not divided:
+            return FULL
+        for share in divided:
+            self._turns[queue.name, share.priority] = share.tenant
+        fed = run(self._databases, self._steps(queue, divided))
+        return 0.0 if fed else FULL
+
+    def _in_turn(self, due: Sequence[Waiting]) -> list[Waiting]:
+        """Begin with the tenants that come after the one that was served last."""
+        return sorted(
+            due,
+            key=lambda each: (
+                each.priority,
+                each.tenant <= self._turns.get((each.queue, each.priority), ""),
+                each.tenant,
+            ),
+        )
+
+    def _steps(self, queue: Queue, divided: Sequence[Share]) -> Steps[int]:
+        rows = yield self._ring_table.of_queue("hold_epoch", queue.name)
+        if not rows:
+            yield self._ring_table.of_queue("open_queue", queue.name)
+            return 1
+        epoch = rows[0][0]
+        rows = yield self._table.feed(queue.name, divided)
+        jobs = [queued(queue.name, row, self._installation) for row in rows if row[2] is not None]
+        if jobs:
+            began = time.monotonic()
+            queue.push(jobs, epoch=str(epoch))
+            if self._events:
+                seconds = time.monotonic() - began
+                keys = tuple((job.tenant, job.id) for job in jobs)
+                self._events.emit(JobsFed(queue=queue.name, count=len(jobs), seconds=seconds, jobs=keys))
+        return len(rows)
+
+    def _until_next(self, waiting: Sequence[Waiting]) -> float:
+        """Say how long until the next that is not due yet is."""
+        later = [(each.run_at - self._now()).total_seconds() for each in waiting if not each.due]
+        return max(0.001, min([POLL, *later]))
+
+
+def queued(queue: str, row: Row, installation: str) -> QueuedJob:
+    """Make what travels of a row that was fed."""
+    (
+        tenant, id_, type_, priority, feed, attempt, json, payload, policy, tags, correlation_id, created_at, expires_at,
+        _, attempts, *_,
+    ) = row  # fmt: skip
+    return QueuedJob(
+        id=str(id_),
+        tenant=tenant,
+        type=type_,
+        queue=queue,
+        priority=Priority(priority),
+        feed=feed,
+        attempt=attempt,
+        form="json" if json else "bytes",
+        payload=payload,
+        policy=policy,
+        tags=tags,
+        correlation_id=correlation_id,
+        created_at=created_at,
+        expires_at=expires_at,
+        installation=installation,
+        checkpoint=attempts[-1].get("checkpoint") if attempts else None,
+    )

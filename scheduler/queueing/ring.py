@@ -1,0 +1,82 @@
+"""The queues of an instance: which dialect each has, and the calls that ask Redis about jobs under way."""
+
+import logging
+import os
+import socket
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from scheduler.dialects.client import Client
+from scheduler.dialects.interface import Cancelling, Known, Queue
+from scheduler.dialects.reliable.queue import ReliableQueue
+from scheduler.errors import QueueError
+from scheduler.model.oneshot import Job
+from scheduler.model.states import State
+
+logger = logging.getLogger("scheduler")
+
+FED = (State.SCHEDULED, State.RETRYING)
+
+
+class Ring:
+    """The queues by name, opened as they are needed."""
+
+    def __init__(self, client: Client, dialects: Mapping[str, str], installation: str) -> None:
+        self._client = client
+        self._dialects = dialects
+        self._installation = installation
+        self._reader = f"{socket.gethostname()}-{os.getpid()}-{os.urandom(4).hex()}"
+        self._lock = threading.Lock()
+        self._queues: dict[str, Queue] = {}
+
+    def queue(self, name: str) -> Queue:
+        """Return a queue."""
+        with self._lock:
+            found = self._queues.get(name)
+            if found is None:
+                found = ReliableQueue(self._client, name, installation=self._installation, worker=self._reader)
+                self._queues[name] = found
+            return found
+
+    def refined(self, jobs: Iterable[Job]) -> list[Job]:
+        """Add what Redis knows of jobs that were fed; while it is away they are as the rows have them."""
+        listed = list(jobs)
+        by_queue: dict[str, list[int]] = {}
+        for place, job in enumerate(listed):
+            if job.state in FED:
+                by_queue.setdefault(job.queue, []).append(place)
+        for name, places in by_queue.items():
+            try:
+                found = self.queue(name).known([str(listed[place].id) for place in places])
+            except QueueError as error:
+                logger.warning("queue %s: jobs are shown as Postgres has them: %s", name, error)
+                continue
+            for place, known in zip(places, found, strict=True):
+                if known is not None and known.state is not None:
+                    listed[place] = _refined(listed[place], known)
+        return listed
+
+    def cancel(self, queue: str, ids: Iterable[str], *, force: bool) -> list[Cancelling] | None:
+        """Ask for the end of jobs; None: Redis is away."""
+        try:
+            return self.queue(queue).cancel(list(ids), force=force)
+        except QueueError as error:
+            logger.warning("queue %s: will be asked later to cancel: %s", queue, error)
+            return None
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+
+def _refined(job: Job, known: Known) -> Job:
+    state = job.state if known.state is State.SCHEDULED or known.state is None else known.state
+    return replace(
+        job,
+        state=state,
+        attempt=max(job.attempt, known.attempt),
+        started_at=known.started_at,
+        progress=known.note.progress,
+        message=known.note.message,
+    )

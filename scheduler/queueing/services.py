@@ -1,0 +1,80 @@
+"""The ring of an instance, running: a thread that feeds, one that looks after everything, one that settles each queue."""
+
+import threading
+from collections.abc import Callable
+from datetime import datetime
+
+from scheduler.events import Events
+from scheduler.queueing.feeder import Feeder
+from scheduler.queueing.ring import Ring
+from scheduler.queueing.settler import Settler
+from scheduler.queueing.upkeep import Upkeep
+from scheduler.service import Service
+from scheduler.store.job_queue import QueueTable
+from scheduler.store.ring import RingTable
+from scheduler.store.steps import Databases
+
+LAST_BACKOFF = 5.0
+
+
+class RingServices:
+    """Feeder, upkeep and settlers with their threads; a settler starts when its queue is first met."""
+
+    def __init__(
+        self,
+        ring: Ring,
+        databases: Databases,
+        table: QueueTable,
+        ring_table: RingTable,
+        events: Events,
+        installation: str,
+        now: Callable[[], datetime],
+    ) -> None:
+        self.ring = ring
+        self._settler = lambda name: Settler(ring.queue(name), databases, table, ring_table, events)
+        self.feeder = Feeder(databases, table, ring_table, ring, installation, events, now, self._lost)
+        self.upkeep = Upkeep(databases, table, ring_table, ring, events, self.settle)
+        self._feeding = Service("feed", self.feeder.step, last_backoff=LAST_BACKOFF)
+        self._tending = Service("tend", self.upkeep.step, last_backoff=LAST_BACKOFF)
+        self._settling: dict[str, Service] = {}
+        self._lock = threading.Lock()
+        self._started = False
+
+    def start(self) -> None:
+        """Start the threads."""
+        self._started = True
+        self._tending.start()
+        self._feeding.start()
+
+    def settle(self, queue: str) -> None:
+        """Settle what comes back through a queue, from now on."""
+        with self._lock:
+            if queue in self._settling or not self._started:
+                return
+            service = Service(f"settle-{queue}", self._settler(queue).step, last_backoff=LAST_BACKOFF)
+            self._settling[queue] = service
+        service.start()
+
+    def feed(self) -> None:
+        """Look at once: something was submitted."""
+        self._feeding.wake()
+
+    def tend(self) -> None:
+        """Look after everything at once."""
+        self._tending.wake()
+
+    def stop(self, timeout: float) -> None:
+        """Stop the threads: none of them holds anything that another instance could not take up."""
+        self.feeder.stopping = True
+        with self._lock:
+            self._started = False
+            services = [self._feeding, self._tending, *self._settling.values()]
+        for service in services:
+            service.stop(timeout=0)
+        self.ring.close()  # whoever waits for Redis hears of it
+        for service in services:
+            service.stop(timeout=timeout)
+        self.ring.close()
+
+    def _lost(self, _: str) -> None:
+        self._tending.wake()

@@ -1,0 +1,203 @@
+"""Settler: reads ends of attempts out of Redis and writes them into the ledger, a batch in one transaction.
+
+Why each is settled once: an end takes its row away, or moves its attempt on, and is forgotten in Redis only after the
+commit; what comes again finds no row to end. A success of any feed counts, a failure only of the newest. An end whose
+row is held by another transaction stays with us and is tried again.
+"""
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+import orjson
+
+from scheduler.dialects.interface import Outcomes, Queue
+from scheduler.errors import QueueError, StoreUnavailable
+from scheduler.events import Events, JobsSettled
+from scheduler.model.attempts import AttemptEnd
+from scheduler.model.failures import describe
+from scheduler.model.handling import draft_of
+from scheduler.model.oneshot import attempt_id
+from scheduler.model.states import State
+from scheduler.model.texts import storable
+from scheduler.queueing.ending import end
+from scheduler.queueing.submit import submit
+from scheduler.store.job_queue import Ending, JobKey, QueueTable
+from scheduler.store.ring import Retried, RingTable
+from scheduler.store.steps import Databases, Steps, run
+
+logger = logging.getLogger("scheduler")
+
+ENTRIES = 20
+PATIENCE = 5.0
+HELD = 0.05
+DEADLINE = 30.0
+
+
+class Settler:
+    """Settles what comes back through one queue."""
+
+    def __init__(
+        self, queue: Queue, databases: Databases, table: QueueTable, ring_table: RingTable, events: Events
+    ) -> None:
+        self._queue = queue
+        self._databases = databases
+        self._table = table
+        self._ring_table = ring_table
+        self._events = events
+        self._left: list[Outcomes] = []  # read, and not yet forgotten in Redis
+        self._settled: list[Outcomes] = []  # in the ledger, and not yet forgotten in Redis
+
+    def step(self) -> float:
+        """Settle what came back; return when to look again."""
+        if self._settled:
+            self._acknowledge()
+        read = self._queue.outcomes(ENTRIES, timeout=0.001 if self._left else PATIENCE)
+        known = {each.token for each in self._left}
+        batches = self._left + [each for each in read if each.token not in known]
+        if not batches:
+            return 0.0
+        self._left = batches
+        ends = [end for batch in batches for end in batch.ends]
+        held = {id(each) for each in self._settle(ends)}
+        done = [batch for batch in batches if not any(id(end) in held for end in batch.ends)]
+        self._left = [batch for batch in batches if batch not in done]
+        self._settled = done
+        self._acknowledge()
+        return HELD if self._left else 0.0
+
+    def _acknowledge(self) -> None:
+        self._queue.acknowledge(self._settled)
+        self._settled = []
+
+    def _settle(self, ends: Sequence[AttemptEnd]) -> list[AttemptEnd]:
+        """Settle ends; return those that could not be yet. A batch that is refused is settled one by one."""
+        try:
+            return self._run(ends)
+        except (StoreUnavailable, QueueError):
+            raise
+        except Exception:
+            if len(ends) > 1:
+                logger.exception("queue %s: %d ends cannot be settled together", self._queue.name, len(ends))
+                return [held for each in ends for held in self._settle([each])]
+        return self._quarantine(ends[0])
+
+    def _quarantine(self, culprit: AttemptEnd) -> list[AttemptEnd]:
+        """End a job whose end Postgres refuses, with the reason, so that it stands in nobody's way."""
+        try:
+            self._run([culprit])
+        except StoreUnavailable:
+            raise
+        except Exception as error:
+            logger.exception("job %s: its end is refused", culprit.job_id)
+            reason = storable(f"its end could not be settled: {describe(error)}", 2000)
+            try:
+                key = _key(culprit)
+                ending = Ending(key=key, state=State.FAILED, feed=culprit.feed, attempt=culprit.attempt, reason=reason)
+                run(self._databases, end(self._table, [ending]), deadline=DEADLINE)
+            except StoreUnavailable:
+                raise
+            except Exception:
+                logger.exception("job %s: it cannot even be ended as failed; its end is dropped", culprit.job_id)
+        return []
+
+    def _run(self, ends: Sequence[AttemptEnd]) -> list[AttemptEnd]:
+        held, settled = run(self._databases, settle(self._table, self._ring_table, ends), deadline=DEADLINE)
+        if self._events:
+            changes = tuple((key.tenant, str(key.id), state) for key, state in settled)
+            self._events.emit(JobsSettled(queue=self._queue.name, jobs=changes, repeated=len(ends) - len(settled)))
+        return held
+
+
+def settle(
+    table: QueueTable, ring_table: RingTable, ends: Sequence[AttemptEnd]
+) -> Steps[tuple[list[AttemptEnd], list[tuple[JobKey, State]]]]:
+    """Settle ends in one transaction; return those whose rows others hold, and who went into which state."""
+    retries = _retries([each for each in ends if each.state is State.RETRYING])
+    finals = [each for each in ends if each.state is not State.RETRYING]
+    settled: list[tuple[JobKey, State]] = []
+    if retries:
+        rows = yield ring_table.retry(retries)
+        settled += [(JobKey(*row), State.RETRYING) for row in rows]
+    if finals:
+        over = yield from end(table, [_ending(each) for each in finals])
+        ended = dict(over)
+        settled += over
+        spawned = [
+            draft_of(each)
+            for final in finals
+            if final.spawned and ended.get(_key(final)) is State.COMPLETED and final.state is State.COMPLETED
+            for each in final.spawned
+        ]
+        if spawned:
+            yield from submit(table, spawned)
+    missed = [each for each in ends if (_key(each), each.state) not in set(settled)]
+    if not missed:
+        return [], settled
+    rows = yield ring_table.standing({_key(each) for each in missed})
+    standing = {JobKey(tenant, id_): (feed, attempt) for tenant, id_, feed, attempt in rows}
+    return [each for each in missed if _stands(each, standing.get(_key(each)))], settled
+
+
+def _stands(each: AttemptEnd, row: tuple[int, int] | None) -> bool:
+    """Whether an end that was not settled has to be: its row is there, and as it was."""
+    if row is None:
+        return False
+    feed, attempt = row
+    if each.state is State.COMPLETED:
+        return True
+    return feed <= each.feed and (each.state is not State.RETRYING or attempt < each.attempt)
+
+
+def _retries(ends: Sequence[AttemptEnd]) -> list[Retried]:
+    """Put the attempts of a job together: its row can be moved on once in a statement."""
+    jobs: dict[JobKey, list[AttemptEnd]] = {}
+    for each in ends:
+        jobs.setdefault(_key(each), []).append(each)
+    retries = []
+    for key, several in jobs.items():
+        newest = max(each.feed for each in several)
+        ours = sorted((each for each in several if each.feed == newest), key=lambda each: each.attempt)
+        last = ours[-1]
+        delay = 0 if last.delay is None else int(last.delay.total_seconds() * 1e6)
+        records = orjson.dumps([record(each) for each in {each.attempt: each for each in ours}.values()]).decode()
+        retries.append(Retried(key, last.feed, last.attempt, delay, records))
+    return retries
+
+
+def _ending(each: AttemptEnd) -> Ending:
+    return Ending(
+        key=_key(each),
+        state=each.state,
+        feed=each.feed,
+        attempt=each.attempt,
+        error=each.error,
+        result=each.result,
+        record=orjson.dumps(record(each)).decode(),
+        started_at=each.started_at,
+    )
+
+
+def record(each: AttemptEnd) -> dict[str, Any]:
+    """Write an attempt as the ledger has it."""
+    job_id = UUID(each.job_id)
+    written: dict[str, Any] = {
+        "attempt": each.attempt,
+        "attempt_id": str(attempt_id(job_id, each.attempt)),
+        "previous_attempt_id": str(attempt_id(job_id, each.attempt - 1)) if each.attempt > 1 else None,
+        "outcome": each.state.value,
+        "started_at": each.started_at.isoformat(),
+        "finished_at": each.ended_at.isoformat(),
+        "worker": each.worker,
+    }
+    for name in ("category", "code", "error", "checkpoint"):
+        value = getattr(each, name)
+        if value is not None:
+            written[name] = value
+    return written
+
+
+def _key(each: AttemptEnd) -> JobKey:
+    return JobKey(each.tenant, UUID(each.job_id))
+

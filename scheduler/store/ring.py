@@ -1,0 +1,90 @@
+"""What the ring needs of the tables: marks of the queues, retries, and the looks of upkeep, as steps of a transaction."""
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from typing import NamedTuple
+from uuid import UUID
+
+from scheduler.store.job_queue import JobKey
+from scheduler.store.queries import statement
+from scheduler.store.steps import Statement
+
+NIL = UUID(int=0)
+NOBODY = JobKey("", NIL)
+
+
+class Retried(NamedTuple):
+    """Attempts of a job that are to be settled: the last of them, its delay in microseconds, and all as JSON."""
+
+    key: JobKey
+    feed: int
+    attempt: int
+    delay_us: int
+    record: str
+
+
+class RingTable:
+    """Statements of feeder, settler and upkeep. `now` is the moment a test plays; None is the database's own clock."""
+
+    def __init__(self, schema: str, now: Callable[[], datetime | None]) -> None:
+        self._schema = schema
+        self._now = now
+
+    def installation(self) -> Statement:
+        """Read whose ledger this is."""
+        return self._statement("installation")
+
+    def epochs(self) -> Statement:
+        """Read (queue, epoch) of each queue that was ever fed."""
+        return self._statement("epochs")
+
+    def of_queue(self, name: str, queue: str, **parameters: object) -> Statement:
+        """Make a statement on one queue: open_queue, hold_epoch, seize_epoch, next_epoch."""
+        return self._statement(name, queue=queue, **parameters)
+
+    def feed_all_again(self, queue: str, *, after: JobKey, limit: int) -> Statement:
+        """Let jobs be fed anew: (tenant, id, whether it was fed) for each that was looked at."""
+        return self._statement("feed_all_again", queue=queue, tenant=after.tenant, id=after.id, limit=limit)
+
+    def feed_again(self, feeds: Sequence[tuple[JobKey, int]]) -> Statement:
+        """Let jobs of these feeds be fed anew: (tenant, id) of each."""
+        return self._statement("feed_again", **_keys(key for key, _ in feeds), feeds=[feed for _, feed in feeds])
+
+    def retry(self, retried: Sequence[Retried]) -> Statement:
+        """Settle attempts: (tenant, id) of each job. None may be named twice."""
+        return self._statement(
+            "retry",
+            **_keys(each.key for each in retried),
+            feeds=[each.feed for each in retried],
+            attempt_numbers=[each.attempt for each in retried],
+            delays=[each.delay_us for each in retried],
+            records=[each.record for each in retried],
+        )
+
+    def standing(self, keys: Iterable[JobKey]) -> Statement:
+        """Read (tenant, id, feed, attempt) of each that is live."""
+        return self._statement("standing", **_keys(keys))
+
+    def take_back_all(self, keys: Iterable[JobKey]) -> Statement:
+        """Take jobs out of what waits to be fed: (tenant, id) of each that did."""
+        return self._statement("take_back_all", **_keys(keys))
+
+    def some(self, name: str, *, limit: int) -> Statement:
+        """Read some jobs: expired, asked."""
+        return self._statement(name, limit=limit)
+
+    def sweep(self, *, after: JobKey, visibility_us: int, limit: int) -> Statement:
+        """Look at some jobs: (tenant, id, queue, feed, whether it is silent) each."""
+        return self._statement("sweep", tenant=after.tenant, id=after.id, visibility=visibility_us, limit=limit)
+
+    def sweep_edges(self, *, after: JobKey, depends_on: UUID, limit: int) -> Statement:
+        """Look at some edges: (tenant, job, what it waits for, whether that has ended) each."""
+        return self._statement("sweep_edges", tenant=after.tenant, id=after.id, depends_on=depends_on, limit=limit)
+
+    def _statement(self, name: str, **parameters: object) -> Statement:
+        return Statement(statement("ring", name, self._schema), {"now": self._now(), **parameters})
+
+
+def _keys(keys: Iterable[JobKey]) -> dict[str, list[object]]:
+    listed = list(keys)
+    return {"tenants": [key.tenant for key in listed], "ids": [key.id for key in listed]}

@@ -1,0 +1,131 @@
+-- name: installation
+-- Whose ledger this is, for the names of keys in Redis. Always one row.
+SELECT id FROM {schema}.installation;
+
+-- name: epochs
+-- The queues that were ever fed, each with the mark that its Redis must have. No row: none was.
+SELECT queue, epoch FROM {schema}.job_epoch ORDER BY queue;
+
+-- name: open_queue
+-- A queue that is fed for the first time. No row back, ever.
+INSERT INTO {schema}.job_epoch (queue, epoch) VALUES (%(queue)s, 0) ON CONFLICT DO NOTHING;
+
+-- name: hold_epoch
+-- The mark of a queue; nobody declares its Redis lost until this transaction ends, and a feed that began before such a
+-- declaration is committed before it. No row: it was never fed.
+SELECT epoch FROM {schema}.job_epoch WHERE queue = %(queue)s FOR SHARE;
+
+-- name: seize_epoch
+-- Declare that the Redis of a queue is lost, after those who feed it at the moment. No row: somebody else just did.
+SELECT epoch FROM {schema}.job_epoch WHERE queue = %(queue)s AND epoch = %(epoch)s FOR UPDATE;
+
+-- name: next_epoch
+-- The mark of a queue whose jobs were all made to be fed again, newer than any that its Redis has. Always one row.
+UPDATE {schema}.job_epoch SET epoch = greatest(epoch, %(known)s::int8) + 1 WHERE queue = %(queue)s RETURNING epoch;
+
+-- name: feed_all_again
+-- Let the live jobs of a queue that were fed be fed anew, some of them, in the order of their keys; a retry keeps its
+-- time. One row for each that was looked at. No row: that was all.
+WITH looked AS MATERIALIZED (
+  SELECT q.tenant, q.id, q.queue, q.priority, q.run_at, q.seq,
+    q.queue = %(queue)s AND q.open_dependencies = 0 AND NOT EXISTS (
+      SELECT FROM {schema}.job_ready r WHERE r.queue = q.queue AND r.priority = q.priority AND r.tenant = q.tenant
+        AND r.run_at = q.run_at AND r.seq = q.seq) AS lost
+  FROM {schema}.job_queue q WHERE (q.tenant, q.id) > (%(tenant)s::text, %(id)s::uuid)
+  ORDER BY q.tenant, q.id LIMIT %(limit)s FOR NO KEY UPDATE),
+fed AS (
+  UPDATE {schema}.job_queue q SET feed = q.feed + 1 FROM looked s WHERE s.lost AND q.tenant = s.tenant AND q.id = s.id),
+ready AS (
+  INSERT INTO {schema}.job_ready (queue, priority, tenant, run_at, seq, id)
+  SELECT queue, priority, tenant, run_at, seq, id FROM looked WHERE lost ON CONFLICT DO NOTHING)
+SELECT tenant, id, lost FROM looked ORDER BY tenant, id;
+
+-- name: feed_again
+-- Let jobs be fed anew that Redis does not know, if nothing happened to them since they were read. No row for one:
+-- something did.
+WITH p AS MATERIALIZED (
+  SELECT * FROM unnest((SELECT %(tenants)b::text[]), (SELECT %(ids)b::uuid[]), (SELECT %(feeds)b::int4[]))
+    AS p(tenant, id, feed) ORDER BY p.tenant COLLATE "C", p.id),
+lost AS MATERIALIZED (
+  SELECT q.* FROM p CROSS JOIN LATERAL (
+    SELECT q.tenant, q.id, q.queue, q.priority, q.run_at, q.seq FROM {schema}.job_queue q
+    WHERE q.tenant = p.tenant AND q.id = p.id AND q.feed = p.feed AND q.open_dependencies = 0 AND NOT EXISTS (
+      SELECT FROM {schema}.job_ready r WHERE r.queue = q.queue AND r.priority = q.priority AND r.tenant = q.tenant
+        AND r.run_at = q.run_at AND r.seq = q.seq)
+    FOR NO KEY UPDATE SKIP LOCKED) q),
+fed AS (
+  UPDATE {schema}.job_queue q SET feed = q.feed + 1, updated_at = coalesce(%(now)s::timestamptz, now())
+  FROM lost l WHERE q.tenant = l.tenant AND q.id = l.id)
+INSERT INTO {schema}.job_ready (queue, priority, tenant, run_at, seq, id)
+SELECT queue, priority, tenant, run_at, seq, id FROM lost ON CONFLICT DO NOTHING RETURNING tenant, id;
+
+-- name: retry
+-- Settle attempts after which a job is tried again: of a feed that is not older than the present one, and an attempt
+-- that is not settled. Rows that another transaction holds are passed over. No row back for one: look where it stands.
+WITH p AS MATERIALIZED (
+  SELECT * FROM unnest((SELECT %(tenants)b::text[]), (SELECT %(ids)b::uuid[]), (SELECT %(feeds)b::int4[]),
+                       (SELECT %(attempt_numbers)b::int4[]), (SELECT %(delays)b::int8[]), (SELECT %(records)b::text[]))
+    AS p(tenant, id, feed, attempt, delay, record)
+  ORDER BY p.tenant COLLATE "C", p.id),
+mine AS MATERIALIZED (
+  SELECT p.* FROM p CROSS JOIN LATERAL (
+    SELECT q.id FROM {schema}.job_queue q
+    WHERE q.tenant = p.tenant AND q.id = p.id AND q.feed <= p.feed AND q.attempt < p.attempt
+      AND q.open_dependencies = 0
+    FOR NO KEY UPDATE SKIP LOCKED) q)
+UPDATE {schema}.job_queue q SET retrying = true, attempt = m.attempt, attempts = q.attempts || m.record::jsonb,
+  run_at = coalesce(%(now)s::timestamptz, now()) + m.delay * interval '1 microsecond',
+  updated_at = coalesce(%(now)s::timestamptz, now())
+FROM mine m WHERE q.tenant = m.tenant AND q.id = m.id RETURNING q.tenant, q.id;
+
+-- name: standing
+-- Where jobs stand. No row for one: it has ended.
+SELECT p.tenant, p.id, q.feed, q.attempt
+FROM unnest((SELECT %(tenants)b::text[]), (SELECT %(ids)b::uuid[])) AS p(tenant, id)
+CROSS JOIN LATERAL (
+  SELECT q.feed, q.attempt FROM {schema}.job_queue q WHERE q.tenant = p.tenant AND q.id = p.id LIMIT 1) q;
+
+-- name: expired
+-- Jobs past their lifetime. No row: there are none.
+SELECT q.tenant, q.id, q.queue, q.open_dependencies FROM {schema}.job_queue q
+WHERE q.expires_at <= coalesce(%(now)s::timestamptz, now()) LIMIT %(limit)s;
+
+-- name: asked
+-- Jobs that somebody wants to end and that were fed. No row: there are none.
+SELECT q.tenant, q.id, q.queue, q.cancel_reason FROM {schema}.job_queue q
+WHERE q.cancel_requested_at IS NOT NULL ORDER BY q.cancel_requested_at LIMIT %(limit)s;
+
+-- name: take_back_all
+-- Take jobs out of what waits to be fed, waiting for a feeder that holds one. No row for one: it is fed, or waits for
+-- others, or has ended.
+WITH p AS MATERIALIZED (
+  SELECT q.queue, q.priority, q.tenant, q.run_at, q.seq
+  FROM (SELECT * FROM unnest((SELECT %(tenants)b::text[]), (SELECT %(ids)b::uuid[])) AS p(tenant, id)
+        ORDER BY p.tenant COLLATE "C", p.id) p
+  CROSS JOIN LATERAL (
+    SELECT q.* FROM {schema}.job_queue q WHERE q.tenant = p.tenant AND q.id = p.id FOR UPDATE SKIP LOCKED) q)
+DELETE FROM {schema}.job_ready r USING p
+WHERE r.queue = p.queue AND r.priority = p.priority AND r.tenant = p.tenant AND r.run_at = p.run_at AND r.seq = p.seq
+RETURNING r.tenant, r.id;
+
+-- name: sweep
+-- Look at some jobs, in the order of their keys: which of them were fed and have been silent for longer than they may.
+-- One row for each that was looked at. No row: that was all.
+SELECT q.tenant, q.id, q.queue, q.feed,
+  q.open_dependencies = 0 AND greatest(q.updated_at, q.run_at)
+    + coalesce((q.policy ->> 'visibility_us')::int8, %(visibility)s::int8) * interval '1 microsecond'
+    < coalesce(%(now)s::timestamptz, now())
+  AND NOT EXISTS (
+    SELECT FROM {schema}.job_ready r WHERE r.queue = q.queue AND r.priority = q.priority AND r.tenant = q.tenant
+      AND r.run_at = q.run_at AND r.seq = q.seq) AS silent
+FROM {schema}.job_queue q WHERE (q.tenant, q.id) > (%(tenant)s::text, %(id)s::uuid)
+ORDER BY q.tenant, q.id LIMIT %(limit)s;
+
+-- name: sweep_edges
+-- Look at some edges, in the order of their keys: which of them lead to a job that has ended. One row for each that was
+-- looked at. No row: that was all.
+SELECT d.tenant, d.job_id, d.depends_on, NOT EXISTS (
+    SELECT FROM {schema}.job_queue q WHERE q.tenant = d.tenant AND q.id = d.depends_on) AS over
+FROM {schema}.job_dependency d
+WHERE (d.tenant, d.job_id, d.depends_on) > (%(tenant)s::text, %(id)s::uuid, %(depends_on)s::uuid)
+ORDER BY d.tenant, d.job_id, d.depends_on LIMIT %(limit)s;
