@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any
-from urllib.parse import urlsplit
 
 import redis
 from redis.backoff import NoBackoff
@@ -18,10 +17,12 @@ from redis.exceptions import (
     ClusterDownError,
     ClusterError,
     ConnectionError,  # noqa: A004
+    DataError,
     MasterDownError,
     NoScriptError,
     OutOfMemoryError,
     ReadOnlyError,
+    RedisClusterException,
     RedisError,
     ResponseError,
     TimeoutError,  # noqa: A004
@@ -41,10 +42,22 @@ AWAY = (
     MasterDownError,
     ClusterDownError,
     ClusterError,
+    RedisClusterException,
     TryAgainError,
     OutOfMemoryError,
 )
-ALSO_AWAY = ("UNBLOCKED", "LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "NOREPLICAS", "OOM", "MISCONF")
+ALSO_AWAY = (
+    "UNBLOCKED",
+    "BUSY ",
+    "LOADING",
+    "READONLY",
+    "MASTERDOWN",
+    "CLUSTERDOWN",
+    "TRYAGAIN",
+    "NOREPLICAS",
+    "OOM",
+    "MISCONF",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +90,10 @@ class Client:
         self._lock = threading.Lock()
         self._open: tuple[Any, Any] | None = None
         self._clustered = False
-        if urlsplit(url).scheme not in ("redis", "rediss", "unix"):
-            raise ConfigError("redis: must be a URL that begins with redis://, rediss:// or unix://")
+        try:
+            redis.connection.parse_url(url)
+        except ValueError as error:
+            raise ConfigError(f"redis: {error}") from None
 
     def run(self, what: Script, keys: Sequence[str], args: Sequence[Any]) -> Any:
         """Run a script."""
@@ -95,11 +110,28 @@ class Client:
         with self._translated():
             return commands.execute_command(*command)
 
-    def wait(self, *command: Any) -> Any:
-        """Run a command that blocks, on connections of its own; it may say to wait up to LONGEST_BLOCK seconds."""
+    def wait(self, *command: Any, near: str | None = None) -> Any:
+        """Run a command that blocks, on connections of its own; it may say to wait up to LONGEST_BLOCK seconds.
+
+        `near`: a key of it, where one cannot tell from its name which of its words are keys.
+        """
         _, blocking = self._opened()
         with self._translated():
-            return blocking.execute_command(*command)
+            return blocking.execute_command(*command, **self._at(blocking, near))
+
+    def scan(self, near: str, cursor: Any, pattern: str, count: int) -> tuple[Any, list[bytes]]:
+        """Look for keys in the server that has the key `near`; give back the cursor to go on with, 0 at the end."""
+        commands, _ = self._opened()
+        with self._translated():
+            command = ("SCAN", cursor, "MATCH", pattern, "COUNT", count)
+            answer = commands.execute_command(*command, **self._at(commands, near))
+            if isinstance(answer, dict):
+                [answer] = answer.values()
+            following, found = answer
+            return (next(iter(following.values())) if isinstance(following, dict) else following), found
+
+    def _at(self, connection: Any, near: str | None) -> dict[str, Any]:
+        return {"target_nodes": connection.get_node_from_key(near)} if near and self._clustered else {}
 
     @property
     def clustered(self) -> bool:
@@ -111,15 +143,17 @@ class Client:
         """Close all connections; the next command opens them again."""
         with self._lock:
             opened, self._open = self._open, None
-        for each in opened or ():
-            with contextlib.suppress(RedisError, OSError):
-                each.close()
+        _close(opened or ())
 
     def _opened(self) -> tuple[Any, Any]:
         opened = self._open
         if opened is None:
-            with self._lock, self._translated():
-                opened = self._open = self._open or self._connect()
+            with self._translated():
+                made = self._connect()
+            with self._lock:
+                opened = self._open = self._open or made
+            if opened is not made:
+                _close(made)  # another thread was faster
         return opened
 
     def _connect(self) -> tuple[Any, Any]:
@@ -132,17 +166,14 @@ class Client:
 
     def _redis(self, kind: Any, timeout: float) -> Any:
         """Open; a command is never repeated for us, because a script that was not answered may have run."""
-        try:
-            return kind.from_url(
-                self._url,
-                socket_timeout=timeout,
-                socket_connect_timeout=self._deadline,
-                socket_keepalive=True,
-                retry=Retry(NoBackoff(), 0),
-                protocol=2,
-            )
-        except ValueError as error:
-            raise ConfigError(f"redis: {error}") from None
+        return kind.from_url(
+            self._url,
+            socket_timeout=timeout,
+            socket_connect_timeout=self._deadline,
+            socket_keepalive=True,
+            retry=Retry(NoBackoff(), 0),
+            protocol=2,
+        )
 
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:
@@ -154,9 +185,15 @@ class Client:
             if isinstance(error, ReadOnlyError | MasterDownError):
                 self.close()  # a failover: the address may lead to another server now
             raise QueueUnavailable(f"Redis: {error}") from error
-        except ResponseError as error:
+        except (ResponseError, DataError) as error:
             if str(error).startswith(ALSO_AWAY):
                 raise QueueUnavailable(f"Redis: {error}") from error
             raise QueueError(f"Redis: {error}") from error
         except (RedisError, OSError) as error:
             raise QueueUnavailable(f"Redis: {error}") from error
+
+
+def _close(connections: Sequence[Any]) -> None:
+    for each in connections:
+        with contextlib.suppress(RedisError, OSError):
+            each.close()

@@ -1,6 +1,5 @@
 """The names of keys: ours carry the queue as a hash tag; the preset has those of the original, for one queue."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from scheduler.model.labels import Priority
@@ -10,9 +9,10 @@ LEVELS = tuple(priority.name.lower() for priority in Priority)
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """Where everything of one queue is. `levels` in the order of priority; some may be the same list."""
+    """Where everything of one queue is. `levels` in the order of priority, `words` as entries name them."""
 
     levels: tuple[str, ...]
+    words: tuple[str, ...]
     prefix: str
     completed: str
     dead: str
@@ -26,6 +26,7 @@ class Keys:
         prefix = f"jobqueue:{{{queue}}}"
         return cls(
             levels=tuple(f"{prefix}:{level}" for level in LEVELS),
+            words=LEVELS,
             prefix=prefix,
             completed=f"{prefix}:completed",
             dead=f"{prefix}:dead_letter",
@@ -39,6 +40,7 @@ class Keys:
         high, low = "jobqueue:high_priority", "jobqueue:low_priority"
         return cls(
             levels=(high, high, low, low, low),
+            words=("high", "high", "low", "low", "low"),
             prefix="jobqueue",
             completed="jobqueue:completed",
             dead="jobqueue:dead_letter",
@@ -63,6 +65,6 @@ class Keys:
         """Name the mark of one ledger."""
         return f"{self.prefix}:epoch:{installation}"
 
-    def named(self, *names: str) -> Sequence[str]:
-        """Name the others: jobs, attempts, retries, finished, cancels, notes, reasons, workers, marker."""
+    def named(self, *names: str) -> list[str]:
+        """Name others: jobs, attempts, between, retries, finished, workers, marker, cancels, notes, reasons."""
         return [f"{self.prefix}:{name}" for name in names]

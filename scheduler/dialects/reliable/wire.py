@@ -5,7 +5,7 @@ numbers without decoding anything.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -20,16 +20,19 @@ from scheduler.model.states import State
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LATER = datetime(9999, 1, 1, tzinfo=UTC)
 FILE = "file"
+PRIORITIES = tuple(Priority)
+ID = re.compile(rb'"id": ?"([^"]+)"')
 RETRIES = re.compile(rb'"retries": ?\d+')
 MILLISECOND = timedelta(milliseconds=1)
 MICROSECOND = timedelta(microseconds=1)
 
 
-def entry_of(job: QueuedJob, retries: int = 0) -> bytes:
+def entry_of(job: QueuedJob, words: Sequence[str] = LEVELS) -> bytes:
     """Write a job as the lists have it."""
+    created = job.created_at.isoformat().replace("+00:00", "Z")
     return (
-        f'{{"id":"{job.id}","filepath":"","filesize":0,"priority":"{LEVELS[job.priority]}","retries":{retries},'
-        f'"creation_time":"{job.created_at:%Y-%m-%dT%H:%M:%S.%fZ}","trace_id":"","span_id":""}}'
+        f'{{"id":"{job.id}","filepath":"","filesize":0,"priority":"{words[job.priority]}","retries":{job.attempt},'
+        f'"creation_time":"{created}","trace_id":"","span_id":""}}'
     ).encode()
 
 
@@ -38,6 +41,7 @@ def record_of(job: QueuedJob) -> bytes:
     head: dict[str, Any] = {
         "tenant": job.tenant,
         "type": job.type,
+        "priority": job.priority,
         "created": instant_us(job.created_at),
         "expires": instant_us(job.expires_at),
         "installation": job.installation,
@@ -60,13 +64,12 @@ def job_of(queue: str, entry: bytes, record: bytes) -> QueuedJob:
         feed, attempt, length, rest = record.split(b":", 3)
         size = int(length)
         head = orjson.loads(rest[:size])
-        outer = orjson.loads(entry)
         return QueuedJob(
-            id=outer["id"],
+            id=id_of(entry),
             tenant=head["tenant"],
             type=head["type"],
             queue=queue,
-            priority=Priority(LEVELS.index(outer["priority"])),
+            priority=PRIORITIES[head["priority"]],
             feed=int(feed),
             attempt=int(attempt),
             form=head.get("form", "json"),
@@ -79,7 +82,7 @@ def job_of(queue: str, entry: bytes, record: bytes) -> QueuedJob:
             installation=head["installation"],
             checkpoint=head.get("checkpoint"),
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
         raise WireError(f"a job of queue {queue!r} cannot be read: {type(error).__name__}") from error
 
 
@@ -88,7 +91,7 @@ def _foreign(queue: str, entry: bytes) -> QueuedJob:
     outer = orjson.loads(entry)
     level = outer.get("priority")
     return QueuedJob(
-        id=str(outer["id"]),
+        id=id_of(entry),
         tenant="",
         type=FILE,
         queue=queue,
@@ -107,11 +110,9 @@ def _foreign(queue: str, entry: bytes) -> QueuedJob:
 
 
 def id_of(entry: bytes) -> str:
-    """Read the id of an entry; empty if it has none."""
-    try:
-        return str(orjson.loads(entry)["id"])
-    except (ValueError, KeyError, TypeError):
-        return ""
+    """Read the id of an entry as scripts read it, escapes and all; empty if it has none."""
+    found = ID.search(entry)
+    return found[1].decode(errors="surrogateescape") if found else ""
 
 
 def entry_again(entry: bytes, retries: int) -> bytes:
@@ -138,17 +139,23 @@ def end_bytes(end: AttemptEnd) -> bytes:
     if end.delay is not None:
         written["delay"] = end.delay // MICROSECOND
     if end.result is not None:
-        written["result"] = orjson.Fragment(end.result)
+        written["result"] = end.result.decode(errors="replace")  # a text: whatever it is, the batch can be read
     if end.spawned:
         written["spawned"] = list(end.spawned)
-    return orjson.dumps(written)
+    try:
+        return orjson.dumps(written)
+    except TypeError:  # a text that is not Unicode
+        for name in ("category", "code", "error"):
+            if name in written:
+                written[name] = written[name].encode(errors="replace").decode()
+        return orjson.dumps(written)
 
 
 def ends_of(batch: bytes) -> list[AttemptEnd]:
     """Read the ends that came back together."""
     try:
         return [_end(each) for each in orjson.loads(batch)]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise WireError(f"the end of an attempt cannot be read: {type(error).__name__}") from error
 
 
@@ -167,7 +174,7 @@ def _end(read: Mapping[str, Any]) -> AttemptEnd:
         category=read.get("category"),
         code=read.get("code"),
         error=read.get("error"),
-        result=orjson.dumps(read["result"]) if "result" in read else None,
+        result=read["result"].encode() if "result" in read else None,
         checkpoint=read.get("checkpoint"),
         spawned=read.get("spawned", ()),
     )

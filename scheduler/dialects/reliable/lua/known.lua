@@ -1,22 +1,32 @@
 -- Say what is known of jobs.
 -- KEYS[1] hash: jobs, id -> record
--- KEYS[2] hash: attempts, id -> feed:attempt:worker:started
--- KEYS[3] hash: finished, id -> feed:attempt of an end that is not settled
--- KEYS[4] hash: notes, id -> what its handler said
+-- KEYS[2] hash: attempts, id -> feed:attempt:worker:started of what a worker has
+-- KEYS[3] hash: between, id -> feed:attempts:due of what waits between two attempts
+-- KEYS[4] hash: finished, id -> feed:attempt of an end that is not settled
+-- KEYS[5] hash: notes, id -> what its handler said
 -- ARGV[1..] ids
--- Returns 3 values for each: u (unknown), f (finished) or w (here); its entry of attempts, or empty; its note, or empty
-local jobs, attempts, finished, notes = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+-- Returns 3 values for each: u (unknown), f (finished), r (running), b (between attempts) or w (waits); feed:attempt and
+-- so on, or empty; its note, or empty
+local jobs, attempts, between, finished, notes = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local answer = {}
-local function add(...)
-  for _, value in ipairs({...}) do answer[#answer + 1] = value end
+local function add(where, token, id)
+  answer[#answer + 1] = where
+  answer[#answer + 1] = token
+  answer[#answer + 1] = redis.call('HGET', notes, id) or ''
 end
 for _, id in ipairs(ARGV) do
-  if redis.call('HEXISTS', finished, id) == 1 then
-    add('f', redis.call('HGET', finished, id), '')
-  elseif redis.call('HEXISTS', jobs, id) == 1 then
-    add('w', redis.call('HGET', attempts, id) or '', redis.call('HGET', notes, id) or '')
+  local over, held = redis.call('HGET', finished, id), redis.call('HGET', attempts, id)
+  local waits = redis.call('HGET', between, id)
+  if over then
+    add('f', over, id)
+  elseif held then
+    add('r', held, id)
+  elseif redis.call('HEXISTS', jobs, id) == 0 then
+    add('u', '', id)
+  elseif waits then
+    add('b', waits, id)
   else
-    add('u', '', '')
+    add('w', '', id)
   end
 end
 return answer

@@ -1,7 +1,7 @@
 -- Keep a worker's heartbeat, say which of its deliveries are still its own, and keep what their handlers said.
 -- KEYS[1] string: the worker's heartbeat
 -- KEYS[2] zset: workers by when they are silent, in ms
--- KEYS[3] hash: attempts, id -> feed:attempt:worker:started
+-- KEYS[3] hash: attempts, id -> feed:attempt:worker:started of what a worker has
 -- KEYS[4] hash: cancels, ids that somebody wants to end
 -- KEYS[5] hash: notes, id -> what its handler said
 -- ARGV[1] worker
@@ -12,6 +12,7 @@ local heartbeat, workers, attempts, cancels, notes = KEYS[1], KEYS[2], KEYS[3], 
 local worker, lease = ARGV[1], tonumber(ARGV[2])
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
+redis.call('PEXPIRE', heartbeat, lease) -- asks for no memory, and so is not refused when there is none
 redis.call('SET', heartbeat, now, 'PX', lease)
 redis.call('ZADD', workers, now + lease, worker)
 local answer = {}

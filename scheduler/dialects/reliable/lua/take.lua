@@ -1,6 +1,8 @@
--- Part of finish: move due retries into their lists, then up to `wanted` jobs, higher levels first, into the worker's
--- hands, each with a lease. An entry whose job was cancelled is dropped, one that cannot be read is a dead letter.
--- Without KEYS or ARGV of its own.
+-- Part of finish: move due retries into their lists, then jobs, higher levels first, into the worker's hands.
+-- An entry whose job was removed, or is in other hands, is dropped; one that is not a job is a dead letter.
+local MOST_BYTES, CHUNK = 16 * 1024 * 1024, 100
+local leased, bytes = {}, 0
+
 local function promote()
   local due = redis.call('ZRANGEBYSCORE', retries, '-inf', now, 'LIMIT', 0, wanted)
   for _, member in ipairs(due) do
@@ -15,39 +17,55 @@ local function bury(entry)
   redis.call('HSET', reasons, redis.sha1hex(entry), 'the entry is not a job: it has no id')
 end
 
+local function lives(held)
+  local owner = string.match(held, '^%d+:%d+:(.*):%d+$')
+  return owner == worker or tonumber(redis.call('ZSCORE', workers, owner) or 0) > now
+end
+
+-- What a cancel left behind, or the twin of a job that was fed again.
+local function stale(id, entry, record, held, waits)
+  if not record and string.find(entry, '"filepath":""', 1, true) then return true end
+  if leased[id] or held and lives(held) then return true end
+  return waits and tonumber(string.match(waits, '(%d+)$')) > now
+end
+
 local function lease_all(ids, entries, taken)
   local records = redis.call('HMGET', jobs, unpack(ids))
-  local before = redis.call('HMGET', attempts, unpack(ids))
-  local leases = {}
+  local held = redis.call('HMGET', attempts, unpack(ids))
+  local waits = redis.call('EXISTS', between) == 1 and redis.call('HMGET', between, unpack(ids)) or {}
+  local leases, begun = {}, {}
   for i, id in ipairs(ids) do
     local record, entry = records[i], entries[i]
-    if not record and string.find(entry, '"filepath":""', 1, true) then
+    if stale(id, entry, record, held[i], waits[i]) then
       redis.call('LREM', processing, 1, entry)
     else
-      local feed, attempt = string.match(before[i] or record or '', '^(%d+):(%d+):')
-      if not feed then feed, attempt = 0, string.match(entry, '"retries":(%d+)') or 0 end
+      local feed, attempt = string.match(waits[i] or held[i] or record or '0:0:', '^(%d+):(%d+):')
+      attempt = math.max(attempt or 0, string.match(entry, '"retries": ?(%d+)') or 0) + 1
+      leased[id] = true
+      begun[#begun + 1] = id
       leases[#leases + 1] = id
-      leases[#leases + 1] = feed .. ':' .. attempt + 1 .. ':' .. worker .. ':' .. now
+      leases[#leases + 1] = (feed or 0) .. ':' .. attempt .. ':' .. worker .. ':' .. now
       taken[#taken + 1] = entry
       taken[#taken + 1] = record or ''
-      taken[#taken + 1] = attempt + 1
+      taken[#taken + 1] = attempt
+      bytes = bytes + #entry + #(record or '')
     end
   end
   if #leases > 0 then redis.call('HSET', attempts, unpack(leases)) end
+  if #begun > 0 and waits[1] ~= nil then redis.call('HDEL', between, unpack(begun)) end
 end
 
 local function take()
   local taken = {}
-  if wanted <= 0 or redis.call('HLEN', finished) >= most_unsettled then return taken end
   promote()
   for level = 1, 5 do
-    while #taken / 3 < wanted do
-      local found = redis.call('RPOP', KEYS[level], wanted - #taken / 3)
+    while #taken / 3 < wanted and bytes < MOST_BYTES do
+      local found = redis.call('RPOP', KEYS[level], math.min(CHUNK, wanted - #taken / 3))
       if not found or #found == 0 then break end
       redis.call('LPUSH', processing, unpack(found))
       local ids, entries = {}, {}
       for _, entry in ipairs(found) do
-        local id = string.match(entry, '^{"id":"([^"]+)"') or string.match(entry, '"id": ?"([^"]+)"')
+        local id = string.match(entry, '"id": ?"([^"]+)"')
         if id then
           ids[#ids + 1] = id
           entries[#entries + 1] = entry
@@ -58,16 +76,15 @@ local function take()
       if #ids > 0 then lease_all(ids, entries, taken) end
     end
   end
+  restless = restless or #taken > 0
   return taken
 end
 
--- Whoever took the marker has looked; if there is more, the next of those who wait shall look.
+-- Whoever took the marker has looked; if there is more, the next of those who wait shall look. Who leaves with jobs
+-- does not wait for retries any more: another shall.
 local function wake()
   if redis.call('LLEN', marker) > 0 then return end
-  for level = 1, 5 do
-    if redis.call('LLEN', KEYS[level]) > 0 then
-      redis.call('LPUSH', marker, '1')
-      return
-    end
-  end
+  local any = restless and redis.call('EXISTS', retries) == 1
+  for level = 1, 5 do any = any or redis.call('EXISTS', KEYS[level]) == 1 end
+  if any then redis.call('LPUSH', marker, '1') end
 end

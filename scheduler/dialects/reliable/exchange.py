@@ -1,0 +1,169 @@
+"""The script `finish`, which ends deliveries and takes the next: what it is told, and what it answers."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+from scheduler.dialects.client import Client, script
+from scheduler.dialects.interface import Delivery, Result
+from scheduler.dialects.reliable import wire
+from scheduler.dialects.reliable.keys import Keys
+from scheduler.errors import WireError
+from scheduler.model.states import State
+
+LARGEST_BATCH = 1000
+MOST_RESULTS = 500
+MOST_BYTES = 8 * 1024 * 1024  # in one call; and so many more as one job has
+PAGE = 100
+VERBS = {
+    State.COMPLETED: b"completed",
+    State.FAILED: b"dead",
+    State.DEAD_LETTER: b"dead",
+    State.CANCELLED: b"cancelled",
+    State.RETRYING: b"retry",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How much is kept: ends that nobody settles, and entries of completed and dead jobs."""
+
+    unsettled: int
+    kept: int
+    kept_for: timedelta = timedelta(days=1)
+
+
+class Call(NamedTuple):
+    """What one call ends: eight values for each, and the ledgers that they name by number."""
+
+    values: list[Any]
+    ledgers: list[str]
+
+
+class Answer(NamedTuple):
+    """What came of it; `alive`: nothing, for the worker that seemed silent lives. `wait_ms`: until a look is worth it."""
+
+    accepted: list[bool]
+    taken: list[Delivery]
+    wait_ms: int
+    alive: bool = False
+
+
+class Held(NamedTuple):
+    """An entry in a worker's list: its delivery if it can be read, and whose lease it is under, if any."""
+
+    entry: bytes
+    delivery: Delivery | None
+    owner: str | None
+
+
+class Exchange:
+    """The deliveries of one queue."""
+
+    def __init__(self, client: Client, queue: str, keys: Keys, bounds: Bounds) -> None:
+        self._client = client
+        self._queue = queue
+        self._keys = keys
+        self._limits = (bounds.unsettled, bounds.kept, bounds.kept_for // wire.MILLISECOND)
+        self._jobs, self._attempts = keys.named("jobs", "attempts")
+        self._between = keys.named("between", "retries", "finished", "workers", "marker")
+        self._after = keys.named("cancels", "notes")
+        self._reasons = keys.named("reasons")[0]
+
+    def run(self, worker: str, what: Call, n: int, lease: timedelta, *, dead: bool = False) -> Answer:
+        """End what a worker has, and take up to n."""
+        keys = [
+            *self._keys.levels, self._keys.processing(worker), self._keys.heartbeat(worker), self._jobs, self._attempts,
+            *self._between, self._keys.dead, self._reasons, self._keys.completed, *self._after,
+            *map(self._keys.outcomes, what.ledgers or [""]),
+        ]  # fmt: skip
+        args = [
+            worker, lease // wire.MILLISECOND, min(n, LARGEST_BATCH), "dead" if dead else "live", *self._limits,
+            len(what.values) // 8, *what.values,
+        ]  # fmt: skip
+        answer, wait, now, *taken = self._client.run(script("reliable", "finish"), keys, args)
+        if answer == b"alive":
+            return Answer([], [], wait, alive=True)
+        deliveries, unreadable = self._deliveries(taken, wire.instant_of(now))
+        if unreadable:
+            self.run(worker, Call(unreadable, []), 0, lease)
+        return Answer([each == 49 for each in answer], deliveries, wait)
+
+    def held(self, worker: str, most: int) -> Iterator[list[Held]]:
+        """Read what is in a worker's list, the oldest first, page by page."""
+        entries = self._client.call("LRANGE", self._keys.processing(worker), -most, -1)
+        entries.reverse()
+        for start in range(0, len(entries), PAGE):
+            page = entries[start : start + PAGE]
+            ids = [wire.id_of(entry) for entry in page]
+            records = self._client.call("HMGET", self._jobs, *ids)
+            leases = self._client.call("HMGET", self._attempts, *ids)
+            yield [self._held(*each) for each in zip(page, records, leases, strict=True)]
+
+    def _held(self, entry: bytes, record: bytes | None, lease: bytes | None) -> Held:
+        try:
+            job = wire.job_of(self._queue, entry, record or b"")
+        except WireError:
+            return Held(entry, None, None)
+        if lease is None:
+            # A worker of the original took it: it says neither when nor how often.
+            return Held(entry, Delivery(job, job.attempt + 1, wire.EPOCH, entry), None)
+        _, attempt, owner, started = lease.split(b":")
+        return Held(entry, Delivery(job, int(attempt), wire.instant_of(int(started)), entry), owner.decode())
+
+    def _deliveries(self, taken: Sequence[Any], started: Any) -> tuple[list[Delivery], list[Any]]:
+        found: list[Delivery] = []
+        unreadable: list[Any] = []
+        queue, job_of = self._queue, wire.job_of
+        for at in range(0, len(taken), 3):
+            entry, record, attempt = taken[at : at + 3]
+            try:
+                found.append(Delivery(job_of(queue, entry, record), attempt, started, entry))
+            except WireError as error:
+                unreadable += buried(entry, str(error))
+        return found, unreadable
+
+
+def calls(results: Sequence[Result]) -> list[Call]:
+    """Write ends, in as many calls as they need; at least one."""
+    made = [Call([], [])]
+    size = 0
+    for result in results:
+        if size > MOST_BYTES or len(made[-1].values) >= 8 * MOST_RESULTS:
+            made.append(Call([], []))
+            size = 0
+        values, ledgers = made[-1]
+        installation = result.delivery.job.installation
+        if installation and installation not in ledgers:
+            ledgers.append(installation)
+        written = written_of(result, ledgers.index(installation) + 1 if installation else 0)
+        values += written
+        size += len(written[6])
+    return made
+
+
+def written_of(result: Result, ledger: int, *, leased: bool = True) -> tuple[Any, ...]:
+    """Write one end, as the script reads it."""
+    delivery, end = result.delivery, result.end
+    job, attempt, raw = delivery.job, delivery.attempt, delivery.raw
+    token = f"{job.feed}:{attempt}" if leased else ""
+    if end is None:
+        return job.id, token, b"back", raw, attempt - 1, b"%d%b" % (job.priority + 1, raw), b"", ledger
+    delay, again = 0, b""
+    if end.state is State.RETRYING:
+        delay = (end.delay or timedelta()) // wire.MILLISECOND
+        again = b"%d%b" % (job.priority + 1, wire.entry_again(raw, attempt))
+    elif not ledger and end.error:
+        again = end.error.encode(errors="replace")
+    return job.id, token, VERBS[end.state], raw, delay, again, wire.end_bytes(end) if ledger else b"", ledger
+
+
+def dropped(entry: bytes) -> tuple[Any, ...]:
+    """Write that an entry is of no use any more: its job is in other hands."""
+    return wire.id_of(entry), b"-", b"drop", entry, 0, b"", b"", 0
+
+
+def buried(entry: bytes, reason: str) -> tuple[Any, ...]:
+    """Write that an entry is a dead letter, because nobody can read it."""
+    return wire.id_of(entry), b"-", b"unreadable", entry, 0, reason, b"", 0

@@ -1,0 +1,84 @@
+-- Part of finish: end deliveries.
+-- ARGV[9..] 8 values for each: id; feed:attempt, empty for what a worker of the original took; verb (completed, dead,
+-- cancelled, retry, back, drop, unreadable); entry; delay in ms, or the attempts before; level and entry to go on with,
+-- or why it is dead; end as JSON; number of its ledger, 0: none
+local over, tombs, good, bad, backs, ends, closed = {}, {}, {}, {}, {}, {}, {}
+
+local function put_back()
+  for i = #backs, 1, -1 do -- the first of them shall be the next again
+    redis.call('RPUSH', KEYS[tonumber(string.sub(backs[i], 1, 1))], string.sub(backs[i], 2))
+  end
+end
+
+local function close_one(id, token, verb, entry, delay, again, ledger)
+  if verb == 'back' then
+    backs[#backs + 1] = again
+    redis.call('HDEL', attempts, id)
+    if ledger > 0 and delay > 0 then
+      redis.call('HSET', between, id, string.match(token, '^%d+') .. ':' .. delay .. ':0')
+    end
+  elseif verb == 'retry' then
+    restless = true
+    redis.call('ZADD', retries, now + delay, again)
+    redis.call('HDEL', attempts, id)
+    if ledger > 0 then redis.call('HSET', between, id, token .. ':' .. now + delay) end
+  else
+    over[#over + 1] = id
+    if verb == 'completed' then good[#good + 1] = entry end
+    if verb == 'dead' or verb == 'unreadable' then
+      bad[#bad + 1] = entry
+      if again ~= '' then redis.call('HSET', reasons, redis.sha1hex(entry), again) end
+    end
+    if ledger > 0 then
+      tombs[#tombs + 1] = id
+      tombs[#tombs + 1] = token
+    end
+  end
+end
+
+local function write()
+  put_back()
+  if #over > 0 then
+    for _, key in ipairs({jobs, attempts, between, cancels, notes}) do redis.call('HDEL', key, unpack(over)) end
+  end
+  if #tombs > 0 then redis.call('HSET', finished, unpack(tombs)) end
+  for ledger, batch in pairs(ends) do
+    redis.call('XADD', KEYS[19 + ledger], '*', 'ends', '[' .. table.concat(batch, ',') .. ']')
+  end
+  if #bad > 0 then redis.call('LPUSH', dead, unpack(bad)) end
+  if #good > 0 then
+    redis.call('LPUSH', completed, unpack(good))
+    redis.call('LTRIM', completed, 0, kept - 1)
+    redis.call('PEXPIRE', completed, ARGV[7])
+  end
+end
+
+local function close()
+  if count == 0 then return '' end
+  local ids, answer = {}, {}
+  for i = 1, count do ids[i] = ARGV[8 * i + 1] end
+  local held = redis.call('HMGET', attempts, unpack(ids))
+  local ours_only = redis.call('ZSCORE', workers, worker) -- nobody of the original has a place there
+  for i, id in ipairs(ids) do
+    local at = 8 * i
+    local token, verb, entry, outcome = ARGV[at + 2], ARGV[at + 3], ARGV[at + 4], ARGV[at + 7]
+    local delay, again, ledger = tonumber(ARGV[at + 5]), ARGV[at + 6], tonumber(ARGV[at + 8])
+    local mine = token .. ':' .. worker .. ':'
+    local here = redis.call('LREM', processing, -1, entry) == 1
+    local ours = held[i] and string.sub(held[i], 1, #mine) == mine
+    if token == '' then ours = here and not held[i] and not ours_only end
+    if verb == 'unreadable' then ours = here end
+    if closed[id] or not ours then
+      answer[i] = '0'
+    else
+      answer[i], closed[id] = '1', true
+      close_one(id, token, verb, entry, delay, again, ledger)
+      if ledger > 0 and outcome ~= '' then
+        ends[ledger] = ends[ledger] or {}
+        table.insert(ends[ledger], outcome)
+      end
+    end
+  end
+  write()
+  return table.concat(answer)
+end

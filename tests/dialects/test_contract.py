@@ -1,0 +1,800 @@
+"""What every dialect holds, on the oldest Redis that we support, on the newest at hand, and in a cluster."""
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from scheduler.dialects.interface import Cancelling, Delivery, Known, Note, Outcomes, Pushed, Queue, Renewed, Result
+from scheduler.errors import EpochLost, QueueUnavailable
+from scheduler.model.attempts import AttemptEnd
+from scheduler.model.labels import Priority
+from scheduler.model.states import State
+from tests.dialects.conftest import MakeQueue
+from tests.dialects.servers import House
+from tests.dialects.values import NOW, back, ended, fetch_all, ids, job, retried
+from tests.support.waiting import rest, wait_for
+
+SOON = timedelta(milliseconds=150)
+LEASE = timedelta(seconds=30)
+
+
+def settle(queue: Queue, n: int = 1000) -> list[AttemptEnd]:
+    """Read all outcomes that there are, and acknowledge them."""
+    found: list[AttemptEnd] = []
+    while read := queue.outcomes(n, timeout=0.05) or queue.outcomes(n, timeout=0.05):  # the first may only make room
+        found += [end for each in read for end in each.ends]
+        queue.acknowledge(read)
+    return found
+
+
+def recovered(queue: Queue, decide: Callable[[Delivery], Result], n: int = 1) -> int:
+    """Recover until so many are back; a dialect may want to look twice."""
+    moved = 0
+
+    def look() -> bool:
+        nonlocal moved
+        moved += queue.recover(decide)
+        return moved >= n
+
+    wait_for(look, f"{n} are back", timeout=10)
+    return moved
+
+
+# Push
+
+
+def test_a_push_is_idempotent_until_the_end_is_acknowledged(make_queue: MakeQueue) -> None:
+    queue, one = make_queue(), job()
+    assert queue.push([one], epoch="") == [Pushed.NEW]
+    assert queue.push([one, one], epoch="") == [Pushed.KNOWN, Pushed.KNOWN]
+    [delivery] = queue.fetch(10, timeout=0)
+    assert queue.push([one], epoch="") == [Pushed.KNOWN]
+    assert queue.finish([ended(delivery)]) == ([True], [])
+    assert queue.push([one], epoch="") == [Pushed.FINISHED]
+    assert queue.known([one.id]) == [Known(None, 1)]
+    assert [end.job_id for end in settle(queue)] == [one.id]
+    assert queue.known([one.id]) == [None]
+    assert queue.push([one], epoch="") == [Pushed.NEW]
+    assert len(queue.fetch(10, timeout=0)) == 1
+
+
+def test_one_id_twice_in_a_batch_is_one_job(make_queue: MakeQueue) -> None:
+    queue, one = make_queue(), job()
+    assert queue.push([one, one, one], epoch="") == [Pushed.NEW, Pushed.KNOWN, Pushed.KNOWN]
+    assert ids(fetch_all(queue)) == [one.id]
+
+
+def test_without_its_epoch_nothing_is_pushed(make_queue: MakeQueue) -> None:
+    queue = make_queue()
+    assert queue.epoch() is None
+    with pytest.raises(EpochLost):
+        queue.push([job()], epoch="e1")
+    queue.begin("e2")
+    assert queue.epoch() == "e2"
+    with pytest.raises(EpochLost):
+        queue.push([job()], epoch="e1")
+    assert queue.depths().waiting == dict.fromkeys(Priority, 0)
+    assert queue.push([job()], epoch="e2") == [Pushed.NEW]
+
+
+def test_epochs_of_two_ledgers_are_apart(make_queue: MakeQueue) -> None:
+    one, other = make_queue(installation="a"), make_queue(installation="b")
+    one.begin("e1")
+    assert other.epoch() is None
+
+
+def test_an_empty_batch_is_nothing(make_queue: MakeQueue) -> None:
+    queue = make_queue()
+    assert queue.push([], epoch="") == []
+    assert queue.finish([]) == ([], [])
+    assert queue.known([]) == []
+    assert queue.cancel([]) == []
+    assert queue.renew({}, lease=LEASE) == []
+    assert queue.fetch(0, timeout=0) == []
+    queue.acknowledge([])
+
+
+# Fetch
+
+
+def test_higher_priorities_first_and_in_the_order_of_their_coming_within_one(make_queue: MakeQueue) -> None:
+    queue = make_queue()
+    jobs = [job(priority=priority) for _ in range(7) for priority in reversed(Priority)]
+    queue.push(jobs, epoch="")
+    wanted = [each.id for each in sorted(jobs, key=lambda each: each.priority)]
+    found: list[str] = []
+    while taken := queue.fetch(4, timeout=0):
+        found += ids(taken)
+    assert found == wanted
+
+
+def test_what_is_fetched_is_what_was_pushed(make_queue: MakeQueue) -> None:
+    queue = make_queue()
+    hostile = "a\"b\\c{}[]:,\u00e9\u4e2d\U0001f600'%s \x7f"
+    jobs = [
+        job(),
+        job(form="bytes", payload=bytes(range(256)) * 3),
+        job(payload=b""),
+        job(tenant=hostile, type=hostile, tags={hostile: hostile}, correlation_id=hostile, payload=b"null"),
+        job(installation="", created_at=NOW.replace(microsecond=0)),
+        job(policy={"attempts": 3}, checkpoint={"page": [1, None]}, attempt=2, feed=4, priority=Priority.BULK),
+    ]
+    queue.push(jobs, epoch="")
+    taken = fetch_all(queue)
+    assert [delivery.job for delivery in taken] == jobs
+    assert [delivery.attempt for delivery in taken] == [1, 1, 1, 1, 1, 3]
+
+
+def test_payloads_of_a_megabyte(make_queue: MakeQueue) -> None:
+    queue, size = make_queue(), 1 << 20
+    jobs = [job(payload=bytes([65 + number]) * size, form="bytes") for number in range(20)]
+    assert queue.push(jobs, epoch="") == [Pushed.NEW] * 20
+    taken = fetch_all(queue)
+    assert [delivery.job.payload for delivery in taken] == [each.payload for each in jobs]
+    result = b'"' + b"x" * size + b'"'
+    assert queue.finish([ended(delivery, result=result) for delivery in taken])[0] == [True] * 20
+    assert [end.result for end in settle(queue)] == [result] * 20
+
+
+def test_batches_of_thousands(make_queue: MakeQueue) -> None:
+    queue = make_queue()
+    jobs = [job() for _ in range(3500)]
+    assert queue.push(jobs, epoch="") == [Pushed.NEW] * 3500
+    assert len(queue.known([each.id for each in jobs])) == 3500
+    taken = fetch_all(queue, 5000)
+    assert ids(taken) == [each.id for each in jobs]
+    assert sorted(ids(queue.held())) == sorted(ids(taken))
+    assert queue.renew(dict.fromkeys(taken, Note(0.5)), lease=LEASE) == [Renewed.KEPT] * 3500
+    queue.push([job()], epoch="")
+    accepted, more = queue.finish([ended(delivery) for delivery in taken], fetch=5000)
+    assert (accepted, len(more)) == ([True] * 3500, 1)
+    assert queue.depths().unsettled == 3500
+    assert len(settle(queue)) == 3500
+    assert queue.cancel([each.id for each in jobs]) == [Cancelling.UNKNOWN] * 3500
+
+
+def test_two_workers_never_have_the_same_job(make_queue: MakeQueue) -> None:
+    jobs = [job() for _ in range(600)]
+    make_queue().push(jobs, epoch="")
+    with ThreadPoolExecutor(4) as pool:
+        taken = list(pool.map(lambda n: ids(fetch_all(make_queue(f"w{n}"), 7)), range(4)))
+    assert sorted(sum(taken, [])) == sorted(each.id for each in jobs)
+
+
+def test_a_push_from_elsewhere_wakes_one_who_waits(make_queue: MakeQueue) -> None:
+    queue, other, found = make_queue(), make_queue("other"), []
+    queue.fetch(1, timeout=0.01)
+
+    def wait() -> None:
+        found.extend(queue.fetch(1, timeout=8))
+        found.append(time.monotonic())
+
+    other.depths()
+    for _ in range(5):
+        found.clear()
+        thread = threading.Thread(target=wait)
+        thread.start()
+        rest(0.1)
+        pushed = time.monotonic()
+        other.push([job()], epoch="")
+        thread.join(9)
+        delivery, moment = found
+        assert moment - pushed < 0.1
+        queue.finish([ended(delivery)])
+
+
+def test_each_of_those_who_wait_gets_one(make_queue: MakeQueue) -> None:
+    queues = [make_queue(f"w{number}") for number in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        waiting = [pool.submit(queue.fetch, 1, timeout=8) for queue in queues]
+        rest(0.3)
+        begun = time.monotonic()
+        make_queue().push([job() for _ in range(4)], epoch="")
+        assert sum(len(each.result()) for each in waiting) == 4
+    assert time.monotonic() - begun < 2
+
+
+@pytest.mark.parametrize("timeout", [0.0, 0.0004, 0.003, 0.05, 0.4])
+def test_a_fetch_never_waits_longer_than_it_was_told(make_queue: MakeQueue, timeout: float) -> None:
+    queue = make_queue()
+    queue.fetch(1, timeout=0)
+    begun = time.monotonic()
+    assert queue.fetch(1, timeout=timeout) == []
+    assert timeout * 0.9 <= time.monotonic() - begun < timeout + 0.3
+
+
+# Finish
+
+
+def test_a_second_finish_is_refused(make_queue: MakeQueue) -> None:
+    queue = make_queue()
+    queue.push([job()], epoch="")
+    [delivery] = queue.fetch(1, timeout=0)
+    assert queue.finish([ended(delivery), ended(delivery, State.FAILED)])[0] == [True, False]
+    assert queue.finish([ended(delivery)])[0] == [False]
+    assert queue.finish([back(delivery)])[0] == [False]
+    assert [end.state for end in settle(queue)] == [State.COMPLETED]
+    assert fetch_all(queue) == []
+
+
+def test_a_finish_of_another_worker_is_refused(make_queue: MakeQueue) -> None:
+    queue, other = make_queue("w1"), make_queue("w2")
+    queue.push([job()], epoch="")
+    [delivery] = queue.fetch(1, timeout=0)
+    assert other.finish([ended(delivery)])[0] == [False]
+    assert queue.renew({delivery: None}, lease=LEASE) == [Renewed.KEPT]
+    assert queue.finish([ended(delivery)])[0] == [True]
+
+
+def test_a_finish_of_an_earlier_attempt_by_the_same_worker_is_refused(make_queue: MakeQueue) -> None:
+    queue = make_queue()
+    queue.push([job()], epoch="")
+    [first] = queue.fetch(1, timeout=0)
+    queue.finish([retried(first)])
+    [second] = queue.fetch(1, timeout=0)
+    assert (first.attempt, second.attempt) == (1, 2)
+    assert queue.finish([ended(first)])[0] == [False]
+    assert queue.renew({first: None, second: None}, lease=LEASE) == [Renewed.LOST, Renewed.KEPT]
+    assert queue.finish([ended(second)])[0] == [True]
+
+
+def test_finish_and_fetch_are_one_call(make_queue: MakeQueue) -> None:
+    queue = make_queue()
+    jobs = [job() for _ in range(5)]
+    queue.push(jobs, epoch="")
+    taken = queue.fetch(2, timeout=0)
+    accepted, more = queue.finish([ended(delivery) for delivery in taken], fetch=2)
+    assert (accepted, ids(more)) == ([True, True], [each.id for each in jobs[2:4]])
+    assert ids(queue.held()) == ids(more)
+
+
+def test_every_end_comes_back_as_it_was_said(make_queue: MakeQueue) -> None:
+    queue = make_queue()
+    queue.push([job() for _ in range(4)], epoch="")
+    one, two, three, four = queue.fetch(4, timeout=0)
+    results = [
+        ended(one, result=b'{"a":[1.0,"\xc3\xa9"]}', spawned=[{"type": "next"}], checkpoint=[1]),
+        ended(two, State.FAILED, category="permanent", code="E1", error='no "way" \\ \u4e2d'),
+        ended(three, State.DEAD_LETTER, category="temporary", error="again"),
+        ended(four, State.RETRYING, delay=timedelta(hours=1), category="temporary", error="later"),
+    ]
+    assert queue.finish(results)[0] == [True] * 4
+    found = settle(queue)
+    assert [replace(end, spawned=list(end.spawned)) for end in found] == [
+        replace(result.end, spawned=list(result.end.spawned)) for result in results if result.end
+    ]
+
+
+def test_one_end_that_cannot_be_written_as_it_is_harms_no_other(make_queue: MakeQueue) -> None:
+    queue = make_queue()
+    queue.push([job() for _ in range(3)], epoch="")
+    taken = queue.fetch(3, timeout=0)
+    results = [ended(taken[0]), ended(taken[1], State.FAILED, error="\ud800 x"), ended(taken[2], result=b"{not json")]
+    assert queue.finish(results)[0] == [True] * 3
+    found = settle(queue)
+    assert [end.job_id for end in found] == ids(taken)
+    assert (found[1].error or "").endswith(" x")
+
+
+def test_what_no_ledger_fed_has_no_outcome(make_queue: MakeQueue) -> None:
+    queue = make_queue()
+    queue.push([job(installation="")], epoch="")
+    [delivery] = queue.fetch(1, timeout=0)
+    assert queue.finish([ended(delivery)])[0] == [True]
+    assert settle(queue) == []
+    assert queue.depths().unsettled == 0
+    assert queue.known([delivery.job.id]) == [None]
+
+
+def test_ends_go_to_the_ledger_that_fed(make_queue: MakeQueue) -> None:
+    one, other = make_queue(installation="a"), make_queue(installation="b")
+    first, second = job(installation="a"), job(installation="b")
+    one.push([first], epoch="")
+    other.push([second], epoch="")
+    taken = one.fetch(2, timeout=0)
+    assert one.finish([ended(delivery) for delivery in taken])[0] == [True, True]
+    assert [end.job_id for end in settle(other)] == [second.id]
+    assert [end.job_id for end in settle(one)] == [first.id]
+
+
+# Retries, and what is put back
+
+
+def test_a_retry_waits_until_it_is_due(make_queue: MakeQueue) -> None:
+    queue = make_queue()
+    queue.push([job(attempt=2)], epoch="")
+    [delivery] = queue.fetch(1, timeout=0)
+    assert delivery.attempt == 3
+    begun = time.monotonic()
+    assert queue.finish([retried(delivery, timedelta(seconds=0.5))], fetch=5) == ([True], [])
+    assert queue.known([delivery.job.id]) == [Known(State.RETRYING, 3)]
+    assert queue.depths().retrying == 1
+    again: list[Delivery] = []
+    while not again and time.monotonic() < begun + 5:
+        again = queue.fetch(1, timeout=5)
+    assert 0.45 < time.monotonic() - begun < 1.5
+    assert [each.attempt for each in again] == [4]
+    assert queue.depths().retrying == 0
+    assert [end.state for end in settle(queue)] == [State.RETRYING]
+
+
+def test_a_retry_of_another_worker_wakes_one_who_waits_for_long(make_queue: MakeQueue) -> None:
+    queue, other = make_queue("w1"), make_queue("w2")
+    queue.push([job()], epoch="")
+    [delivery] = other.fetch(1, timeout=0)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(queue.fetch, 1, timeout=8)
+        rest(0.3)
+        begun = time.monotonic()
+        other.finish([retried(delivery, timedelta(seconds=0.4))])
+        assert ids(waiting.result()) == [delivery.job.id]
+    assert time.monotonic() - begun < 2
+
+
+def test_what_is_put_back_was_not_an_attempt_and_is_the_next(make_queue: MakeQueue) -> None:
+    queue = make_queue()
+    jobs = [job(attempt=number % 2) for number in range(6)]
+    queue.push(jobs, epoch="")
+    taken = queue.fetch(3, timeout=0)
+    assert queue.finish([back(delivery) for delivery in taken])[0] == [True] * 3
+    assert queue.depths().running == 0
+    again = fetch_all(queue)
+    assert ids(again) == [each.id for each in jobs]
+    assert [delivery.attempt for delivery in again] == [1, 2, 1, 2, 1, 2]
+    assert settle(queue) == []
+
+
+def test_what_is_put_back_wakes_one_who_waits(make_queue: MakeQueue) -> None:
+    queue, other = make_queue("w1"), make_queue("w2")
+    queue.push([job()], epoch="")
+    taken = other.fetch(1, timeout=0)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(queue.fetch, 1, timeout=8)
+        rest(0.2)
+        begun = time.monotonic()
+        other.finish([back(delivery) for delivery in taken])
+        assert ids(waiting.result()) == ids(taken)
+    assert time.monotonic() - begun < 1
+
+
+# Cancel
+
+
+def test_cancel_removes_what_waits_and_it_is_never_delivered(make_queue: MakeQueue) -> None:
+    queue = make_queue()
+    jobs = [job() for _ in range(4)]
+    queue.push(jobs, epoch="")
+    [delivery] = queue.fetch(1, timeout=0)
+    queue.finish([retried(delivery, SOON)])
+    wanted = [jobs[0].id, jobs[2].id, str(uuid4())]
+    assert queue.cancel(wanted) == [Cancelling.REMOVED, Cancelling.REMOVED, Cancelling.UNKNOWN]
+    assert queue.known(wanted) == [None] * 3
+    rest(0.3)
+    assert ids(fetch_all(queue)) == [jobs[1].id, jobs[3].id]
+    assert queue.cancel(wanted[:1]) == [Cancelling.UNKNOWN]
+    assert queue.depths().retrying == 0
+
+
+def test_a_running_job_hears_of_its_cancel(make_queue: MakeQueue) -> None:
+    queue, other = make_queue(), make_queue("w2")
+    queue.push([job(), job()], epoch="")
+    one, two = queue.fetch(2, timeout=0)
+    assert other.cancel([one.job.id]) == [Cancelling.RUNNING]
+    assert queue.renew({one: None, two: None}, lease=LEASE) == [Renewed.CANCEL, Renewed.KEPT]
+    assert queue.finish([ended(one, State.CANCELLED)])[0] == [True]
+    assert other.cancel([one.job.id]) == [Cancelling.RUNNING]  # its end is not settled
+    assert [end.state for end in settle(queue)] == [State.CANCELLED]
+    assert other.cancel([one.job.id]) == [Cancelling.UNKNOWN]
+    queue.push([job(id=one.job.id, feed=2)], epoch="")
+    [again] = queue.fetch(1, timeout=0)
+    assert queue.renew({again: None}, lease=LEASE) == [Renewed.KEPT]
+
+
+def test_a_job_that_was_removed_and_is_fed_anew_runs_once(make_queue: MakeQueue) -> None:
+    queue, one = make_queue(), job()
+    queue.push([one], epoch="")
+    assert queue.cancel([one.id]) == [Cancelling.REMOVED]
+    anew = replace(one, feed=2, priority=Priority.CRITICAL)
+    assert queue.push([anew], epoch="") == [Pushed.NEW]
+    [delivery] = fetch_all(queue)
+    assert delivery.job == anew
+    assert queue.renew({delivery: None}, lease=LEASE) == [Renewed.KEPT]
+    assert queue.finish([ended(delivery)])[0] == [True]
+    assert fetch_all(queue) == []
+
+
+def test_a_retry_is_not_brought_forward_by_what_a_cancel_left_behind(make_queue: MakeQueue) -> None:
+    queue, one = make_queue(), job(priority=Priority.BULK)
+    queue.push([one], epoch="")
+    queue.cancel([one.id])
+    queue.push([replace(one, feed=2, priority=Priority.HIGH)], epoch="")
+    [delivery] = queue.fetch(1, timeout=0)
+    queue.finish([retried(delivery, timedelta(seconds=30))])
+    assert fetch_all(queue) == []
+    assert queue.known([one.id]) == [Known(State.RETRYING, 1)]
+
+
+# Renew, known, held
+
+
+def test_what_a_handler_says_is_seen(make_queue: MakeQueue) -> None:
+    queue, one = make_queue(), job()
+    assert queue.known([one.id]) == [None]
+    queue.push([one], epoch="")
+    assert queue.known([one.id]) == [Known(State.SCHEDULED)]
+    [delivery] = queue.fetch(1, timeout=0)
+    assert queue.known([one.id]) == [Known(State.RUNNING, 1, delivery.started_at)]
+    note = Note(0.25, 'a "quarter"', {"page": 3})
+    queue.renew({delivery: note}, lease=LEASE)
+    queue.renew({delivery: None}, lease=LEASE)
+    assert queue.known([one.id]) == [Known(State.RUNNING, 1, delivery.started_at, note)]
+
+
+def test_one_note_that_cannot_be_written_costs_no_lease(make_queue: MakeQueue) -> None:
+    queue = make_queue()
+    queue.push([job(), job()], epoch="")
+    one, two = queue.fetch(2, timeout=0)
+    notes: dict[Delivery, Note | None] = {one: Note(message="\ud800"), two: Note(0.5)}
+    assert queue.renew(notes, lease=LEASE) == [Renewed.KEPT] * 2
+
+
+def test_held_finds_what_an_unanswered_fetch_took(make_queue: MakeQueue) -> None:
+    queue, same, other = make_queue("w1"), make_queue("w1"), make_queue("w2")
+    queue.push([job() for _ in range(3)], epoch="")
+    taken = queue.fetch(2, timeout=0)
+    other.fetch(1, timeout=0)
+    held = same.held()
+    assert {(each.job.id, each.attempt, each.started_at) for each in held} == {
+        (each.job.id, each.attempt, each.started_at) for each in taken
+    }
+    assert same.finish([ended(each) for each in held])[0] == [True, True]
+    assert queue.held() == []
+
+
+# Recover
+
+
+def test_recover_takes_back_what_a_silent_worker_holds_as_it_is_told(make_queue: MakeQueue) -> None:
+    dead, alive, reaper = make_queue("dead", lease=SOON), make_queue("alive"), make_queue("reaper")
+    dead.push([job() for _ in range(4)], epoch="")
+    taken, kept = dead.fetch(3, timeout=0), alive.fetch(1, timeout=0)
+    assert reaper.recover(retried) == 0
+    fate = dict(zip(ids(taken), [retried, lambda each: ended(each, State.DEAD_LETTER), back], strict=True))
+    rest(0.3)
+    assert recovered(reaper, lambda delivery: fate[delivery.job.id](delivery), 3) == 3
+    assert alive.renew(dict.fromkeys(kept), lease=LEASE) == [Renewed.KEPT]
+    assert dead.renew(dict.fromkeys(taken), lease=LEASE) == [Renewed.LOST] * 3
+    assert dead.finish([ended(each) for each in taken])[0] == [False] * 3
+    again = {each.job.id: each.attempt for each in fetch_all(reaper)}
+    assert again == {taken[0].job.id: 2, taken[2].job.id: 1}
+    states = [end.state for end in settle(reaper)]
+    assert sorted(states) == [State.DEAD_LETTER, State.RETRYING]
+    assert dead.held() == []
+    assert reaper.recover(retried) == 0
+
+
+def test_recover_tells_which_attempt_it_was(make_queue: MakeQueue) -> None:
+    dead, seen = make_queue("dead", lease=SOON), []
+    dead.push([job(attempt=4)], epoch="")
+    [delivery] = dead.fetch(1, timeout=0)
+    rest(0.3)
+
+    def decide(found: Delivery) -> Result:
+        seen.append(found)
+        return ended(found, State.DEAD_LETTER)
+
+    recovered(make_queue("reaper"), decide)
+    [found] = seen
+    assert (found.job, found.attempt, found.started_at) == (delivery.job, 5, delivery.started_at)
+
+
+def test_of_two_reapers_one_takes_it_back(make_queue: MakeQueue) -> None:
+    dead = make_queue("dead", lease=SOON)
+    jobs = [job() for _ in range(300)]
+    dead.push(jobs, epoch="")
+    fetch_all(dead)
+    rest(0.3)
+    with ThreadPoolExecutor(3) as pool:
+        moved = list(pool.map(lambda n: make_queue(f"r{n}").recover(retried), range(3)))
+    assert sum(moved) == 300
+    again = fetch_all(make_queue("w2"))
+    assert sorted(ids(again)) == sorted(each.id for each in jobs)
+    assert {each.attempt for each in again} == {2}
+
+
+def test_one_who_wakes_up_meanwhile_keeps_its_jobs(make_queue: MakeQueue) -> None:
+    queue, reaper = make_queue("w1", lease=SOON), make_queue("reaper")
+    queue.push([job()], epoch="")
+    [delivery] = queue.fetch(1, timeout=0)
+    rest(0.3)
+
+    def decide(found: Delivery) -> Result:
+        assert queue.renew({delivery: None}, lease=LEASE) == [Renewed.KEPT]
+        return retried(found)
+
+    assert reaper.recover(decide) == 0
+    assert queue.finish([ended(delivery)])[0] == [True]
+    assert [end.state for end in settle(queue)] == [State.COMPLETED]
+
+
+def test_more_than_a_batch_comes_back_from_a_silent_worker(make_queue: MakeQueue) -> None:
+    dead, reaper = make_queue("dead", lease=timedelta(seconds=0.5)), make_queue("reaper")
+    dead.push([job() for _ in range(1700)], epoch="")
+    assert len(fetch_all(dead)) == 1700
+    rest(0.7)
+    assert recovered(reaper, back, 1700) == 1700
+    assert reaper.depths().running == 0
+
+
+# Outcomes
+
+
+def test_what_is_not_acknowledged_comes_to_another_settler(make_queue: MakeQueue) -> None:
+    queue = make_queue("s1", settler_silence=timedelta(seconds=0.3))
+    other = make_queue("s2", settler_silence=timedelta(seconds=0.3))
+    queue.push([job(), job()], epoch="")
+    one, two = queue.fetch(2, timeout=0)
+    queue.outcomes(1, timeout=0)
+    queue.finish([ended(one)])
+    queue.finish([ended(two)])
+    [first] = queue.outcomes(1, timeout=1)
+    [second] = other.outcomes(1, timeout=1)
+    assert {end.job_id for end in (*first.ends, *second.ends)} == {one.job.id, two.job.id}
+    other.acknowledge([second])
+    assert other.outcomes(1, timeout=0.01) == []
+    rest(0.4)
+    [again] = other.outcomes(5, timeout=1)
+    assert again == first
+    other.acknowledge([again])
+    rest(0.4)
+    assert queue.outcomes(5, timeout=0.05) == []
+    queue.acknowledge([first])
+    assert queue.depths().unsettled == 0
+
+
+def test_a_late_acknowledgement_forgets_no_later_end(make_queue: MakeQueue) -> None:
+    queue, one = make_queue(), job()
+    queue.outcomes(1, timeout=0)
+    queue.push([one], epoch="")
+    queue.finish([ended(each) for each in queue.fetch(1, timeout=0)])
+    read = queue.outcomes(5, timeout=1)
+    queue.acknowledge(read)
+    queue.push([replace(one, feed=2)], epoch="")
+    queue.finish([ended(each) for each in queue.fetch(1, timeout=0)])
+    queue.acknowledge(read)  # of another settler, which had read the same
+    assert queue.push([replace(one, feed=2)], epoch="") == [Pushed.FINISHED]
+
+
+def test_outcomes_wake_one_who_waits(make_queue: MakeQueue) -> None:
+    queue, settler = make_queue(), make_queue("s1")
+    settler.outcomes(1, timeout=0)
+    queue.push([job()], epoch="")
+    taken = queue.fetch(1, timeout=0)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(settler.outcomes, 5, timeout=8)
+        rest(0.2)
+        begun = time.monotonic()
+        queue.finish([ended(each) for each in taken])
+        assert len(waiting.result()) == 1
+    assert time.monotonic() - begun < 1
+
+
+def test_outcomes_are_read_about_as_many_as_wanted(make_queue: MakeQueue) -> None:
+    queue = make_queue()
+    queue.outcomes(1, timeout=0)
+    queue.push([job() for _ in range(1000)], epoch="")
+    while taken := queue.fetch(20, timeout=0):
+        queue.finish([ended(each) for each in taken])
+    sizes = []
+    while read := queue.outcomes(100, timeout=0.01):
+        sizes.append(sum(len(each.ends) for each in read))
+        queue.acknowledge(read)
+    assert sum(sizes) == 1000
+    assert max(sizes[1:]) <= 200
+
+
+def test_settlers_that_begin_together(make_queue: MakeQueue) -> None:
+    settlers = [make_queue(f"s{number}") for number in range(6)]
+    with ThreadPoolExecutor(6) as pool:
+        assert list(pool.map(lambda each: each.outcomes(1, timeout=0.05), settlers)) == [[]] * 6
+
+
+def test_above_the_bound_of_unsettled_ends_nothing_is_fetched_nor_does_anybody_spin(make_queue: MakeQueue) -> None:
+    queue, settler = make_queue(most_unsettled=5), make_queue("s1")
+    queue.push([job() for _ in range(12)], epoch="")
+    taken = queue.fetch(6, timeout=0)
+    [late] = taken[5:]
+    queue.finish([retried(late)])
+    _, more = queue.finish([ended(each) for each in taken[:5]], fetch=5)
+    assert more == []
+    begun, rounds = time.monotonic(), 0
+    while time.monotonic() - begun < 0.5:
+        assert queue.fetch(5, timeout=0.25) == []
+        rounds += 1
+    assert rounds <= 3
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(queue.fetch, 5, timeout=5)
+        settle(settler)
+        begun = time.monotonic()
+        assert len(waiting.result()) == 5
+    assert time.monotonic() - begun < 2
+
+
+# A job that is fed again
+
+
+@pytest.mark.parametrize("when", ["waiting", "running", "retrying", "due", "put back"])
+def test_a_later_feed_fences_the_earlier_one_and_runs_once(make_queue: MakeQueue, when: str) -> None:
+    queue, other, one = make_queue("w1"), make_queue("w2"), job()
+    queue.push([one], epoch="")
+    taken = queue.fetch(1, timeout=0) if when != "waiting" else []
+    if when in ("retrying", "due"):
+        queue.finish([retried(taken[0], timedelta(seconds=0.2 if when == "retrying" else 0))])
+    if when == "put back":
+        queue.finish([back(taken[0])])
+    anew = replace(one, feed=2, attempt=3, payload=b"2")
+    assert other.push([anew], epoch="") == [Pushed.KNOWN]
+    if taken:
+        assert queue.renew({taken[0]: None}, lease=LEASE) == [Renewed.LOST]
+        assert queue.finish([ended(taken[0])])[0] == [False]
+    rest(0.3)
+    [delivery] = fetch_all(other)
+    assert (delivery.job, delivery.attempt >= 4) == (anew, True)
+    assert other.push([one, anew], epoch="") == [Pushed.KNOWN, Pushed.KNOWN]
+    assert other.finish([ended(delivery)])[0] == [True]
+    assert fetch_all(other) == []
+    assert {end.feed for end in settle(queue) if end.state is State.COMPLETED} == {2}
+    assert queue.depths()[1:] == (0, 0, 0, 0)
+
+
+def test_what_a_silent_worker_held_and_was_fed_again_comes_back_once(make_queue: MakeQueue) -> None:
+    dead, reaper, one = make_queue("dead", lease=SOON), make_queue("reaper"), job()
+    dead.push([one], epoch="")
+    dead.fetch(1, timeout=0)
+    reaper.push([replace(one, feed=2)], epoch="")
+    rest(0.3)
+    for _ in range(3):
+        assert reaper.recover(retried) == 0
+        rest(0.02)
+    [delivery] = fetch_all(reaper)
+    assert delivery.job.feed == 2
+    assert reaper.depths().waiting[Priority.NORMAL] == 0
+
+
+def test_one_worker_with_both_feeds_of_a_job_holds_the_later(make_queue: MakeQueue) -> None:
+    queue, one = make_queue(), job()
+    queue.push([one], epoch="")
+    [first] = queue.fetch(1, timeout=0)
+    queue.push([replace(one, feed=2)], epoch="")
+    [second] = queue.fetch(1, timeout=0)
+    assert [each.job.feed for each in queue.held()] == [2]
+    assert queue.finish([ended(first), ended(second)])[0] == [False, True]
+    assert queue.held() == []
+
+
+# What there is
+
+
+def test_depths(make_queue: MakeQueue) -> None:
+    queue = make_queue()
+    queue.push([job(priority=priority) for priority in Priority for _ in range(3)], epoch="")
+    one, two, three, four, five = queue.fetch(5, timeout=0)
+    queue.finish([
+        ended(one), ended(two, State.DEAD_LETTER), retried(three, timedelta(hours=1)), retried(four), back(five)
+    ])  # fmt: skip
+    found = queue.depths()
+    assert found[1:] == (2, 0, 2, 1)
+    assert list(found.waiting.values()) == [0, 2, 3, 3, 3]
+    queue.fetch(1, timeout=0)
+    found = queue.depths()
+    assert found[1:] == (1, 1, 2, 1)
+    assert sum(found.waiting.values()) == 11
+
+
+def test_dead_letters_and_completed_are_bounded(make_queue: MakeQueue, house: House) -> None:
+    queue = make_queue(kept=10)
+    before = sum(house.everywhere("DBSIZE"))
+    for state in (State.DEAD_LETTER, State.COMPLETED):
+        queue.push([job(installation="") for _ in range(50)], epoch="")
+        while taken := queue.fetch(15, timeout=0):
+            queue.finish([ended(each, state, error="so") for each in taken])
+    queue.fetch(1, timeout=0)
+    assert queue.depths() == (dict.fromkeys(Priority, 0), 0, 0, 0, 10)
+    assert sum(house.everywhere("DBSIZE")) - before < 12
+
+
+def test_nothing_stays_behind(make_queue: MakeQueue, house: House) -> None:
+    queue, settler = make_queue("w1", lease=SOON), make_queue("s1")
+    queue.push([job() for _ in range(30)], epoch="")
+    for number, delivery in enumerate(fetch_all(queue)):
+        queue.renew({delivery: Note(0.5)}, lease=SOON)
+        queue.cancel([delivery.job.id])
+        verdict = [ended, retried, back][number % 3]
+        queue.finish([verdict(delivery)])
+    queue.finish([ended(delivery, State.CANCELLED) for delivery in fetch_all(queue)])
+    assert len(settle(settler)) == 40
+    rest(0.3)
+    settler.recover(retried)
+    settler.recover(retried)
+    left = {key for keys in house.everywhere("KEYS", "*") for key in keys}
+    assert {key.rsplit(b":", 1)[-1] for key in left} <= {b"completed", b"3f1e", b"marker"}
+
+
+# Misfortune
+
+
+def test_after_a_flush_everything_goes_on(make_queue: MakeQueue, house: House) -> None:
+    queue, settler = make_queue(), make_queue("s1")
+    queue.begin("e1")
+    queue.push([job(), job()], epoch="e1")
+    taken = queue.fetch(1, timeout=0)
+    settler.outcomes(1, timeout=0)
+    with ThreadPoolExecutor(2) as pool:
+        waiting = pool.submit(settler.outcomes, 5, timeout=1)
+        fetching = pool.submit(make_queue("w2", name="empty").fetch, 5, timeout=1)
+        rest(0.2)
+        house.everywhere("FLUSHALL")
+        assert waiting.result() == []
+        assert fetching.result() == []
+    assert queue.finish([ended(each) for each in taken])[0] == [False]
+    with pytest.raises(EpochLost):
+        queue.push([job()], epoch="e1")
+    queue.begin("e2")
+    again = replace(taken[0].job, feed=2)
+    assert queue.push([again], epoch="e2") == [Pushed.NEW]
+    [delivery] = queue.fetch(5, timeout=1)
+    assert queue.finish([ended(delivery)])[0] == [True]
+    assert [end.job_id for end in settle(settler)] == [again.id]
+
+
+def test_forgotten_scripts_are_said_again(make_queue: MakeQueue, house: House) -> None:
+    queue = make_queue()
+    for call in _calls(queue):
+        house.everywhere("SCRIPT", "FLUSH")
+        call()
+
+
+def test_cut_connections_cost_one_error_at_most(make_queue: MakeQueue, house: House) -> None:
+    queue = make_queue()
+    queue.depths()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(queue.fetch, 1, timeout=5)
+        rest(0.2)
+        house.kill_clients()
+        with pytest.raises(QueueUnavailable):
+            waiting.result()
+    for call in _calls(queue):
+        house.kill_clients()
+        for left in (1, 0):
+            try:
+                call()
+                break
+            except QueueUnavailable:
+                assert left
+
+
+def _calls(queue: Queue) -> list[Callable[[], Any]]:
+    held: list[Delivery] = []
+    read: list[Outcomes] = []
+    return [
+        lambda: queue.push([job()], epoch=""),
+        lambda: held.extend(queue.fetch(1, timeout=0.1)),
+        lambda: queue.renew(dict.fromkeys(held), lease=LEASE),
+        lambda: queue.held(),
+        lambda: queue.finish([ended(each) for each in held], fetch=1),
+        lambda: queue.recover(retried),
+        lambda: read.extend(queue.outcomes(1, timeout=0.1)),
+        lambda: queue.acknowledge(read),
+        lambda: queue.known(["x"]),
+        lambda: queue.cancel(["x"]),
+        lambda: queue.depths(),
+        lambda: queue.begin("e"),
+        lambda: queue.epoch(),
+    ]

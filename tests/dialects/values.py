@@ -1,0 +1,50 @@
+"""Jobs, and how their attempts end."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import uuid4
+
+from scheduler.dialects.interface import Delivery, Queue, Result
+from scheduler.model.attempts import AttemptEnd, QueuedJob
+from scheduler.model.labels import Priority
+from scheduler.model.states import State
+
+NOW = datetime(2026, 3, 1, 12, 30, 15, 123456, tzinfo=UTC)
+
+
+def job(**changes: Any) -> QueuedJob:
+    values: dict[str, Any] = {
+        "id": str(uuid4()), "tenant": "acme", "type": "send", "queue": "mail", "priority": Priority.NORMAL, "feed": 1,
+        "attempt": 0, "form": "json", "payload": b'{"to":"you"}', "policy": None, "tags": None, "correlation_id": None,
+        "created_at": NOW, "expires_at": NOW + timedelta(days=1), "installation": "3f1e",
+    }  # fmt: skip
+    return QueuedJob(**{**values, **changes})
+
+
+def ended(delivery: Delivery, state: State = State.COMPLETED, **changes: Any) -> Result:
+    values: dict[str, Any] = {
+        "tenant": delivery.job.tenant, "job_id": delivery.job.id, "feed": delivery.job.feed,
+        "attempt": delivery.attempt, "state": state, "started_at": delivery.started_at,
+        "ended_at": delivery.started_at, "worker": "w1",
+    }  # fmt: skip
+    return Result(delivery, AttemptEnd(**{**values, **changes}))
+
+
+def retried(delivery: Delivery, delay: timedelta = timedelta()) -> Result:
+    return ended(delivery, State.RETRYING, delay=delay)
+
+
+def back(delivery: Delivery) -> Result:
+    return Result(delivery, None)
+
+
+def fetch_all(queue: Queue, n: int = 1000) -> list[Delivery]:
+    """Fetch until there is nothing."""
+    found: list[Delivery] = []
+    while taken := queue.fetch(n, timeout=0):
+        found += taken
+    return found
+
+
+def ids(deliveries: list[Delivery]) -> list[str]:
+    return [delivery.job.id for delivery in deliveries]
