@@ -5,8 +5,8 @@ The functions here work on the one scheduler of the process; `Scheduler` is the 
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Unpack, overload
 from uuid import UUID
 
@@ -28,6 +28,8 @@ from scheduler.errors import (
     LifecycleError,
     NotInitialised,
     PermanentError,
+    QueueError,
+    QueueUnavailable,
     RegistrationError,
     SchedulerError,
     SchemaMismatch,
@@ -37,26 +39,30 @@ from scheduler.errors import (
     TemporaryError,
     UnknownDependency,
     UnknownJob,
+    WaitTimeout,
 )
-from scheduler.model.body import RunContext
+from scheduler.model.body import Cancelled, RunContext
 from scheduler.model.definition import JobOptions, JobSpec, Registration
+from scheduler.model.handling import JobContext
 from scheduler.model.job import Explanation, HistoryEntry, JobInfo
 from scheduler.model.labels import Priority
-from scheduler.model.oneshot import Job
+from scheduler.model.oneshot import Job, JobChange
 from scheduler.model.outcomes import Outcome
 from scheduler.model.policies import Timeouts
 from scheduler.model.retries import RetryPolicy
 from scheduler.model.schedules import CatchUp
 from scheduler.model.states import State
 from scheduler.model.submission import NewJob, Submission, SubmitOptions
-from scheduler.queueing.handlers import backoff
+from scheduler.queueing.handlers import backoff, handler
 from scheduler.queueing.jobs import Page
+from scheduler.queueing.worker import Worker
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
 
 __all__ = [
     "AlreadyInitialised",
+    "Cancelled",
     "CatchUp",
     "ConfigError",
     "Conflict",
@@ -71,6 +77,8 @@ __all__ = [
     "InvalidPayload",
     "InvalidSchedule",
     "Job",
+    "JobChange",
+    "JobContext",
     "JobFailure",
     "JobInfo",
     "JobSpec",
@@ -81,6 +89,8 @@ __all__ = [
     "Page",
     "PermanentError",
     "Priority",
+    "QueueError",
+    "QueueUnavailable",
     "Registration",
     "RegistrationError",
     "RetryPolicy",
@@ -97,6 +107,8 @@ __all__ = [
     "Timeouts",
     "UnknownDependency",
     "UnknownJob",
+    "WaitTimeout",
+    "Worker",
     "acancel",
     "acancel_job",
     "achain",
@@ -116,14 +128,17 @@ __all__ = [
     "atrigger",
     "aunregister",
     "aupdate_job",
+    "await_job",
     "backoff",
     "cancel",
     "cancel_job",
     "chain",
+    "events",
     "explain",
     "fan_out",
     "find",
     "get",
+    "handler",
     "history",
     "initialise",
     "jobs",
@@ -137,6 +152,7 @@ __all__ = [
     "trigger",
     "unregister",
     "update_job",
+    "wait",
 ]
 
 _lock = threading.RLock()  # a signal's handler may cancel while this thread initialises
@@ -285,6 +301,16 @@ def find(
     return _initialised().find(tenant, state=state, type=type, tag=tag, queue=queue, limit=limit, cursor=cursor)
 
 
+def wait(tenant: str, job_id: UUID | str, timeout: timedelta | str | float | None = None) -> Job:
+    """Wait until a job has ended, and return it; `WaitTimeout` if it has not by then."""
+    return _initialised().wait(tenant, job_id, timeout)
+
+
+def events(tenant: str) -> Iterator[JobChange]:
+    """Go through the state changes of a tenant's jobs, in the whole fleet, from now on. See `Scheduler.events`."""
+    return _initialised().events(tenant)
+
+
 def update_job(
     tenant: str,
     job_id: UUID | str,
@@ -327,6 +353,7 @@ afind = in_thread(find)
 aupdate_job = in_thread(update_job)
 acancel_job = in_thread(cancel_job)
 aretry_job = in_thread(retry_job)
+await_job = in_thread(wait)
 
 
 def _after_fork() -> None:

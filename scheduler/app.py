@@ -23,6 +23,7 @@ from scheduler.model.job import Explanation, HistoryEntry, JobInfo
 from scheduler.model.texts import name
 from scheduler.periodic.control import Control
 from scheduler.queueing.calls import QueueCalls
+from scheduler.queueing.ring import Ring
 from scheduler.store.job_queue import QueueTable
 from scheduler.store.steps import Databases
 
@@ -54,6 +55,8 @@ class Scheduler(QueueCalls):
 
     database: a DSN, a SQLAlchemy engine on psycopg, or None: SCHEDULER_DATABASE_URL, DATABASE_URL, else an embedded
         Postgres (extra `embedded`).
+    redis: the URL of the Redis whose queues carry submitted jobs to workers and back; None: it only submits.
+    queues: what differs from {"dialect": "reliable"}, by queue.
     schema: the Postgres schema of our tables ("scheduler").
     tenants: whose jobs are mirrored: those "registered" here, "all", or a list of names.
     sync_every: how often the tables are read anew ("1m").
@@ -229,10 +232,15 @@ class Scheduler(QueueCalls):
     aupdate_job = in_thread(QueueCalls.update_job)
     acancel_job = in_thread(QueueCalls.cancel_job)
     aretry_job = in_thread(QueueCalls.retry_job)
+    await_job = in_thread(QueueCalls.wait)
 
     def _queue(self) -> tuple[Databases, QueueTable, int]:
         instance = self._running()
         return instance.databases, instance.queue, self.settings.max_payload
+
+    def _ring(self) -> Ring | None:
+        ring = self._running().ring
+        return None if ring is None else ring.ring
 
     def _steered(self, answer: R) -> R:
         """Let this instance see at once what it has just changed."""

@@ -6,6 +6,7 @@ import inspect
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import CancelledError, Future, wait
+from functools import partial
 from typing import NamedTuple
 
 from scheduler.model.body import Cancelled
@@ -58,7 +59,7 @@ class Coroutines:
         def start() -> None:
             for call in calls:
                 task = loop.create_task(_report(call))
-                call.cancelled.then(lambda task=task: _call(loop, task.cancel))
+                call.cancelled.then(partial(_call, loop, task.cancel))
 
         loop.call_soon_threadsafe(start)
 

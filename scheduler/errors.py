@@ -17,6 +17,7 @@ SchedulerError
     DependencyCycle
     DependencyLimit
   IllegalTransition
+  WaitTimeout                 a job has not ended in the time that was given
   StoreError                  Postgres refused
     Conflict                  another transaction was faster; run yours again
     StoreUnavailable          Postgres is away; trying again may help
@@ -105,6 +106,10 @@ class DependencyLimit(SubmissionError):
 
 class IllegalTransition(SchedulerError):
     """A job cannot go from its state to that one."""
+
+
+class WaitTimeout(SchedulerError):
+    """The job has not ended in the time that was given."""
 
 
 class StoreError(SchedulerError):

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 from scheduler.clock import Clock, DatabaseClock, SystemClock
 from scheduler.config import Settings
@@ -30,6 +30,7 @@ from scheduler.periodic.registry import Registry
 from scheduler.periodic.run import STOPPING, Run, RunEnd, Runner
 from scheduler.periodic.sync import Sync
 from scheduler.processes import Processes
+from scheduler.queueing.ledger import Ledger, alone
 from scheduler.queueing.ring import Ring
 from scheduler.queueing.services import RingServices
 from scheduler.service import Service
@@ -41,7 +42,8 @@ from scheduler.store.job_instance import InstanceTable
 from scheduler.store.job_lock import Holder, LockTable
 from scheduler.store.job_queue import QueueTable, queue_channel
 from scheduler.store.ring import RingTable
-from scheduler.store.steps import Databases, Steps, run
+from scheduler.store.steps import Databases
+from scheduler.store.steps import run as run_steps
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -144,12 +146,11 @@ class Instance:
             self.ring.start()
 
     def _ring(self, redis: str) -> RingServices:
-        table = RingTable(self.settings.schema, self._now)
-        installation = str(run(self.databases, _installation(table)))
-        ring = Ring(Client(redis), self.settings.queues, installation)
-        return RingServices(
-            ring, self.databases, self.queue, table, self._events, installation, self.database_clock.now
-        )  # fmt: skip
+        ring_table = RingTable(self.settings.schema, self._now)
+        installation = str(run_steps(self.databases, alone(ring_table.installation()))[0][0])
+        ledger = Ledger(databases=self.databases, jobs=self.queue, ring=ring_table, installation=installation)
+        ring = Ring(Client(redis), self.settings.queues, installation, self.database_clock.now)
+        return RingServices(ledger, ring, self._events, now=self.database_clock.now)
 
     def stop(self, timeout: float) -> None:
         """Drain, then release; see `Scheduler.cancel`."""
@@ -244,9 +245,3 @@ class Instance:
                 if self.ring is not None and queue_channel(schema) in heard:
                     self.ring.feed()
         return 0.0
-
-
-def _installation(table: RingTable) -> Steps[UUID]:
-    rows = yield table.installation()._replace(alone=True)
-    found: UUID = rows[0][0]
-    return found

@@ -44,6 +44,7 @@ class Processes:
         function: str,
         context: Mapping[str, object] | None,
         cancelled: Cancelled,
+        *,
         began: Callable[[], object] = lambda: None,
         payload: object = NONE,
         told: Callable[[str, Any], None] = lambda *_: None,

@@ -18,8 +18,11 @@ from scheduler.events import (
     FireQueued,
     FireSkipped,
     FireStarted,
+    JobsFed,
+    JobsSettled,
     JobStranded,
     LeaseLost,
+    RedisLost,
     Synced,
 )
 from scheduler.model.job import JobInfo
@@ -103,7 +106,7 @@ def line(message: Event | logging.LogRecord) -> Line | None:
     if isinstance(message, logging.LogRecord):
         style = "failure" if message.levelno >= logging.ERROR else "warning"
         return Line(tenant="", job_id="", word=message.levelname.lower(), style=style, text=message.getMessage())
-    if isinstance(message, FireStarted | Synced):
+    if isinstance(message, FireStarted | Synced | JobsFed | JobsSettled | RedisLost):
         return None
     word, style, text = _happened(message)
     return Line(tenant=message.tenant, job_id=message.job_id, word=word, style=style, text=text)

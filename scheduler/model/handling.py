@@ -98,7 +98,8 @@ class JobContext:
 
     def progress(self, percent: float, message: str | None = None) -> None:
         """Say how far it is, from 0 to 100; `get()` shows it."""
-        if isinstance(percent, bool) or not isinstance(percent, int | float) or not 0 <= percent <= 100:
+        given: object = percent
+        if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given <= 100:
             raise InvalidOption(f"progress is a number from 0 to 100, not {percent!r}")
         text = None if message is None else storable(str(message), LONGEST_MESSAGE)
         self._tell("progress", [float(percent), text])

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID, uuid5
 
 from scheduler.model.labels import Priority
@@ -62,6 +62,15 @@ class Job:
     def result(self) -> object:
         """What its handler returned; None until it has completed."""
         return None if self.raw_result is None else decode("json", self.raw_result)
+
+
+class JobChange(NamedTuple):
+    """A submitted job went into a state."""
+
+    tenant: str
+    id: str
+    state: State
+    at: datetime
 
 
 def attempt_id(job_id: UUID, attempt: int) -> UUID | None:

@@ -119,7 +119,7 @@ def decide(
     policy = job.retry
     match failure.category:
         case Category.CANCELLED:
-            return Cancel()
+            return Cancel() if now < job.expires_at else Bury()  # its lifetime ended it, not somebody
         case Category.PERMANENT:
             return Fail()
         case Category.TIMEOUT if not policy.retry_timeout:

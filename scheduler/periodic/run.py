@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from scheduler.clock import Clock, DatabaseClock
+from scheduler.coroutines import Coroutines
 from scheduler.events import Events, FireStarted
 from scheduler.model.body import Body, Cancelled, RunContext
 from scheduler.model.definition import Key
 from scheduler.model.failures import describe, outcome_of
 from scheduler.model.outcomes import Outcome
-from scheduler.coroutines import Coroutines
 from scheduler.processes import Processes
 
 logger = logging.getLogger("scheduler")
@@ -222,7 +222,7 @@ class Runner:
         body = run.body
         if body.imported_as is not None:
             values = self._values(run, started_at) if body.takes_context else None
-            self._processes.run(body.imported_as, values, run.cancelled, lambda: self._count_down(run))
+            self._processes.run(body.imported_as, values, run.cancelled, began=lambda: self._count_down(run))
             return
         result = body.fn(self._context(run, started_at)) if body.takes_context else body.fn()
         if body.is_async or inspect.isawaitable(result):

@@ -1,42 +1,27 @@
 """The calls about submitted jobs, as methods of `Scheduler`: arguments checked, then steps run where they belong."""
 
 import asyncio
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from itertools import chain
 from typing import Unpack
-from uuid import UUID
-
-import orjson
 
 from scheduler.errors import InvalidOption
-from scheduler.model import labels
 from scheduler.model.durations import duration
-from scheduler.model.labels import Priority
-from scheduler.model.oneshot import Job
 from scheduler.model.policies import Timeouts
-from scheduler.model.states import State
 from scheduler.model.submission import NewJob, Submission, SubmitOptions, draft_parts, drafts, independent
-from scheduler.model.texts import name, storable
-from scheduler.queueing import jobs
-from scheduler.queueing.jobs import Page
+from scheduler.queueing.job_calls import JobCalls
 from scheduler.queueing.submit import submit, submit_parts
-from scheduler.store.job_queue import JobKey, QueueTable
-from scheduler.store.steps import Databases, Pipeline, Steps, run, run_inside, run_inside_async, run_pipeline
+from scheduler.store.steps import Pipeline, Steps, run, run_inside, run_inside_async, run_pipeline
 
 LARGEST_PAGE = 1000
 PART = 200  # jobs that are sent at once while the next are made
 HALF_A_MINUTE = timedelta(seconds=30)
 
 
-class QueueCalls(ABC):
+class QueueCalls(JobCalls):
     """What `Scheduler` offers for one-shot jobs."""
-
-    @abstractmethod
-    def _queue(self) -> tuple[Databases, QueueTable, int]:
-        """Return where jobs are kept, and how large a payload may be."""
 
     def submit(
         self, tenant: str, type: str, payload: object = None, *, connection: object = None,  # noqa: A002
@@ -93,79 +78,6 @@ class QueueCalls(ABC):
             several.append(replace(last, after=(*last.after, *several)))
         return self.submit_many(several, connection=connection)
 
-    def get(self, tenant: str, job_id: UUID | str) -> Job:
-        """Read a submitted job, live or ended; `UnknownJob` when this tenant has none such."""
-        databases, table, _ = self._queue()
-        return run(databases, jobs.get(table, _key(tenant, job_id)))
-
-    def find(
-        self,
-        tenant: str,
-        *,
-        state: State | Iterable[State] | None = None,
-        type: str | None = None,  # noqa: A002
-        tag: str | Mapping[str, str] | None = None,
-        queue: str | None = None,
-        limit: int = 100,
-        cursor: str | None = None,
-    ) -> Page:
-        """Find submitted jobs: live ones, newest first, then those that ended, the last to end first.
-
-        tag: a tag's name, or {name: value}. A page with a `cursor` is followed by another.
-        """
-        databases, table, _ = self._queue()
-        label, value = _tag(tag)
-        steps = jobs.find(
-            table,
-            name(tenant, what="tenant"),
-            states=_states(state),
-            filters={"type": type, "queue": queue, "tag": label, "tag_value": value},
-            limit=_limit(limit),
-            cursor=cursor,
-        )
-        return run(databases, steps)
-
-    def update_job(
-        self,
-        tenant: str,
-        job_id: UUID | str,
-        *,
-        priority: Priority | None = None,
-        tags: Mapping[str, str] | None = None,
-        correlation_id: str | None = None,
-        callback_url: str | None = None,
-    ) -> Job:
-        """Change a live job; its priority until it is fed. Type and payload never change: submit a new job."""
-        databases, table, _ = self._queue()
-        steps = jobs.update(
-            table,
-            _key(tenant, job_id),
-            priority=None if priority is None else labels.checked_priority(priority),
-            tags=None if tags is None else orjson.dumps(labels.checked_tags(tags) or {}).decode(),
-            correlation_id=labels.checked_correlation(correlation_id),
-            callback_url=labels.checked_url(callback_url),
-        )
-        return run(databases, steps)
-
-    def cancel_job(self, tenant: str, job_id: UUID | str, *, reason: str | None = None, force: bool = False) -> State:
-        """End a job that has not begun, with all that wait for its success; return its state.
-
-        One that has begun is asked to end, or told to with `force`: its state is then what it was.
-        """
-        databases, table, _ = self._queue()
-        why = None if reason is None else storable(reason, 1000)
-        return run(databases, jobs.cancel(table, _key(tenant, job_id), reason=why, force=force))
-
-    def retry_job(self, tenant: str, job_id: UUID | str) -> Submission:
-        """Submit a job anew that failed, died or was cancelled; the new one says `retried_from`."""
-        databases, table, _ = self._queue()
-
-        def steps() -> Steps[list[Submission]]:
-            draft = yield from jobs.retried(table, _key(tenant, job_id))
-            return (yield from submit(table, [draft]))
-
-        return run(databases, steps())[0]
-
     def _submitting(self, batch: Sequence[NewJob]) -> Steps[list[Submission]]:
         """Check a batch and return the steps that submit it."""
         _, table, limit = self._queue()
@@ -213,34 +125,3 @@ def _of_tenant(tenant: str, new: Sequence[NewJob]) -> Sequence[NewJob]:
         if not isinstance(job, NewJob) or job.tenant != tenant:
             raise InvalidOption(f"all jobs of this call must be NewJobs of tenant {tenant!r}")
     return new
-
-
-def _key(tenant: object, job_id: object) -> JobKey:
-    try:
-        return JobKey(name(tenant, what="tenant"), job_id if isinstance(job_id, UUID) else UUID(str(job_id)))
-    except ValueError:
-        raise InvalidOption(f"job_id must be the UUID that submit() returned, not {str(job_id)[:60]!r}") from None
-
-
-def _states(state: State | Iterable[State] | None) -> list[State] | None:
-    if state is None:
-        return None
-    try:
-        return [State(state)] if isinstance(state, str) else [State(each) for each in state]
-    except ValueError:
-        raise InvalidOption(f"state must be one of {', '.join(State)}, not {state!r}") from None
-
-
-def _tag(tag: object) -> tuple[str | None, str | None]:
-    if tag is None or isinstance(tag, str):
-        return tag, None
-    if not isinstance(tag, Mapping) or len(tag) != 1:
-        raise InvalidOption("tag must be a name, or a dict with one name and its value")
-    ((label, value),) = tag.items()
-    return str(label), str(value)
-
-
-def _limit(limit: object) -> int:
-    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= LARGEST_PAGE:
-        raise InvalidOption(f"limit must be a number from 1 to {LARGEST_PAGE}, not {limit!r}")
-    return limit

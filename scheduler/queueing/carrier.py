@@ -68,10 +68,10 @@ class Carrier:
         if self._empty:
             self.queue.fetch(0, timeout=BLOCK)
             self._empty = False
-            if self._draining:
-                return None
+            return None if self.fetching.stopping else 0.0
         self.starved = False
-        room = self._pool.reserve(MOST_AT_ONCE)
+        # While all places are taken, whoever sends results takes the next jobs with them.
+        room = self._pool.reserve(MOST_AT_ONCE) if len(self.flight) < self._pool.concurrency else 0
         if not room:
             self.starved = True
             return 1.0

@@ -17,11 +17,12 @@ from scheduler.events import Events, JobsFed
 from scheduler.model.attempts import QueuedJob
 from scheduler.model.fairness import FIRST, Place, Share, Waiting, shares
 from scheduler.model.labels import Priority
+from scheduler.model.states import State
+from scheduler.queueing.ledger import Ledger
 from scheduler.queueing.ring import Ring
 from scheduler.store.engine import Row
-from scheduler.store.job_queue import QueueTable
-from scheduler.store.ring import RingTable
-from scheduler.store.steps import Databases, Steps, run
+from scheduler.store.job_queue import JobKey
+from scheduler.store.steps import Statement, Steps
 
 logger = logging.getLogger("scheduler")
 
@@ -37,20 +38,15 @@ class Feeder:
 
     def __init__(
         self,
-        databases: Databases,
-        table: QueueTable,
-        ring_table: RingTable,
+        ledger: Ledger,
         ring: Ring,
-        installation: str,
         events: Events,
+        *,
         now: Callable[[], datetime],
         lost: Callable[[str], None],
     ) -> None:
-        self._databases = databases
-        self._table = table
-        self._ring_table = ring_table
+        self._ledger = ledger
         self._ring = ring
-        self._installation = installation
         self._events = events
         self._now = now
         self._lost = lost
@@ -60,7 +56,7 @@ class Feeder:
 
     def step(self) -> float:
         """Feed what is due, a batch of each queue; return when to look again."""
-        waiting = [Waiting._make(row) for row in run(self._databases, self._look())]
+        waiting = [Waiting._make(row) for row in self._ledger.rows(self._look())]
         self._from = waiting[-1].place if len(waiting) == LOOK else FIRST
         wait, failed = POLL, None
         for name, group in groupby(waiting, key=lambda each: each.queue):
@@ -80,8 +76,8 @@ class Feeder:
             raise failed
         return 0.0 if self._from != FIRST else min(wait, self._until_next(waiting))
 
-    def _look(self) -> Steps[list[Row]]:
-        return (yield self._table.waiting(after=self._from, limit=LOOK)._replace(alone=True))
+    def _look(self) -> Statement:
+        return self._ledger.jobs.waiting(after=self._from, limit=LOOK)
 
     def _feed(self, queue: Queue, due: Sequence[Waiting]) -> float:
         """Feed one queue as far as there is room; return when to come back for more."""
@@ -92,8 +88,9 @@ class Feeder:
             return FULL
         for share in divided:
             self._turns[queue.name, share.priority] = share.tenant
-        fed = run(self._databases, self._steps(queue, divided))
-        return 0.0 if fed else FULL
+        fed = self._ledger.run(self._steps(queue, divided))
+        self._ring.say([(key, State.SCHEDULED) for key in fed or ()])
+        return FULL if fed == [] else 0.0
 
     def _in_turn(self, due: Sequence[Waiting]) -> list[Waiting]:
         """Begin with the tenants that come after the one that was served last."""
@@ -106,14 +103,14 @@ class Feeder:
             ),
         )
 
-    def _steps(self, queue: Queue, divided: Sequence[Share]) -> Steps[int]:
-        rows = yield self._ring_table.of_queue("hold_epoch", queue.name)
+    def _steps(self, queue: Queue, divided: Sequence[Share]) -> Steps[list[JobKey] | None]:
+        rows = yield self._ledger.ring.of_queue("hold_epoch", queue.name)
         if not rows:
-            yield self._ring_table.of_queue("open_queue", queue.name)
-            return 1
+            yield self._ledger.ring.of_queue("open_queue", queue.name)
+            return None
         epoch = rows[0][0]
-        rows = yield self._table.feed(queue.name, divided)
-        jobs = [queued(queue.name, row, self._installation) for row in rows if row[2] is not None]
+        rows = yield self._ledger.jobs.feed(queue.name, divided)
+        jobs = [queued(queue.name, row, self._ledger.installation) for row in rows if row[2] is not None]
         if jobs:
             began = time.monotonic()
             queue.push(jobs, epoch=str(epoch))
@@ -121,7 +118,7 @@ class Feeder:
                 seconds = time.monotonic() - began
                 keys = tuple((job.tenant, job.id) for job in jobs)
                 self._events.emit(JobsFed(queue=queue.name, count=len(jobs), seconds=seconds, jobs=keys))
-        return len(rows)
+        return [JobKey(row[0], row[1]) for row in rows]
 
     def _until_next(self, waiting: Sequence[Waiting]) -> float:
         """Say how long until the next that is not due yet is."""
@@ -132,8 +129,8 @@ class Feeder:
 def queued(queue: str, row: Row, installation: str) -> QueuedJob:
     """Make what travels of a row that was fed."""
     (
-        tenant, id_, type_, priority, feed, attempt, json, payload, policy, tags, correlation_id, created_at, expires_at,
-        _, attempts, *_,
+        tenant, id_, type_, priority, feed, attempt, json, payload, policy, tags, correlation_id, created_at,
+        expires_at, _, attempts, *_,
     ) = row  # fmt: skip
     return QueuedJob(
         id=str(id_),

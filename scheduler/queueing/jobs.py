@@ -2,13 +2,14 @@
 
 import base64
 import binascii
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID, uuid4
 
 import orjson
 
+from scheduler.dialects.interface import Cancelling
 from scheduler.errors import IllegalTransition, InvalidOption, StoreUnavailable, UnknownJob
 from scheduler.model.durations import duration
 from scheduler.model.labels import Priority
@@ -91,20 +92,29 @@ def update(table: QueueTable, key: JobKey, *, priority: Priority | None, **chang
     return (yield from get(table, key))
 
 
-def cancel(table: QueueTable, key: JobKey, *, reason: str | None, force: bool) -> Steps[State]:
-    """End a job that has not been fed; of one that has, note that somebody wants it to end."""
+def cancel(
+    table: QueueTable,
+    key: JobKey,
+    *,
+    reason: str | None,
+    force: bool,
+    ask: Callable[[str, str], Cancelling | None],
+) -> Steps[State]:
+    """End a job that no worker has; of one that has begun, ask for its end. `ask` asks Redis; None: it is away."""
     waited = yield from _take_back(table, key)
     job = yield from get(table, key)
     if job.state is State.CANCELLED:
         return job.state
     transition(key.id, job.state, State.CANCELLED)
-    if waited or job.state is State.PENDING:
-        ended = yield from end(table, [Ending(key=key, state=State.CANCELLED, reason=reason or "cancelled")])
-        if not ended:
-            raise StoreUnavailable(f"job {key.id} is held by another transaction; try again")
-        return State.CANCELLED
-    yield table.of_job("ask_to_cancel", key, force=force)
-    return job.state
+    answer = ask(job.queue, str(key.id))  # also what waits: a feeder that crashed may have pushed it
+    begun = not waited and job.state is not State.PENDING
+    if begun and (answer in (None, Cancelling.REFUSED) or (answer is Cancelling.RUNNING and not force)):
+        yield table.of_job("ask_to_cancel", key, force=force, reason=reason)
+        return State.RUNNING if answer is Cancelling.RUNNING else job.state
+    ended = yield from end(table, [Ending(key=key, state=State.CANCELLED, reason=reason or "cancelled")])
+    if not ended:
+        raise StoreUnavailable(f"job {key.id} is held by another transaction; try again")
+    return State.CANCELLED
 
 
 def _take_back(table: QueueTable, key: JobKey) -> Steps[bool]:

@@ -136,8 +136,8 @@ class Pool:
                 return None, None
             if handler.imported_as is not None:
                 found = self._processes.run(
-                    handler.imported_as, attempt.values(), attempt.cancelled, attempt.start, attempt.payload(),
-                    attempt.tell,
+                    handler.imported_as, attempt.values(), attempt.cancelled, began=attempt.start,
+                    payload=attempt.payload(), told=attempt.tell,
                 )  # fmt: skip
                 return found, None
             attempt.start()

@@ -4,15 +4,18 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 
+from scheduler.dialects.channel import Channel
 from scheduler.dialects.client import Client
 from scheduler.dialects.interface import Cancelling, Known, Queue
 from scheduler.dialects.reliable.queue import ReliableQueue
 from scheduler.errors import QueueError
 from scheduler.model.oneshot import Job
 from scheduler.model.states import State
+from scheduler.store.job_queue import JobKey
 
 logger = logging.getLogger("scheduler")
 
@@ -22,10 +25,14 @@ FED = (State.SCHEDULED, State.RETRYING)
 class Ring:
     """The queues by name, opened as they are needed."""
 
-    def __init__(self, client: Client, dialects: Mapping[str, str], installation: str) -> None:
+    def __init__(
+        self, client: Client, dialects: Mapping[str, str], installation: str, now: Callable[[], datetime]
+    ) -> None:
         self._client = client
         self._dialects = dialects
         self._installation = installation
+        self._now = now
+        self.channel = Channel(client, installation)
         self._reader = f"{socket.gethostname()}-{os.getpid()}-{os.urandom(4).hex()}"
         self._lock = threading.Lock()
         self._queues: dict[str, Queue] = {}
@@ -64,6 +71,14 @@ class Ring:
         except QueueError as error:
             logger.warning("queue %s: will be asked later to cancel: %s", queue, error)
             return None
+
+    def say(self, changes: Sequence[tuple[JobKey, State]]) -> None:
+        """Say state changes aloud, if anybody listens; if Redis is away nobody hears them."""
+        try:
+            if changes and self.channel.watched():
+                self.channel.say([(key.tenant, str(key.id), state) for key, state in changes], self._now())
+        except QueueError as error:
+            logger.debug("state changes are not said: %s", error)
 
     def close(self) -> None:
         """Close the connections."""

@@ -1,4 +1,4 @@
-"""The ring of an instance, running: a thread that feeds, one that looks after everything, one that settles each queue."""
+"""The ring of an instance, running: a thread that feeds, one that tends, and one for each queue that settles."""
 
 import threading
 from collections.abc import Callable
@@ -6,13 +6,11 @@ from datetime import datetime
 
 from scheduler.events import Events
 from scheduler.queueing.feeder import Feeder
+from scheduler.queueing.ledger import Ledger
 from scheduler.queueing.ring import Ring
 from scheduler.queueing.settler import Settler
 from scheduler.queueing.upkeep import Upkeep
 from scheduler.service import Service
-from scheduler.store.job_queue import QueueTable
-from scheduler.store.ring import RingTable
-from scheduler.store.steps import Databases
 
 LAST_BACKOFF = 5.0
 
@@ -20,20 +18,12 @@ LAST_BACKOFF = 5.0
 class RingServices:
     """Feeder, upkeep and settlers with their threads; a settler starts when its queue is first met."""
 
-    def __init__(
-        self,
-        ring: Ring,
-        databases: Databases,
-        table: QueueTable,
-        ring_table: RingTable,
-        events: Events,
-        installation: str,
-        now: Callable[[], datetime],
-    ) -> None:
+    def __init__(self, ledger: Ledger, ring: Ring, events: Events, *, now: Callable[[], datetime]) -> None:
         self.ring = ring
-        self._settler = lambda name: Settler(ring.queue(name), databases, table, ring_table, events)
-        self.feeder = Feeder(databases, table, ring_table, ring, installation, events, now, self._lost)
-        self.upkeep = Upkeep(databases, table, ring_table, ring, events, self.settle)
+        self._ledger = ledger
+        self._events = events
+        self.feeder = Feeder(ledger, ring, events, now=now, lost=lambda _: self.tend())
+        self.upkeep = Upkeep(ledger, ring, events, self.settle)
         self._feeding = Service("feed", self.feeder.step, last_backoff=LAST_BACKOFF)
         self._tending = Service("tend", self.upkeep.step, last_backoff=LAST_BACKOFF)
         self._settling: dict[str, Service] = {}
@@ -51,7 +41,8 @@ class RingServices:
         with self._lock:
             if queue in self._settling or not self._started:
                 return
-            service = Service(f"settle-{queue}", self._settler(queue).step, last_backoff=LAST_BACKOFF)
+            settler = Settler(self.ring.queue(queue), self._ledger, self._events, self.ring.say)
+            service = Service(f"settle-{queue}", settler.step, last_backoff=LAST_BACKOFF)
             self._settling[queue] = service
         service.start()
 
@@ -75,6 +66,3 @@ class RingServices:
         for service in services:
             service.stop(timeout=timeout)
         self.ring.close()
-
-    def _lost(self, _: str) -> None:
-        self._tending.wake()

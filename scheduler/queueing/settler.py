@@ -6,7 +6,7 @@ row is held by another transaction stays with us and is tried again.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -22,10 +22,11 @@ from scheduler.model.oneshot import attempt_id
 from scheduler.model.states import State
 from scheduler.model.texts import storable
 from scheduler.queueing.ending import end
+from scheduler.queueing.ledger import Ledger
 from scheduler.queueing.submit import submit
-from scheduler.store.job_queue import Ending, JobKey, QueueTable
-from scheduler.store.ring import Retried, RingTable
-from scheduler.store.steps import Databases, Steps, run
+from scheduler.store.job_queue import Ending, JobKey
+from scheduler.store.ring import Retried
+from scheduler.store.steps import Steps
 
 logger = logging.getLogger("scheduler")
 
@@ -39,13 +40,16 @@ class Settler:
     """Settles what comes back through one queue."""
 
     def __init__(
-        self, queue: Queue, databases: Databases, table: QueueTable, ring_table: RingTable, events: Events
+        self,
+        queue: Queue,
+        ledger: Ledger,
+        events: Events,
+        say: Callable[[Sequence[tuple[JobKey, State]]], None],
     ) -> None:
         self._queue = queue
-        self._databases = databases
-        self._table = table
-        self._ring_table = ring_table
+        self._ledger = ledger
         self._events = events
+        self._say = say
         self._left: list[Outcomes] = []  # read, and not yet forgotten in Redis
         self._settled: list[Outcomes] = []  # in the ledger, and not yet forgotten in Redis
 
@@ -95,7 +99,7 @@ class Settler:
             try:
                 key = _key(culprit)
                 ending = Ending(key=key, state=State.FAILED, feed=culprit.feed, attempt=culprit.attempt, reason=reason)
-                run(self._databases, end(self._table, [ending]), deadline=DEADLINE)
+                self._ledger.run(end(self._ledger.jobs, [ending]), deadline=DEADLINE)
             except StoreUnavailable:
                 raise
             except Exception:
@@ -103,25 +107,24 @@ class Settler:
         return []
 
     def _run(self, ends: Sequence[AttemptEnd]) -> list[AttemptEnd]:
-        held, settled = run(self._databases, settle(self._table, self._ring_table, ends), deadline=DEADLINE)
+        held, settled = self._ledger.run(settle(self._ledger, ends), deadline=DEADLINE)
+        self._say(settled)
         if self._events:
             changes = tuple((key.tenant, str(key.id), state) for key, state in settled)
             self._events.emit(JobsSettled(queue=self._queue.name, jobs=changes, repeated=len(ends) - len(settled)))
         return held
 
 
-def settle(
-    table: QueueTable, ring_table: RingTable, ends: Sequence[AttemptEnd]
-) -> Steps[tuple[list[AttemptEnd], list[tuple[JobKey, State]]]]:
+def settle(ledger: Ledger, ends: Sequence[AttemptEnd]) -> Steps[tuple[list[AttemptEnd], list[tuple[JobKey, State]]]]:
     """Settle ends in one transaction; return those whose rows others hold, and who went into which state."""
     retries = _retries([each for each in ends if each.state is State.RETRYING])
     finals = [each for each in ends if each.state is not State.RETRYING]
     settled: list[tuple[JobKey, State]] = []
     if retries:
-        rows = yield ring_table.retry(retries)
+        rows = yield ledger.ring.retry(retries)
         settled += [(JobKey(*row), State.RETRYING) for row in rows]
     if finals:
-        over = yield from end(table, [_ending(each) for each in finals])
+        over = yield from end(ledger.jobs, [_ending(each) for each in finals])
         ended = dict(over)
         settled += over
         spawned = [
@@ -131,11 +134,12 @@ def settle(
             for each in final.spawned
         ]
         if spawned:
-            yield from submit(table, spawned)
-    missed = [each for each in ends if (_key(each), each.state) not in set(settled)]
+            yield from submit(ledger.jobs, spawned)
+    known = set(settled)
+    missed = [each for each in ends if (_key(each), each.state) not in known]
     if not missed:
         return [], settled
-    rows = yield ring_table.standing({_key(each) for each in missed})
+    rows = yield ledger.ring.standing({_key(each) for each in missed})
     standing = {JobKey(tenant, id_): (feed, attempt) for tenant, id_, feed, attempt in rows}
     return [each for each in missed if _stands(each, standing.get(_key(each)))], settled
 
@@ -200,4 +204,3 @@ def record(each: AttemptEnd) -> dict[str, Any]:
 
 def _key(each: AttemptEnd) -> JobKey:
     return JobKey(each.tenant, UUID(each.job_id))
-

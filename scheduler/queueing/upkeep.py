@@ -15,11 +15,11 @@ from scheduler.model.durations import duration, microseconds
 from scheduler.model.policies import TIMEOUTS
 from scheduler.model.states import State
 from scheduler.queueing.ending import end, propagate
+from scheduler.queueing.ledger import Ledger
 from scheduler.queueing.ring import Ring
-from scheduler.store.engine import Row
-from scheduler.store.job_queue import Ending, JobKey, QueueTable
-from scheduler.store.ring import NIL, NOBODY, RingTable
-from scheduler.store.steps import Databases, Statement, Steps, run
+from scheduler.store.job_queue import Ending, JobKey
+from scheduler.store.ring import NIL, NOBODY
+from scheduler.store.steps import Steps
 
 logger = logging.getLogger("scheduler")
 
@@ -36,16 +36,12 @@ class Upkeep:
 
     def __init__(
         self,
-        databases: Databases,
-        table: QueueTable,
-        ring_table: RingTable,
+        ledger: Ledger,
         ring: Ring,
         events: Events,
         found: Callable[[str], None],
     ) -> None:
-        self._databases = databases
-        self._table = table
-        self._ring_table = ring_table
+        self._ledger = ledger
         self._ring = ring
         self._events = events
         self._found = found
@@ -66,38 +62,41 @@ class Upkeep:
 
     def marks(self) -> None:
         """Feed all of a queue again whose Redis has lost its memory."""
-        for name, epoch in run(self._databases, _rows(self._ring_table.epochs())):
+        for name, epoch in self._ledger.rows(self._ledger.ring.epochs()):
             self._found(name)
             queue = self._ring.queue(name)
             mark = queue.epoch()
             if mark == str(epoch):
                 continue
             known = int(mark) if mark is not None and mark.isdigit() else 0
-            begun = run(self._databases, self._feed_all_again(name, epoch, known), deadline=DEADLINE)
+            begun = self._ledger.run(self._feed_all_again(name, epoch, known), deadline=DEADLINE)
             if begun is not None:
                 queue.begin(str(begun))
 
     def asked(self) -> None:
-        """End jobs that somebody wants to end, if no worker has them; ask the worker if one has."""
-        rows = run(self._databases, _rows(self._ring_table.some("asked", limit=SOME)))
-        self._end([(JobKey(tenant, id_), queue, reason or CANCELLED) for tenant, id_, queue, reason in rows],
-                  State.CANCELLED)  # fmt: skip
+        """End jobs that somebody wants to end, if no worker has them or they are forced; ask the worker if one has."""
+        rows = self._ledger.rows(self._ledger.ring.some("asked", limit=SOME))
+        for forced in (False, True):
+            jobs = [
+                (JobKey(tenant, id_), queue, why or CANCELLED) for tenant, id_, queue, why, how in rows if how is forced
+            ]
+            self._end(jobs, State.CANCELLED, forced=forced)
 
     def expired(self) -> None:
         """End jobs past their lifetime in the same way."""
-        rows = run(self._databases, _rows(self._ring_table.some("expired", limit=SOME)))
+        rows = self._ledger.rows(self._ledger.ring.some("expired", limit=SOME))
         waiting = [JobKey(tenant, id_) for tenant, id_, _, open_ in rows if open_]
         if waiting:
             endings = [Ending(key=key, state=State.DEAD_LETTER, reason=EXPIRED) for key in waiting]
-            run(self._databases, end(self._table, endings), deadline=DEADLINE)
+            self._ring.say(self._ledger.run(end(self._ledger.jobs, endings), deadline=DEADLINE))
         self._end([(JobKey(tenant, id_), queue, EXPIRED) for tenant, id_, queue, open_ in rows if not open_],
                   State.DEAD_LETTER)  # fmt: skip
 
     def sweep(self) -> None:
         """Feed jobs again that are silent and that Redis does not know, some at a time."""
         visibility = microseconds(duration(TIMEOUTS.visibility, name="visibility"))
-        look = self._ring_table.sweep(after=self._at, visibility_us=visibility, limit=SWEPT)
-        rows = run(self._databases, _rows(look))
+        look = self._ledger.ring.sweep(after=self._at, visibility_us=visibility, limit=SWEPT)
+        rows = self._ledger.rows(look)
         self._at = JobKey(rows[-1][0], rows[-1][1]) if len(rows) == SWEPT else NOBODY
         silent: dict[str, list[tuple[JobKey, int]]] = {}
         for tenant, id_, queue, feed, is_silent in rows:
@@ -107,53 +106,49 @@ class Upkeep:
             known = self._ring.queue(name).known([str(key.id) for key, _ in feeds])
             lost = [feed for feed, each in zip(feeds, known, strict=True) if each is None]
             if lost:
-                again = run(self._databases, _rows(self._ring_table.feed_again(lost)))
+                again = self._ledger.rows(self._ledger.ring.feed_again(lost))
                 logger.warning("queue %s: %d jobs that Redis does not know are fed again", name, len(again))
 
     def sweep_edges(self) -> None:
         """Do what the end of a job should have done for those that wait for it, some at a time."""
         after, depends_on = self._edge
-        rows = run(
-            self._databases, _rows(self._ring_table.sweep_edges(after=after, depends_on=depends_on, limit=SWEPT))
-        )  # fmt: skip
+        rows = self._ledger.rows(self._ledger.ring.sweep_edges(after=after, depends_on=depends_on, limit=SWEPT))
         last = rows[-1] if len(rows) == SWEPT else ("", NIL, NIL, False)
         self._edge = (JobKey(last[0], last[1]), last[2])
         over = {JobKey(tenant, depends) for tenant, _, depends, is_over in rows if is_over}
         if over:
-            run(self._databases, propagate(self._table, sorted(over)), deadline=DEADLINE)
+            self._ledger.run(propagate(self._ledger.jobs, sorted(over)), deadline=DEADLINE)
 
-    def _end(self, jobs: Sequence[tuple[JobKey, str, str]], state: State) -> None:
+    def _end(self, jobs: Sequence[tuple[JobKey, str, str]], state: State, *, forced: bool = False) -> None:
         by_queue: dict[str, dict[JobKey, str]] = {}
         for key, queue, reason in jobs:
             by_queue.setdefault(queue, {})[key] = reason
         for queue, reasons in by_queue.items():
-            run(self._databases, self._ended(queue, reasons, state), deadline=DEADLINE)
+            ended = self._ledger.run(self._ended(queue, reasons, state, forced=forced), deadline=DEADLINE)
+            self._ring.say(ended)
 
-    def _ended(self, queue: str, reasons: dict[JobKey, str], state: State) -> Steps[int]:
+    def _ended(
+        self, queue: str, reasons: dict[JobKey, str], state: State, *, forced: bool
+    ) -> Steps[list[tuple[JobKey, State]]]:
         """End what is not fed, and what Redis gives back or does not know."""
-        rows = yield self._ring_table.take_back_all(reasons)
+        rows = yield self._ledger.ring.take_back_all(reasons)
         free = {JobKey(*row) for row in rows}
         fed = [key for key in reasons if key not in free]
         if fed:
             answers = self._ring.queue(queue).cancel([str(key.id) for key in fed])
-            gone = (Cancelling.REMOVED, Cancelling.UNKNOWN)
+            gone = tuple(Cancelling) if forced else (Cancelling.REMOVED, Cancelling.UNKNOWN)
             free |= {key for key, answer in zip(fed, answers, strict=True) if answer in gone}
-        ended = yield from end(self._table, [Ending(key=key, state=state, reason=reasons[key]) for key in free])
-        return len(ended)
+        return (yield from end(self._ledger.jobs, [Ending(key=key, state=state, reason=reasons[key]) for key in free]))
 
     def _feed_all_again(self, name: str, epoch: int, known: int) -> Steps[int | None]:
-        if not (yield self._ring_table.of_queue("seize_epoch", name, epoch=epoch)):
+        if not (yield self._ledger.ring.of_queue("seize_epoch", name, epoch=epoch)):
             return None
         after, again = NOBODY, 0
-        while rows := (yield self._ring_table.feed_all_again(name, after=after, limit=SWEPT)):
+        while rows := (yield self._ledger.ring.feed_all_again(name, after=after, limit=SWEPT)):
             again += sum(lost for _, _, lost in rows)
             after = JobKey(rows[-1][0], UUID(str(rows[-1][1])))
-        rows = yield self._ring_table.of_queue("next_epoch", name, known=known)
+        rows = yield self._ledger.ring.of_queue("next_epoch", name, known=known)
         if epoch or again:
             logger.warning("queue %s: its Redis has lost its memory; %d jobs are fed again", name, again)
             self._events.emit(RedisLost(queue=name, jobs=again))
         return int(rows[0][0])
-
-
-def _rows(statement: Statement) -> Steps[list[Row]]:
-    return (yield statement._replace(alone=True))

@@ -76,7 +76,7 @@ class Worker:
         self._signals = 0
 
     def run(self) -> None:
-        """Work until SIGTERM or SIGINT: then take no more, let handlers end, put back the rest. A second one ends it."""
+        """Work until SIGTERM or SIGINT: take no more, let handlers end, put back the rest. A second ends at once."""
         if self.processes > 1:
             Family(self.processes, self._run_one, self.grace.total_seconds()).run()
         else:
@@ -213,4 +213,3 @@ def _number(value: object, name: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 10_000:
         raise ConfigError(f"{name}: must be a number from 1 to 10000, not {value!r}")
     return value
-

@@ -1,4 +1,4 @@
-"""What the ring needs of the tables: marks of the queues, retries, and the looks of upkeep, as steps of a transaction."""
+"""What the ring needs of the tables: the marks of queues, retries, and what upkeep looks for."""
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime

@@ -139,13 +139,14 @@ SELECT d.tenant, d.id, q.type, d.priority, q.feed, q.attempt, q.json, q.payload,
        q.retrying
 FROM due d
 LEFT JOIN LATERAL (
-  SELECT * FROM {schema}.job_queue q WHERE q.tenant = d.tenant AND q.id = d.id LIMIT 1) q ON true  -- LIMIT: a probe each
+  -- By seq: those of a tenant lie side by side in that index, their ids all over the other. LIMIT: a probe each.
+  SELECT * FROM {schema}.job_queue q WHERE q.tenant = d.tenant AND q.seq = d.seq LIMIT 1) q ON true
 ORDER BY d.priority, row_number() OVER (PARTITION BY d.priority, d.tenant ORDER BY d.run_at, d.seq), d.run_at, d.seq;
 
 -- name: settle
 -- End jobs: out of job_queue and job_ready, into the ledger. A success ends whatever feed it is of, anything else only
--- the present one (a NULL feed: any). Rows that another transaction holds are passed over: no row back, look again;
--- with `there` false it ended before.
+-- the present one (a NULL feed: any). Rows that another transaction holds are passed over: no row back, look where it
+-- stands.
 WITH t AS (SELECT coalesce(%(now)s::timestamptz, now()) AS now),
 p AS MATERIALIZED (
   SELECT * FROM unnest((SELECT %(tenants)b::text[]), (SELECT %(ids)b::uuid[]), (SELECT %(states)b::text[]),
@@ -156,21 +157,24 @@ p AS MATERIALIZED (
   ORDER BY p.tenant COLLATE "C", p.id),
 mine AS MATERIALIZED (
   SELECT p.*, t.now, q.json, q.type, q.queue, q.priority, q.run_at, q.created_at, q.policy, q.tags, q.correlation_id,
-    q.callback_url, q.retried_from, q.attempts, q.payload, q.seq, q.attempt AS known_attempt
+    q.callback_url, q.retried_from, q.attempts, q.payload, q.seq, q.retrying, q.feed AS known_feed,
+    q.attempt AS known_attempt, q.cancel_reason
   FROM t CROSS JOIN p CROSS JOIN LATERAL (
     SELECT q.* FROM {schema}.job_queue q
-    WHERE q.tenant = p.tenant AND q.id = p.id AND (p.state = 'completed' OR p.feed IS NULL OR q.feed = p.feed)
+    WHERE q.tenant = p.tenant AND q.id = p.id AND (p.state = 'completed' OR p.feed IS NULL OR q.feed <= p.feed)
     FOR UPDATE SKIP LOCKED) q),
 gone AS (DELETE FROM {schema}.job_queue q USING mine m WHERE q.tenant = m.tenant AND q.id = m.id),
-unfed AS (
+unfed AS (  -- not for those that have just been fed; should that be undone, the row is dropped by the next feed
   DELETE FROM {schema}.job_ready r USING mine m
-  WHERE r.queue = m.queue AND r.priority = m.priority AND r.tenant = m.tenant AND r.run_at = m.run_at
+  WHERE (m.state <> 'completed' OR m.retrying OR m.feed IS DISTINCT FROM m.known_feed)
+    AND r.queue = m.queue AND r.priority = m.priority AND r.tenant = m.tenant AND r.run_at = m.run_at
     AND r.seq = m.seq),
 edges AS (DELETE FROM {schema}.job_dependency d USING mine m WHERE d.tenant = m.tenant AND d.job_id = m.id),
 ledger AS (
   INSERT INTO {schema}.job_history (at, tenant, job_id, kind, outcome, reason, attempt, started_at, finished_at, error,
     attempts, job, payload, result)
-  SELECT now, tenant, id::text, 'job', state, reason, greatest(attempt, known_attempt), started_at, now, error,
+  SELECT now, tenant, id::text, 'job', state,
+    coalesce(reason, CASE WHEN state = 'cancelled' THEN cancel_reason END), greatest(attempt, known_attempt), started_at, now, error,
     nullif(CASE WHEN record IS NULL THEN attempts ELSE attempts || record::jsonb END, '[]'),
     jsonb_strip_nulls(jsonb_build_object('type', type, 'queue', queue, 'priority', priority, 'run_at', run_at,
       'created_at', created_at, 'policy', policy, 'tags', tags, 'correlation_id', correlation_id,
@@ -306,5 +310,5 @@ WHERE q.tenant = %(tenant)s AND q.id = %(id)s RETURNING q.id;
 -- name: ask_to_cancel
 -- Note that somebody wants a job to end that has been fed. No row back: it has ended, or there is none.
 UPDATE {schema}.job_queue q SET cancel_requested_at = coalesce(%(now)s::timestamptz, now()),
-  cancel_forced = q.cancel_forced OR %(force)s
+  cancel_forced = q.cancel_forced OR %(force)s, cancel_reason = coalesce(%(reason)s::text, q.cancel_reason)
 WHERE q.tenant = %(tenant)s AND q.id = %(id)s RETURNING q.id;

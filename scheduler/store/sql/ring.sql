@@ -92,7 +92,7 @@ WHERE q.expires_at <= coalesce(%(now)s::timestamptz, now()) LIMIT %(limit)s;
 
 -- name: asked
 -- Jobs that somebody wants to end and that were fed. No row: there are none.
-SELECT q.tenant, q.id, q.queue, q.cancel_reason FROM {schema}.job_queue q
+SELECT q.tenant, q.id, q.queue, q.cancel_reason, q.cancel_forced FROM {schema}.job_queue q
 WHERE q.cancel_requested_at IS NOT NULL ORDER BY q.cancel_requested_at LIMIT %(limit)s;
 
 -- name: take_back_all

@@ -1,0 +1,189 @@
+"""The calls about jobs that were submitted, as methods of `Scheduler`: look at them, wait for them, steer them."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from datetime import timedelta
+from uuid import UUID
+
+import orjson
+
+from scheduler.dialects.interface import Cancelling
+from scheduler.errors import ConfigError, InvalidOption
+from scheduler.events import Event
+from scheduler.model import labels
+from scheduler.model.durations import duration
+from scheduler.model.labels import Priority
+from scheduler.model.oneshot import Job, JobChange
+from scheduler.model.states import State
+from scheduler.model.submission import Submission
+from scheduler.model.texts import name, storable
+from scheduler.queueing import jobs
+from scheduler.queueing.jobs import Page
+from scheduler.queueing.ring import FED, Ring
+from scheduler.queueing.submit import submit
+from scheduler.queueing.waiting import wait
+from scheduler.store.job_queue import JobKey, QueueTable
+from scheduler.store.steps import Databases, Steps, run
+
+LARGEST_PAGE = 1000
+
+
+class JobCalls(ABC):
+    """What `Scheduler` offers for jobs that exist."""
+
+    @abstractmethod
+    def _queue(self) -> tuple[Databases, QueueTable, int]:
+        """Return where jobs are kept, and how large a payload may be."""
+
+    @abstractmethod
+    def _ring(self) -> Ring | None:
+        """Return the queues in Redis, if this instance has any."""
+
+    @abstractmethod
+    def subscribe(self, listener: Callable[[Event], None]) -> Callable[[], None]:
+        """Call `listener` with every event of this instance; returns what ends it."""
+
+    def get(self, tenant: str, job_id: UUID | str) -> Job:
+        """Read a submitted job, live or ended; `UnknownJob` when this tenant has none such."""
+        databases, table, _ = self._queue()
+        job = run(databases, jobs.get(table, _key(tenant, job_id)))
+        ring = self._ring()
+        return job if ring is None else ring.refined([job])[0]
+
+    def find(
+        self,
+        tenant: str,
+        *,
+        state: State | Iterable[State] | None = None,
+        type: str | None = None,  # noqa: A002
+        tag: str | Mapping[str, str] | None = None,
+        queue: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> Page:
+        """Find submitted jobs: live ones, newest first, then those that ended, the last to end first.
+
+        tag: a tag's name, or {name: value}. A page with a `cursor` is followed by another, also if it is short: what
+        runs and what does not is known only in Redis.
+        """
+        databases, table, _ = self._queue()
+        label, value = _tag(tag)
+        wanted, ring = _states(state), self._ring()
+        steps = jobs.find(
+            table,
+            name(tenant, what="tenant"),
+            states=[*wanted, *FED] if ring is not None and wanted and State.RUNNING in wanted else wanted,
+            filters={"type": type, "queue": queue, "tag": label, "tag_value": value},
+            limit=_limit(limit),
+            cursor=cursor,
+        )
+        page = run(databases, steps)
+        if ring is None:
+            return page
+        refined = ring.refined(page.jobs)
+        return replace(page, jobs=tuple(job for job in refined if wanted is None or job.state in wanted))
+
+    def wait(self, tenant: str, job_id: UUID | str, timeout: timedelta | str | float | None = None) -> Job:
+        """Wait until a job has ended, and return it; `WaitTimeout` if it has not by then."""
+        return wait(self.get, self.subscribe, _key(tenant, job_id), _seconds(timeout))
+
+    def events(self, tenant: str) -> Iterator[JobChange]:
+        """Go through the state changes of a tenant's jobs, in the whole fleet, from now on, until the scheduler ends.
+
+        They come through Redis as they happen; those that happen while it is away are not said.
+        """
+        ring = self._ring()
+        if ring is None:
+            raise ConfigError("redis: state changes come through Redis, and this scheduler has none; pass redis=...")
+        return ring.channel.listen(name(tenant, what="tenant"), lambda: self._ring() is not ring)
+
+    def update_job(
+        self,
+        tenant: str,
+        job_id: UUID | str,
+        *,
+        priority: Priority | None = None,
+        tags: Mapping[str, str] | None = None,
+        correlation_id: str | None = None,
+        callback_url: str | None = None,
+    ) -> Job:
+        """Change a live job; its priority until it is fed. Type and payload never change: submit a new job."""
+        databases, table, _ = self._queue()
+        steps = jobs.update(
+            table,
+            _key(tenant, job_id),
+            priority=None if priority is None else labels.checked_priority(priority),
+            tags=None if tags is None else orjson.dumps(labels.checked_tags(tags) or {}).decode(),
+            correlation_id=labels.checked_correlation(correlation_id),
+            callback_url=labels.checked_url(callback_url),
+        )
+        return run(databases, steps)
+
+    def cancel_job(self, tenant: str, job_id: UUID | str, *, reason: str | None = None, force: bool = False) -> State:
+        """End a job that has not begun, with all that wait for its success; return its state.
+
+        One that has begun is asked to end (`ctx.cancelled`), and stays RUNNING until it does; with `force` it ends at
+        once, and whatever its handler does is refused.
+        """
+        databases, table, _ = self._queue()
+        why = None if reason is None else storable(reason, 1000)
+        key, ring = _key(tenant, job_id), self._ring()
+
+        def ask(queue: str, job: str) -> Cancelling | None:
+            answer = None if ring is None else ring.cancel(queue, [job], force=force)
+            return None if answer is None else answer[0]
+
+        state = run(databases, jobs.cancel(table, key, reason=why, force=force, ask=ask))
+        if ring is not None and state is State.CANCELLED:
+            ring.say([(key, state)])
+        return state
+
+    def retry_job(self, tenant: str, job_id: UUID | str) -> Submission:
+        """Submit a job anew that failed, died or was cancelled; the new one says `retried_from`."""
+        databases, table, _ = self._queue()
+
+        def steps() -> Steps[list[Submission]]:
+            draft = yield from jobs.retried(table, _key(tenant, job_id))
+            return (yield from submit(table, [draft]))
+
+        return run(databases, steps())[0]
+
+
+def _seconds(timeout: object) -> float | None:
+    if timeout is None:
+        return None
+    if isinstance(timeout, int | float) and not isinstance(timeout, bool):
+        return max(0.0, float(timeout))
+    return duration(timeout, name="timeout").total_seconds()
+
+
+def _key(tenant: object, job_id: object) -> JobKey:
+    try:
+        return JobKey(name(tenant, what="tenant"), job_id if isinstance(job_id, UUID) else UUID(str(job_id)))
+    except ValueError:
+        raise InvalidOption(f"job_id must be the UUID that submit() returned, not {str(job_id)[:60]!r}") from None
+
+
+def _states(state: State | Iterable[State] | None) -> list[State] | None:
+    if state is None:
+        return None
+    try:
+        return [State(state)] if isinstance(state, str) else [State(each) for each in state]
+    except ValueError:
+        raise InvalidOption(f"state must be one of {', '.join(State)}, not {state!r}") from None
+
+
+def _tag(tag: object) -> tuple[str | None, str | None]:
+    if tag is None or isinstance(tag, str):
+        return tag, None
+    if not isinstance(tag, Mapping) or len(tag) != 1:
+        raise InvalidOption("tag must be a name, or a dict with one name and its value")
+    ((label, value),) = tag.items()
+    return str(label), str(value)
+
+
+def _limit(limit: object) -> int:
+    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= LARGEST_PAGE:
+        raise InvalidOption(f"limit must be a number from 1 to {LARGEST_PAGE}, not {limit!r}")
+    return limit
