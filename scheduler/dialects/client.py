@@ -3,7 +3,7 @@
 import contextlib
 import hashlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -91,7 +91,7 @@ class Client:
         self._open: tuple[Any, Any] | None = None
         self._clustered = False
         try:
-            redis.connection.parse_url(url)
+            redis.ConnectionPool.from_url(url)  # opens nothing yet
         except ValueError as error:
             raise ConfigError(f"redis: {error}") from None
 
@@ -132,6 +132,25 @@ class Client:
 
     def _at(self, connection: Any, near: str | None) -> dict[str, Any]:
         return {"target_nodes": connection.get_node_from_key(near)} if near and self._clustered else {}
+
+    @contextlib.contextmanager
+    def subscribed(self, channel: str) -> Iterator[Callable[[float], list[bytes]]]:
+        """Listen on a channel; what is yielded returns what was said within so many seconds."""
+        _, blocking = self._opened()
+        listening = blocking.pubsub(ignore_subscribe_messages=True)
+        with self._translated():
+            listening.subscribe(channel)
+
+        def hear(timeout: float) -> list[bytes]:
+            with self._translated():
+                message = listening.get_message(timeout=timeout)
+            return [message["data"]] if message is not None else []
+
+        try:
+            yield hear
+        finally:
+            with contextlib.suppress(RedisError, OSError):
+                listening.close()
 
     @property
     def clustered(self) -> bool:

@@ -70,7 +70,8 @@ class Server:
 
     def admin(self, *command: Any) -> Any:
         """Run a command of an operator, on a connection of its own."""
-        with contextlib.closing(redis.Redis(port=self.port, socket_timeout=10, protocol=2)) as connection:
+        opened: Any = redis.Redis(port=self.port, socket_timeout=10, protocol=2)
+        with contextlib.closing(opened) as connection:
             return connection.execute_command(*command)
 
     def _answers(self) -> bool:

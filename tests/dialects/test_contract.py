@@ -6,6 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
+from itertools import chain
 from typing import Any
 from uuid import uuid4
 
@@ -165,11 +166,12 @@ def test_two_workers_never_have_the_same_job(make_queue: MakeQueue) -> None:
     make_queue().push(jobs, epoch="")
     with ThreadPoolExecutor(4) as pool:
         taken = list(pool.map(lambda n: ids(fetch_all(make_queue(f"w{n}"), 7)), range(4)))
-    assert sorted(sum(taken, [])) == sorted(each.id for each in jobs)
+    assert sorted(chain.from_iterable(taken)) == sorted(each.id for each in jobs)
 
 
 def test_a_push_from_elsewhere_wakes_one_who_waits(make_queue: MakeQueue) -> None:
-    queue, other, found = make_queue(), make_queue("other"), []
+    queue, other = make_queue(), make_queue("other")
+    found: list[Any] = []
     queue.fetch(1, timeout=0.01)
 
     def wait() -> None:
@@ -716,8 +718,7 @@ def test_nothing_stays_behind(make_queue: MakeQueue, house: House) -> None:
     for number, delivery in enumerate(fetch_all(queue)):
         queue.renew({delivery: Note(0.5)}, lease=SOON)
         queue.cancel([delivery.job.id])
-        verdict = [ended, retried, back][number % 3]
-        queue.finish([verdict(delivery)])
+        queue.finish([[ended(delivery), retried(delivery), back(delivery)][number % 3]])
     queue.finish([ended(delivery, State.CANCELLED) for delivery in fetch_all(queue)])
     assert len(settle(settler)) == 40
     rest(0.3)

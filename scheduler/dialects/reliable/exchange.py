@@ -42,7 +42,7 @@ class Call(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What came of it; `alive`: nothing, for the worker that seemed silent lives. `wait_ms`: until a look is worth it."""
+    """What came of it; `alive`: nothing, for the worker that seemed silent lives. `wait_ms`: until one should look."""
 
     accepted: list[bool]
     taken: list[Delivery]
@@ -147,7 +147,7 @@ def written_of(result: Result, ledger: int, *, leased: bool = True) -> tuple[Any
     """Write one end, as the script reads it."""
     delivery, end = result.delivery, result.end
     job, attempt, raw = delivery.job, delivery.attempt, delivery.raw
-    token = f"{job.feed}:{attempt}" if leased else ""
+    token = f"{job.feed}:{attempt}" if leased else f"~{job.feed}:{attempt}"
     if end is None:
         return job.id, token, b"back", raw, attempt - 1, b"%d%b" % (job.priority + 1, raw), b"", ledger
     delay, again = 0, b""

@@ -5,6 +5,7 @@ this worker's list (`held` finds them), an end that it took is in the stream, an
 """
 
 import hashlib
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
@@ -25,7 +26,7 @@ from scheduler.dialects.interface import (
     Result,
 )
 from scheduler.dialects.reliable import wire
-from scheduler.dialects.reliable.exchange import LARGEST_BATCH, MOST_BYTES, Bounds, Call, Exchange, buried, calls
+from scheduler.dialects.reliable.exchange import LARGEST_BATCH, MOST_BYTES, Answer, Bounds, Call, Exchange, buried, calls
 from scheduler.dialects.reliable.keys import Keys
 from scheduler.dialects.reliable.reaper import Reaper
 from scheduler.errors import ConfigError, EpochLost, QueueError, WireError
@@ -65,6 +66,7 @@ class ReliableQueue:
             raise ConfigError(f"worker must not contain ':', which ends a name in keys, but is {worker!r}")
         self.name = name
         self.lease = lease
+        self._look_at = math.inf
         self._client = client
         self._keys = keys or Keys.of(name)
         self._installation = installation
@@ -99,18 +101,27 @@ class ReliableQueue:
         return [PUSHED[each] for each in answer.decode()]
 
     def fetch(self, n: int, *, timeout: float) -> list[Delivery]:
-        """Take jobs, or wait for one."""
+        """Take jobs, or wait for one; with n = 0 only wait."""
         end = time.monotonic() + timeout
-        [marker] = self._keys.named("marker")
+        if n <= 0:
+            self._wait(end)
+            return []
         while True:
             answer = self._exchange.run(self._worker, Call([], []), n, self.lease)
-            left = end - time.monotonic()
-            if answer.taken or left <= 0 or n <= 0:
+            self._look_at = self._next_look(answer)
+            if answer.taken or end <= time.monotonic():
                 return answer.taken
-            patience = min(left, LONGEST_BLOCK)
-            if answer.wait_ms >= 0:
-                patience = min(patience, answer.wait_ms / 1000)
-            self._client.wait("BLPOP", marker, f"{max(patience, SHORTEST_WAIT):.3f}")
+            self._wait(end)
+
+    def _next_look(self, answer: Answer) -> float:
+        """Say when a retry that waits is due, or the settlers may have caught up."""
+        return math.inf if answer.wait_ms < 0 else time.monotonic() + answer.wait_ms / 1000
+
+    def _wait(self, end: float) -> None:
+        """Wait until somebody says that there is something, or it is time to look."""
+        [marker] = self._keys.named("marker")
+        patience = min(min(end, self._look_at) - time.monotonic(), LONGEST_BLOCK)
+        self._client.wait("BLPOP", marker, f"{max(patience, SHORTEST_WAIT):.3f}")
 
     def finish(self, results: Sequence[Result], *, fetch: int = 0) -> tuple[list[bool], list[Delivery]]:
         """End deliveries and take the next."""
@@ -119,6 +130,7 @@ class ReliableQueue:
         for part in first:
             accepted += self._exchange.run(self._worker, part, 0, self.lease).accepted
         answer = self._exchange.run(self._worker, last, fetch, self.lease)
+        self._look_at = self._next_look(answer)
         return accepted + answer.accepted, answer.taken
 
     def renew(self, notes: Mapping[Delivery, Note | None], *, lease: timedelta) -> list[Renewed]:

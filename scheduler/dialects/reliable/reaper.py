@@ -28,7 +28,8 @@ class Reaper:
         self._exchange = exchange
         self._workers = keys.named("workers")
         self._cursor: Any = 0
-        self._suspects: set[str] = set()
+        self._suspects: set[str] = set()  # silent in the round before
+        self._seen: set[str] = set()  # silent in this round
 
     def recover(self, decide: Callable[[Delivery], Result]) -> int:
         """Take back what silent workers hold, as `decide` says; return how many."""
@@ -56,25 +57,28 @@ class Reaper:
         return [name.decode() for name in names]
 
     def _strangers(self) -> Iterator[str]:
-        """Name those who left a list without being in the registry, when they were silent at two looks.
+        """Name those who left a list without being in the registry, when they were silent in two rounds.
 
         A worker of the original has its first heartbeat a moment after its job.
         """
         begin, end = self._keys.processing_pattern.split("%s")
-        seen, until = set(), time.monotonic() + SCAN_SECONDS
+        pattern = glob(begin) + "*" + glob(end)
+        until = time.monotonic() + SCAN_SECONDS
         while True:
-            pattern = glob(begin) + "*" + glob(end)
             self._cursor, found = self._client.scan(begin, self._cursor, pattern, SCAN_COUNT)
             for key in found:
                 worker = key.decode(errors="replace")[len(begin) : -len(end)]
                 if not self._client.call("EXISTS", self._keys.heartbeat(worker)):
-                    seen.add(worker)
-            if not int(self._cursor) or time.monotonic() > until:
-                break
+                    self._seen.add(worker)
+            silent = self._seen & self._suspects
+            self._suspects -= silent
+            yield from sorted(silent)
+            if not int(self._cursor):
+                self._suspects, self._seen = self._seen - silent, set()
+                return
+            if time.monotonic() > until:
+                return
             time.sleep(SCAN_PAUSE * random.uniform(0.5, 1.5))  # noqa: S311 - so that fleets do not scan in step
-        again = seen & self._suspects
-        self._suspects = seen - again | (self._suspects if int(self._cursor) else set())
-        yield from sorted(again)
 
 
 def _written(

@@ -65,7 +65,7 @@ def job_of(queue: str, entry: bytes, record: bytes) -> QueuedJob:
         size = int(length)
         head = orjson.loads(rest[:size])
         return QueuedJob(
-            id=id_of(entry),
+            id=id_of(entry).decode(),
             tenant=head["tenant"],
             type=head["type"],
             queue=queue,
@@ -91,7 +91,7 @@ def _foreign(queue: str, entry: bytes) -> QueuedJob:
     outer = orjson.loads(entry)
     level = outer.get("priority")
     return QueuedJob(
-        id=id_of(entry),
+        id=id_of(entry).decode(),
         tenant="",
         type=FILE,
         queue=queue,
@@ -109,10 +109,10 @@ def _foreign(queue: str, entry: bytes) -> QueuedJob:
     )
 
 
-def id_of(entry: bytes) -> str:
+def id_of(entry: bytes) -> bytes:
     """Read the id of an entry as scripts read it, escapes and all; empty if it has none."""
     found = ID.search(entry)
-    return found[1].decode(errors="surrogateescape") if found else ""
+    return found[1] if found else b""
 
 
 def entry_again(entry: bytes, retries: int) -> bytes:

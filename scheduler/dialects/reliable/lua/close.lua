@@ -1,6 +1,6 @@
 -- Part of finish: end deliveries.
--- ARGV[9..] 8 values for each: id; feed:attempt, empty for what a worker of the original took; verb (completed, dead,
--- cancelled, retry, back, drop, unreadable); entry; delay in ms, or the attempts before; level and entry to go on with,
+-- ARGV[9..] 8 values for each: id; feed:attempt, after ~ for what a worker of the original took; verb (completed,
+-- dead, cancelled, retry, back, drop, unreadable); entry; delay in ms, or the attempts before; level and entry to go on with,
 -- or why it is dead; end as JSON; number of its ledger, 0: none
 local over, tombs, good, bad, backs, ends, closed = {}, {}, {}, {}, {}, {}, {}
 
@@ -66,7 +66,10 @@ local function close()
     local mine = token .. ':' .. worker .. ':'
     local here = redis.call('LREM', processing, -1, entry) == 1
     local ours = held[i] and string.sub(held[i], 1, #mine) == mine
-    if token == '' then ours = here and not held[i] and not ours_only end
+    if string.sub(token, 1, 1) == '~' then
+      token = string.sub(token, 2)
+      ours = here and not held[i] and not ours_only
+    end
     if verb == 'unreadable' then ours = here end
     if closed[id] or not ours then
       answer[i] = '0'

@@ -1,0 +1,308 @@
+"""The reliable dialect's keys and bytes, and how it gets on with producers and workers of the original."""
+
+import hashlib
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import orjson
+import pytest
+import redis
+
+from scheduler.dialects.client import Client
+from scheduler.dialects.interface import Cancelling, Delivery, Known, Result
+from scheduler.dialects.reliable.keys import Keys
+from scheduler.dialects.reliable.queue import ReliableQueue
+from scheduler.errors import ConfigError
+from scheduler.model.labels import Priority
+from scheduler.model.states import State
+from tests.dialects.servers import House, Server, cluster, one
+from tests.dialects.values import back, ended, fetch_all, ids, job, retried
+from tests.support.waiting import rest
+
+MakeReliable = Callable[..., ReliableQueue]
+PLAIN = {
+    "id": "f-1", "filepath": "/data/a.pdf", "filesize": 12, "priority": "high", "retries": 2,
+    "creation_time": "2025-09-12T10:00:00.5Z", "trace_id": "t", "span_id": "s",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def server(binary: str) -> Iterator[Server]:
+    with one(binary) as started:
+        yield started
+
+
+@pytest.fixture
+def plain(server: Server) -> Iterator[Any]:
+    """A client as any producer or worker of the original has it."""
+    server.admin("FLUSHALL")
+    with redis.Redis(port=server.port, protocol=2) as connection:
+        yield connection
+
+
+@pytest.fixture
+def make(server: Server, plain: Any) -> Iterator[MakeReliable]:
+    client = Client(server.url)
+
+    def made(worker: str = "w1", **options: Any) -> ReliableQueue:
+        return ReliableQueue(client, "mail", worker=worker, installation="3f1e", **options)
+
+    yield made
+    client.close()
+
+
+def entry(**changes: Any) -> bytes:
+    return orjson.dumps({**PLAIN, **changes})
+
+
+def reason(plain: Any, text: bytes, prefix: str = "jobqueue:{mail}") -> bytes | None:
+    found: bytes | None = plain.hget(f"{prefix}:reasons", hashlib.sha1(text).hexdigest())
+    return found
+
+
+# Keys and bytes
+
+
+def test_the_keys_of_a_queue(make: MakeReliable, plain: Any) -> None:
+    queue = make("w1")
+    jobs = [job(id=f"j{priority}", priority=priority) for priority in Priority]
+    queue.begin("e1")
+    queue.push([*jobs, job(id="x", priority=Priority.CRITICAL), job(id="y", priority=Priority.CRITICAL)], epoch="e1")
+    one, two, three = queue.fetch(3, timeout=0)
+    queue.finish([ended(one), ended(two, State.DEAD_LETTER)])
+    assert plain.lrange("jobqueue:{mail}:worker:w1:processing", 0, -1) == [three.raw]
+    assert 29_000 < plain.pttl("jobqueue:{mail}:processing:worker:w1") <= 30_000
+    assert plain.lrange("jobqueue:{mail}:completed", 0, -1) == [one.raw]
+    assert plain.lrange("jobqueue:{mail}:dead_letter", 0, -1) == [two.raw]
+    assert plain.get("jobqueue:{mail}:epoch:3f1e") == b"e1"
+    assert plain.xlen("jobqueue:{mail}:outcomes:3f1e") == 1
+    assert [plain.llen(f"jobqueue:{{mail}}:{name}") for name in ("critical", "high", "normal", "low", "bulk")] == [
+        0, 1, 1, 1, 1,
+    ]  # fmt: skip
+    assert all(key.startswith(b"jobqueue:{mail}:") for key in plain.keys("*"))
+
+
+def test_an_entry_is_the_originals_json(make: MakeReliable, plain: Any) -> None:
+    make().push([job(id="0b5e", attempt=3)], epoch="")
+    [written] = plain.lrange("jobqueue:{mail}:normal", 0, -1)
+    assert written == (
+        b'{"id":"0b5e","filepath":"","filesize":0,"priority":"normal","retries":3,'
+        b'"creation_time":"2026-03-01T12:30:15.123456Z","trace_id":"","span_id":""}'
+    )
+
+
+def test_a_retry_counts_in_its_entry(make: MakeReliable, plain: Any) -> None:
+    queue = make()
+    queue.push([job(id="0b5e", attempt=3)], epoch="")
+    queue.finish([retried(delivery) for delivery in queue.fetch(1, timeout=0)])
+    [(member, due)] = plain.zrange("jobqueue:{mail}:retries", 0, -1, withscores=True)
+    assert member[:1] == b"3"
+    assert orjson.loads(member[1:])["retries"] == 4
+    seconds, _ = plain.time()
+    assert abs(due / 1000 - seconds) < 5
+
+
+def test_the_names_of_the_original(make: MakeReliable, plain: Any) -> None:
+    queue = make("w1", keys=Keys.original())
+    queue.push([job(id=f"j{priority}", priority=priority) for priority in Priority], epoch="")
+    words = {
+        name: [orjson.loads(each)["priority"] for each in plain.lrange(f"jobqueue:{name}", 0, -1)]
+        for name in ("high_priority", "low_priority")
+    }
+    assert words == {"high_priority": ["high"] * 2, "low_priority": ["low"] * 3}
+    taken = queue.fetch(10, timeout=0)
+    assert [delivery.job.priority for delivery in taken] == list(Priority)
+    assert plain.llen("jobqueue:worker:w1:processing") == 5
+    assert plain.exists("jobqueue:processing:worker:w1")
+    queue.finish([ended(taken[0]), ended(taken[1], State.FAILED)])
+    assert (plain.llen("jobqueue:completed"), plain.llen("jobqueue:dead_letter")) == (1, 1)
+
+
+def test_the_names_of_the_original_are_refused_in_a_cluster(binary: str) -> None:
+    with cluster(binary) as house, pytest.raises(ConfigError, match="hash tag"):
+        ReliableQueue(Client(house.url), "mail", keys=Keys.original())
+
+
+def test_a_worker_whose_name_would_break_a_key_is_refused(server: Server) -> None:
+    with pytest.raises(ConfigError, match="':'"):
+        ReliableQueue(Client(server.url), "mail", worker="a:b")
+
+
+# Producers and workers of the original
+
+
+@pytest.mark.parametrize("keys", [Keys.of("mail"), Keys.original()], ids=["ours", "original"])
+def test_a_job_of_the_originals_producer_is_worked(make: MakeReliable, plain: Any, keys: Keys) -> None:
+    queue = make(keys=keys)
+    text = entry()
+    plain.lpush(keys.levels[1], text)
+    [delivery] = queue.fetch(5, timeout=0)
+    assert (delivery.job.id, delivery.job.type, delivery.job.payload) == ("f-1", "file", text)
+    assert (delivery.attempt, delivery.job.priority, delivery.job.installation) == (3, Priority.HIGH, "")
+    assert queue.known(["f-1"]) == [Known(State.RUNNING, 3, delivery.started_at)]
+    assert queue.finish([ended(delivery)])[0] == [True]
+    assert plain.lrange(keys.completed, 0, -1) == [text]
+    assert plain.llen(keys.processing("w1")) == 0
+    assert queue.depths()[1:] == (0, 0, 0, 0)
+
+
+def test_a_job_of_the_original_is_retried_put_back_and_buried(make: MakeReliable, plain: Any) -> None:
+    queue = make()
+    plain.lpush("jobqueue:{mail}:high", entry())
+    [delivery] = queue.fetch(5, timeout=0)
+    queue.finish([back(delivery)])
+    assert plain.lrange("jobqueue:{mail}:high", 0, -1) == [entry()]
+    [delivery] = queue.fetch(5, timeout=0)
+    assert delivery.attempt == 3
+    _, [again] = queue.finish([retried(delivery)], fetch=1)
+    assert (again.attempt, orjson.loads(again.raw)["retries"]) == (4, 3)
+    queue.finish([ended(again, State.DEAD_LETTER, error="it is torn")])
+    assert plain.lrange("jobqueue:{mail}:dead_letter", 0, -1) == [again.raw]
+    assert reason(plain, again.raw) == b"it is torn"
+    assert plain.hlen("jobqueue:{mail}:between") == plain.hlen("jobqueue:{mail}:attempts") == 0
+
+
+@pytest.mark.parametrize("text", ["with \\u003cescapes\\u003e", "a b", "\u00e9"])
+def test_ids_are_read_as_they_stand(make: MakeReliable, plain: Any, text: str) -> None:
+    queue = make()
+    plain.lpush("jobqueue:{mail}:low", ('{"filepath": "/x", "id": "%s", "retries": 0}' % text).encode())
+    [delivery] = queue.fetch(5, timeout=0)
+    assert queue.held()[0].job == delivery.job
+    assert queue.finish([ended(delivery)])[0] == [True]
+
+
+def test_a_dead_worker_of_the_original_loses_its_job_to_its_list(make: MakeReliable, plain: Any) -> None:
+    queue, seen = make("reaper"), []
+    plain.lpush("jobqueue:{mail}:worker:host-1-2:processing", entry())
+
+    def decide(delivery: Delivery) -> Result:
+        seen.append(delivery)
+        return retried(delivery)
+
+    assert queue.recover(decide) == 0  # its heartbeat may be about to come
+    assert queue.recover(decide) == 1
+    assert [(each.job.id, each.attempt) for each in seen] == [("f-1", 3)]
+    assert not plain.exists("jobqueue:{mail}:worker:host-1-2:processing")
+    [again] = queue.fetch(5, timeout=0)
+    assert (again.attempt, orjson.loads(again.raw)) == (4, {**PLAIN, "retries": 3})
+
+
+def test_a_live_worker_of_the_original_keeps_its_job(make: MakeReliable, plain: Any) -> None:
+    queue = make("reaper")
+    plain.lpush("jobqueue:{mail}:worker:host-1-2:processing", entry())
+    assert queue.recover(retried) == 0
+    plain.set("jobqueue:{mail}:processing:worker:host-1-2", entry(), ex=30)
+    assert [queue.recover(retried) for _ in range(3)] == [0, 0, 0]
+
+
+def test_our_job_in_the_hands_of_a_dead_worker_of_the_original_comes_back(make: MakeReliable, plain: Any) -> None:
+    queue, ours = make("reaper"), job(attempt=1)
+    queue.push([ours], epoch="")
+    plain.brpoplpush("jobqueue:{mail}:normal", "jobqueue:{mail}:worker:go:processing", 1)
+    assert [queue.recover(back) for _ in range(2)] == [0, 1]
+    [delivery] = fetch_all(queue)
+    assert (delivery.job, delivery.attempt) == (ours, 2)
+
+
+def test_a_worker_of_the_original_that_puts_our_entry_back_leaves_the_record(make: MakeReliable, plain: Any) -> None:
+    queue, ours = make(), job(payload=b"[1]", tags={"a": "b"})
+    queue.push([ours], epoch="")
+    text = plain.brpoplpush("jobqueue:{mail}:normal", "jobqueue:{mail}:worker:go:processing", 1)
+    again = text.replace(b'"retries":0', b'"retries":1')
+    plain.lpush("jobqueue:{mail}:normal", again)
+    plain.lrem("jobqueue:{mail}:worker:go:processing", 1, text)
+    [delivery] = queue.fetch(1, timeout=0)
+    assert (delivery.job, delivery.attempt) == (ours, 2)
+    assert queue.finish([ended(delivery)])[0] == [True]
+
+
+def test_what_the_originals_reaper_took_from_a_worker_of_ours_runs_once_more(make: MakeReliable, plain: Any) -> None:
+    ours, other = make("w1", lease=timedelta(seconds=0.1)), make("w2")
+    ours.push([job()], epoch="")
+    [first] = ours.fetch(1, timeout=0)
+    rest(0.2)
+    plain.rpoplpush("jobqueue:{mail}:worker:w1:processing", "jobqueue:{mail}:normal")
+    [second] = other.fetch(1, timeout=0)
+    assert (second.job, second.attempt) == (first.job, 2)
+    assert ours.finish([ended(first)])[0] == [False]
+    assert other.finish([ended(second)])[0] == [True]
+
+
+# What cannot be read
+
+CORRUPT = [
+    b"", b"{", b"no json", b"[]", b"null", b'{"filepath":"/x"}', b'{"id":7,"filepath":"/x"}', b'{"id":""}',
+    b'{"id":"a","filepath":', b'{"id":"b","retries":"many"}', b'{"id":"c\xff","filepath":"/x"}', b"\x00\xff\xfe",
+    b'{"id":"d","retries":null}', b'["id","id":"e"]', b'"id":"f"',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", CORRUPT)
+def test_a_corrupt_entry_is_a_dead_letter_with_a_reason_and_blocks_nobody(
+    make: MakeReliable, plain: Any, text: bytes
+) -> None:
+    queue = make()
+    plain.lpush("jobqueue:{mail}:high", entry(id="before"), text, text, entry(id="after"))
+    assert ids(fetch_all(queue)) == ["before", "after"]
+    assert set(plain.lrange("jobqueue:{mail}:dead_letter", 0, -1)) == {text}
+    assert reason(plain, text)
+    assert sorted(ids(queue.held())) == ["after", "before"]
+    assert queue.depths().running == 2
+
+
+@pytest.mark.parametrize("text", CORRUPT)
+def test_a_corrupt_entry_in_a_dead_workers_list_blocks_no_reaper(make: MakeReliable, plain: Any, text: bytes) -> None:
+    queue = make("reaper")
+    plain.lpush("jobqueue:{mail}:worker:go:processing", entry(id="before"), text, entry(id="after"))
+    queue.recover(retried)
+    queue.recover(retried)
+    assert sorted(ids(fetch_all(queue))) == ["after", "before"]
+    assert plain.lrange("jobqueue:{mail}:dead_letter", 0, -1) == [text]
+    assert reason(plain, text)
+
+
+@pytest.mark.parametrize("record", [b"x", b"1:0:2:{", b"1:0:2:{}", b"1:0:900:{}", b"::::", b"1:0:-1:{}", b'1:0:4:"ab"'])
+def test_a_corrupt_record_is_in_nobodys_way(make: MakeReliable, plain: Any, record: bytes) -> None:
+    queue, bad, good = make(), job(), job()
+    queue.push([bad, good], epoch="")
+    plain.hset("jobqueue:{mail}:jobs", bad.id, record)
+    assert ids(fetch_all(queue)) == [good.id]
+    assert ids(queue.held()) == [good.id]
+    assert queue.known([bad.id]) == [None]
+    assert queue.cancel([bad.id]) == [Cancelling.UNKNOWN]
+    assert plain.llen("jobqueue:{mail}:dead_letter") == 1
+
+
+def test_an_outcome_that_cannot_be_read_is_a_dead_letter(make: MakeReliable, plain: Any) -> None:
+    queue = make()
+    queue.push([job()], epoch="")
+    plain.xadd("jobqueue:{mail}:outcomes:3f1e", {"ends": "[{]"})
+    plain.xadd("jobqueue:{mail}:outcomes:3f1e", {"other": "x"})
+    queue.finish([ended(delivery) for delivery in queue.fetch(1, timeout=0)])
+    queue.outcomes(300, timeout=0)
+    [read] = queue.outcomes(300, timeout=1)
+    assert len(read.ends) == 1
+    assert plain.lrange("jobqueue:{mail}:dead_letter", 0, -1) == [b"", b"[{]"]
+    assert plain.xlen("jobqueue:{mail}:outcomes:3f1e") == 1
+
+
+def test_a_reapers_scan_goes_on_where_it_stopped(
+    make: MakeReliable, plain: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with plain.pipeline() as pipe:
+        for number in range(5000):
+            pipe.set(f"other:{number}", "x")
+        pipe.execute()
+    plain.lpush("jobqueue:{mail}:worker:go:processing", entry())
+    monkeypatch.setattr("scheduler.dialects.reliable.reaper.SCAN_SECONDS", 0.005)
+    queue = make("reaper")
+    assert any(queue.recover(retried) for _ in range(300))
+
+
+def test_in_a_cluster_too_the_lists_of_strangers_are_found(house: House) -> None:
+    client = Client(house.url)
+    queue = ReliableQueue(client, "mail", worker="w1", installation="3f1e")
+    house.run("LPUSH", "jobqueue:{mail}:worker:go:processing", entry())
+    assert [queue.recover(retried) for _ in range(2)] == [0, 1]
+    client.close()

@@ -1,0 +1,85 @@
+"""What is written is read back as it was."""
+
+from datetime import UTC, datetime, timedelta
+
+import orjson
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduler.dialects.reliable import wire
+from scheduler.errors import WireError
+from scheduler.model.attempts import AttemptEnd, QueuedJob
+from scheduler.model.labels import Priority
+from scheduler.model.states import State
+
+TEXT = st.text(max_size=40)
+MOMENT = st.datetimes(datetime(1970, 1, 1), datetime(9990, 1, 1), timezones=st.just(UTC))
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False) | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=6,
+)
+COUNT = st.integers(0, 2**31)
+JOBS = st.builds(
+    QueuedJob,
+    id=st.uuids().map(str), tenant=TEXT, type=TEXT, queue=st.just("mail"), priority=st.sampled_from(Priority),
+    feed=COUNT, attempt=COUNT, form=st.sampled_from(["json", "bytes"]), payload=st.binary(max_size=200),
+    policy=st.none() | st.dictionaries(TEXT, JSON, max_size=3),
+    tags=st.none() | st.dictionaries(TEXT, TEXT, max_size=3), correlation_id=st.none() | TEXT, created_at=MOMENT,
+    expires_at=MOMENT, installation=TEXT, checkpoint=JSON,
+)  # fmt: skip
+ENDS = st.builds(
+    AttemptEnd,
+    tenant=TEXT, job_id=st.uuids().map(str), feed=COUNT, attempt=COUNT, state=st.sampled_from(State), started_at=MOMENT,
+    ended_at=MOMENT, worker=TEXT, delay=st.none() | st.timedeltas(timedelta(), timedelta(days=9999)),
+    category=st.none() | TEXT, code=st.none() | TEXT, error=st.none() | TEXT,
+    result=st.none() | JSON.map(orjson.dumps), checkpoint=JSON,
+    spawned=st.lists(st.dictionaries(TEXT, JSON, max_size=2), max_size=2),
+)  # fmt: skip
+
+
+@given(JOBS)
+def test_a_job_is_read_as_it_was_written(job: QueuedJob) -> None:
+    entry = wire.entry_of(job)
+    assert wire.job_of("mail", entry, wire.record_of(job)) == job
+    assert wire.id_of(entry).decode() == job.id
+    outer = orjson.loads(entry)
+    assert list(outer) == [
+        "id", "filepath", "filesize", "priority", "retries", "creation_time", "trace_id", "span_id",
+    ]  # fmt: skip
+    assert datetime.fromisoformat(outer["creation_time"]) == job.created_at
+    assert orjson.loads(wire.entry_again(entry, 77)) == {**outer, "retries": 77}
+
+
+@given(st.lists(ENDS, max_size=3))
+def test_ends_are_read_as_they_were_written(ends: list[AttemptEnd]) -> None:
+    assert wire.ends_of(b"[" + b",".join(map(wire.end_bytes, ends)) + b"]") == [
+        AttemptEnd(**{name: getattr(end, name) for name in AttemptEnd.__slots__} | {"spawned": end.spawned or ()})
+        for end in ends
+    ]
+
+
+@given(st.binary(max_size=60), st.binary(max_size=60))
+def test_whatever_stands_there_only_one_error_comes_of_it(entry: bytes, record: bytes) -> None:
+    for call in (lambda: wire.job_of("mail", entry, record), lambda: wire.ends_of(entry)):
+        try:
+            call()
+        except WireError:
+            pass
+    wire.id_of(entry)
+
+
+@given(JSON)
+def test_whatever_json_stands_there_only_one_error_comes_of_it(value: object) -> None:
+    text = orjson.dumps(value)
+    for batch in (text, b"[" + text + b"]"):
+        try:
+            wire.ends_of(batch)
+        except WireError:
+            pass
+    try:
+        wire.job_of("mail", b'{"id":"x"}', b"1:0:%d:%b" % (len(text), text))
+    except WireError:
+        pass
+
+
