@@ -205,7 +205,10 @@ class Client:
                 self.close()  # a failover: the address may lead to another server now
             raise QueueUnavailable(f"Redis: {error}") from error
         except (ResponseError, DataError) as error:
-            if str(error).startswith(ALSO_AWAY):
+            said = str(error).partition(": -")[2] or str(error)  # of a script, Redis 6.2 says first where in it
+            if said.startswith("READONLY"):
+                self.close()
+            if said.startswith(ALSO_AWAY):
                 raise QueueUnavailable(f"Redis: {error}") from error
             raise QueueError(f"Redis: {error}") from error
         except (RedisError, OSError) as error:

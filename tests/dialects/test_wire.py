@@ -81,5 +81,3 @@ def test_whatever_json_stands_there_only_one_error_comes_of_it(value: object) ->
         wire.job_of("mail", b'{"id":"x"}', b"1:0:%d:%b" % (len(text), text))
     except WireError:
         pass
-
-

@@ -26,7 +26,16 @@ from scheduler.dialects.interface import (
     Result,
 )
 from scheduler.dialects.reliable import wire
-from scheduler.dialects.reliable.exchange import LARGEST_BATCH, MOST_BYTES, Answer, Bounds, Call, Exchange, buried, calls
+from scheduler.dialects.reliable.exchange import (
+    LARGEST_BATCH,
+    MOST_BYTES,
+    Answer,
+    Bounds,
+    Call,
+    Exchange,
+    buried,
+    calls,
+)
 from scheduler.dialects.reliable.keys import Keys
 from scheduler.dialects.reliable.reaper import Reaper
 from scheduler.errors import ConfigError, EpochLost, QueueError, WireError

@@ -1,7 +1,7 @@
 -- Part of finish: end deliveries.
 -- ARGV[9..] 8 values for each: id; feed:attempt, after ~ for what a worker of the original took; verb (completed,
--- dead, cancelled, retry, back, drop, unreadable); entry; delay in ms, or the attempts before; level and entry to go on with,
--- or why it is dead; end as JSON; number of its ledger, 0: none
+-- dead, cancelled, retry, back, drop, unreadable); entry; delay in ms, or the attempts before; level and entry to go
+-- on with, or why it is dead; end as JSON; number of its ledger, 0: none
 local over, tombs, good, bad, backs, ends, closed = {}, {}, {}, {}, {}, {}, {}
 
 local function put_back()

@@ -5,8 +5,8 @@
 -- KEYS[4] hash: finished, id -> feed:attempt of an end that is not settled
 -- KEYS[5] hash: notes, id -> what its handler said
 -- ARGV[1..] ids
--- Returns 3 values for each: u (unknown), f (finished), r (running), b (between attempts) or w (waits); feed:attempt and
--- so on, or empty; its note, or empty
+-- Returns 3 values for each: u (unknown), f (finished), r (running), b (between attempts) or w (waits); feed:attempt
+-- and so on, or empty; its note, or empty
 local jobs, attempts, between, finished, notes = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local answer = {}
 local function add(where, token, id)
