@@ -72,6 +72,8 @@ class Service:
         try:
             delay = self._step()
         except Exception as error:
+            if self._stopping:
+                return None  # what it worked with is being closed
             self.failures += 1
             backoff = min(FIRST_BACKOFF * 2.0 ** min(self.failures - 1, 10), self._last_backoff)
             backoff *= random.uniform(0.75, 1.25)  # noqa: S311 - spreads instances, protects nothing

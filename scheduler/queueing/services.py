@@ -1,16 +1,18 @@
 """The ring of an instance, running: a thread that feeds, one that tends, and one for each queue that settles."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from scheduler.events import Events
+from scheduler.model.states import State
 from scheduler.queueing.feeder import Feeder
 from scheduler.queueing.ledger import Ledger
 from scheduler.queueing.ring import Ring
 from scheduler.queueing.settler import Settler
 from scheduler.queueing.upkeep import Upkeep
 from scheduler.service import Service
+from scheduler.store.job_queue import JobKey
 
 LAST_BACKOFF = 5.0
 
@@ -41,7 +43,7 @@ class RingServices:
         with self._lock:
             if queue in self._settling or not self._started:
                 return
-            settler = Settler(self.ring.queue(queue), self._ledger, self._events, self.ring.say)
+            settler = Settler(self.ring.queue(queue), self._ledger, self._events, self._settled)
             service = Service(f"settle-{queue}", settler.step, last_backoff=LAST_BACKOFF)
             self._settling[queue] = service
         service.start()
@@ -53,6 +55,10 @@ class RingServices:
     def tend(self) -> None:
         """Look after everything at once."""
         self._tending.wake()
+
+    def _settled(self, changes: Sequence[tuple[JobKey, State]]) -> None:
+        self.feed()  # what waited for them may go
+        self.ring.say(changes)
 
     def stop(self, timeout: float) -> None:
         """Stop the threads: none of them holds anything that another instance could not take up."""

@@ -44,12 +44,12 @@ class Settler:
         queue: Queue,
         ledger: Ledger,
         events: Events,
-        say: Callable[[Sequence[tuple[JobKey, State]]], None],
+        settled: Callable[[Sequence[tuple[JobKey, State]]], None],
     ) -> None:
         self._queue = queue
         self._ledger = ledger
         self._events = events
-        self._say = say
+        self._on_settled = settled
         self._left: list[Outcomes] = []  # read, and not yet forgotten in Redis
         self._settled: list[Outcomes] = []  # in the ledger, and not yet forgotten in Redis
 
@@ -108,7 +108,7 @@ class Settler:
 
     def _run(self, ends: Sequence[AttemptEnd]) -> list[AttemptEnd]:
         held, settled = self._ledger.run(settle(self._ledger, ends), deadline=DEADLINE)
-        self._say(settled)
+        self._on_settled(settled)
         if self._events:
             changes = tuple((key.tenant, str(key.id), state) for key, state in settled)
             self._events.emit(JobsSettled(queue=self._queue.name, jobs=changes, repeated=len(ends) - len(settled)))

@@ -12,9 +12,10 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from types import FrameType
+from typing import Any
 
 from scheduler.dialects.client import Client
 from scheduler.dialects.reliable.queue import ReliableQueue
@@ -51,7 +52,7 @@ class Worker:
         queues: Iterable[str] | None = None,
         *,
         dialect: str = "reliable",
-        handlers: Iterable[Handler] | None = None,
+        handlers: Iterable[Callable[..., Any]] | None = None,
         concurrency: int = 50,
         processes: int = 1,
         lease: timedelta | str = timedelta(seconds=30),
@@ -60,7 +61,7 @@ class Worker:
         if dialect != "reliable":
             raise ConfigError(f'dialect: must be "reliable", not {dialect!r}')
         self._client = Client(redis)
-        self._handlers = list(registered.values() if handlers is None else handlers)
+        self._handlers = list(registered.values()) if handlers is None else [_registered(fn) for fn in handlers]
         self.queues = _queues(queues, self._handlers)
         self.concurrency = _number(concurrency, "concurrency")
         self.processes = _number(processes, "processes")
@@ -124,6 +125,7 @@ class Worker:
         for service in self._services:
             service.stop(timeout=0)
         self._pool.stop()
+        self._client.close()  # whoever waits for Redis hears of it
         for service in self._services:
             service.stop(timeout=1.0)
         self._client.close()
@@ -193,6 +195,13 @@ class Worker:
     def _wait(self, until: float) -> None:
         while self._running() and time.monotonic() < until:
             time.sleep(0.01)
+
+
+def _registered(fn: Callable[..., Any]) -> Handler:
+    for handler in registered.values():
+        if handler.fn is fn:
+            return handler
+    raise ConfigError(f"handlers: {getattr(fn, '__name__', fn)!r} is not one; decorate it with @scheduler.handler(...)")
 
 
 def _queues(queues: Iterable[str] | None, handlers: Iterable[Handler]) -> list[str]:

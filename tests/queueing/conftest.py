@@ -1,11 +1,16 @@
 """A scheduler on the test's schema with time that the test moves, and its tables to look into."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import psycopg
 import pytest
 
+from scheduler import Scheduler as RealScheduler
+from scheduler import Worker
+from scheduler.dialects.client import Client
+from scheduler.embedded.redis import EmbeddedRedis
+from scheduler.queueing.handlers import handlers
 from scheduler.store.steps import Steps, run
 from scheduler.testing import Scheduler
 
@@ -29,3 +34,47 @@ def own(dsn: str, schema: str, instance: Scheduler) -> Iterator[psycopg.Connecti
 def steps(instance: Scheduler, made: Steps[Any]) -> Any:
     """Run steps as a part of the system does."""
     return run(instance._running().databases, made)
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[EmbeddedRedis]:
+    with EmbeddedRedis() as server:
+        yield server
+
+
+@pytest.fixture
+def redis(redis_server: EmbeddedRedis) -> Iterator[Client]:
+    """An empty Redis; its URL is `redis_server.url`."""
+    client = Client(redis_server.url)
+    client.call("FLUSHALL")
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def ring(dsn: str, schema: str, redis: Client, redis_server: EmbeddedRedis) -> Iterator[RealScheduler]:
+    """A scheduler that feeds and settles."""
+    with RealScheduler(dsn, schema=schema, redis=redis_server.url) as made:
+        yield made
+
+
+MakeWorker = Callable[..., Worker]
+
+
+@pytest.fixture
+def make_worker(redis_server: EmbeddedRedis) -> Iterator[MakeWorker]:
+    """Start workers; handlers that a test registers are forgotten at its end."""
+    made: list[Worker] = []
+    before = dict(handlers)
+
+    def make(**options: Any) -> Worker:
+        worker = Worker(redis_server.url, **{"concurrency": 8, "lease": "2s", **options})
+        made.append(worker)
+        worker.start()
+        return worker
+
+    yield make
+    for worker in made:
+        worker.stop(grace=2.0)
+    handlers.clear()
+    handlers.update(before)

@@ -1,0 +1,13 @@
+"""Handlers that another process can import."""
+
+from scheduler import JobContext, PermanentError
+from scheduler.model.body import Here
+
+
+def double(ctx: JobContext, payload: int) -> list[object]:
+    ctx.progress(50)
+    return [payload * 2, "process" if Here.is_child else "thread"]
+
+
+def permanent(ctx: JobContext, payload: bytes) -> None:
+    raise PermanentError(f"refused: {payload!r}", code="E7")
