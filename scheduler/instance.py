@@ -68,8 +68,7 @@ class Instance:
         runner: type[Runner] = Runner,
     ) -> None:
         """Construct everything. A test gives a clock to move, the `now` of every statement, and a runner."""
-        self.settings = settings
-        self._events, self._now = events, now
+        self.settings, self._events, self._now = settings, events, now
         self.ring: RingServices | None = None
         lease = settings.lease.total_seconds()
         self.clock = clock = clock or SystemClock()
@@ -95,10 +94,8 @@ class Instance:
             instances=instances, registry=self.registry, holder=holder, database_clock=self.database_clock,
             events=events, tenants=self._tenants, every=settings.sync_every,
         )  # fmt: skip
-        self.sync = Sync(
-            jobs=jobs, registry=self.registry, clock=clock, database_clock=self.database_clock, events=events,
-            tenants=self._tenants,
-        )  # fmt: skip
+        self.sync = Sync(jobs=jobs, registry=self.registry, clock=clock, database_clock=self.database_clock,
+                         events=events, tenants=self._tenants)  # fmt: skip
         self.claimer = Claimer(
             registry=self.registry, locks=self.locks, leases=self.leases, runner=self.runner, clock=clock,
             database_clock=self.database_clock, events=events,

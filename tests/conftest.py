@@ -13,6 +13,7 @@ from pytest_postgresql.janitor import DatabaseJanitor
 
 from scheduler import Scheduler
 from scheduler.embedded.postgres import EmbeddedPostgres
+from scheduler.embedded.redis import EmbeddedRedis
 from tests.support.recorder import Recorder
 
 embedded = pytest.StashKey[EmbeddedPostgres]()
@@ -80,6 +81,13 @@ def connection(dsn: str, schema: str) -> Iterator[psycopg.Connection[Any]]:
         plain.execute(SQL("SET search_path = {}").format(Identifier(schema)))
         plain.execute("SET TimeZone = 'UTC'")
         yield plain
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[EmbeddedRedis]:
+    """A Redis of this test run."""
+    with EmbeddedRedis() as server:
+        yield server
 
 
 MakeScheduler = Callable[..., Scheduler]

@@ -12,6 +12,7 @@ import psycopg
 import pytest
 
 import scheduler
+from scheduler.embedded.redis import EmbeddedRedis
 from scheduler.store.engine import Database
 from scheduler.store.queries import names, statement
 from scheduler.store.schema import migrate
@@ -34,7 +35,7 @@ def test_all_names_exactly_what_is_public() -> None:
 _IMPORTED: list[Any] = [
     vars(scheduler)[name]
     for name in (
-        "Any", "Callable", "F", "Iterable", "JobOptions", "Mapping", "Sequence", "SchedulerOptions", "SubmitOptions",
+        "Any", "Callable", "F", "Iterable", "Iterator", "JobOptions", "Mapping", "Sequence", "SchedulerOptions", "SubmitOptions",
         "TYPE_CHECKING", "UUID", "Unpack", "datetime", "in_thread", "overload", "timedelta",
     )
     if name in vars(scheduler)
@@ -123,7 +124,7 @@ def test_agents_names_every_module_and_only_symbols_that_exist() -> None:
         assert set(name.split(".")) <= symbols | {"NULL", "LATERAL"}, f"AGENTS.md names {name}"
 
 
-def test_readme_code_runs(dsn: str, schema: str) -> None:
+def test_readme_code_runs(dsn: str, schema: str, redis_server: EmbeddedRedis) -> None:
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     assert blocks
     for block in blocks:
@@ -131,6 +132,7 @@ def test_readme_code_runs(dsn: str, schema: str) -> None:
         code = code.replace("initialise(DSN", f"initialise(DSN, schema={schema!r}").replace(
             '"postgresql://localhost/app"', repr(dsn)
         )
+        code = code.replace("redis://localhost:6379/0", redis_server.url)
         run = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=60)
         assert run.returncode == 0, f"{block}\n{run.stderr}"
 

@@ -36,12 +36,6 @@ def steps(instance: Scheduler, made: Steps[Any]) -> Any:
     return run(instance._running().databases, made)
 
 
-@pytest.fixture(scope="session")
-def redis_server() -> Iterator[EmbeddedRedis]:
-    with EmbeddedRedis() as server:
-        yield server
-
-
 @pytest.fixture
 def redis(redis_server: EmbeddedRedis) -> Iterator[Client]:
     """An empty Redis; its URL is `redis_server.url`."""
