@@ -4,7 +4,8 @@ import random
 import time
 from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 from scheduler.dialects.interface import Delivery, Note, Result
 from scheduler.errors import InvalidPayload, PermanentError, TemporaryError
@@ -14,12 +15,32 @@ from scheduler.model.durations import duration
 from scheduler.model.failures import Category, Failure, classify, describe
 from scheduler.model.handling import Handler, JobContext
 from scheduler.model.payloads import DEFAULT_LIMIT, decode, encode
+from scheduler.model.policies import RETRY, TIMEOUTS, Timeouts
 from scheduler.model.retries import Backoff, Bury, Cancel, Fail, Retry, RetryPolicy, decide
 from scheduler.model.states import State
 
 LEASE_LOST = "its lease was lost"
 STOPPING = "the worker is stopping"
 MICROSECOND = timedelta(microseconds=1)
+
+
+class Limits(NamedTuple):
+    """How a job is retried, and in seconds how long an attempt may take, and its worker be silent."""
+
+    retry: RetryPolicy
+    execution: float
+    visibility: float
+
+    @classmethod
+    def of(cls, retry: RetryPolicy, timeouts: Timeouts, handler: Handler) -> "Limits":
+        """Read them for jobs that a handler runs."""
+        visibility = duration(timeouts.visibility, name="visibility")
+        return cls(retry, timeouts.for_handler(handler.timeout).total_seconds(), visibility.total_seconds())
+
+
+@cache
+def _usual(handler: Handler) -> Limits:
+    return Limits.of(RETRY, TIMEOUTS, handler)
 
 
 class Attempt:
@@ -37,9 +58,9 @@ class Attempt:
         self.handler = handler
         self.worker = worker
         self.on_tell = on_tell
-        self.retry, timeouts = delivery.job.policies()
-        self.timeout = timeouts.for_handler(handler.timeout).total_seconds()
-        self.visibility = duration(timeouts.visibility, name="visibility").total_seconds()
+        policy = delivery.job.policy
+        limits = _usual(handler) if policy is None else Limits.of(*delivery.job.policies(), handler)
+        self.retry, self.timeout, self.visibility = limits
         self.cancelled = Cancelled()
         self.received = time.monotonic()
         self.started: float | None = None
