@@ -7,7 +7,9 @@
 
 Rows: single (one by one, each committed by itself), inside (in a caller's transaction with a row of the caller's),
 many (1,000 in a call; bare is a COPY of the same rows), batches (the statements that feed and that settle, 1,000 a
-batch, on small tables and on large ones).
+batch, on small tables and on large ones, both with a partition a day). Before each of those measurements there is a
+checkpoint and there are `--warm` batches that do not count: the first second after a checkpoint, in which Postgres logs
+whole pages, is as long as the table is large, and comes once in minutes. None falls into a measurement.
 Repetitions are interleaved, so that a slow minute hits all. "elsewhere" is how many cores other work on the machine
 took during the measurements; a measurement with much of it is made again and the calmest is kept, whatever it says.
 Bars are printed, never asserted. The peers are installed on first use, each into an environment of its own under
@@ -34,18 +36,23 @@ PACKAGES = {
     "pgqueuer": ("pgqueuer==1.6.0", "asyncpg==0.32.0", "uvloop==0.23.0", "orjson"),
     "procrastinate": ("procrastinate==3.10.0", "psycopg[binary,pool]==3.3.8"),
 }
+RARE_CHECKPOINTS = [
+    "ALTER SYSTEM SET max_wal_size = '16GB'",
+    "ALTER SYSTEM SET checkpoint_timeout = '1h'",
+    "SELECT pg_reload_conf()",
+]
 TABLES = "tables"  # the database of the row batches; `bench` is made anew for every measurement
 SIZE = 1000
 QUEUED = """
-INSERT INTO {schema}.job_queue (tenant, id, type, queue, priority, run_at, created_at, updated_at, expires_at, json,
-  payload)
-SELECT 'tenant' || n % 100, gen_random_uuid(), 'mail', 'default', 2, now(), now(), now(), now() + interval '7 days',
-  true, convert_to('{{"number":' || n || ',"address":"somebody@example.com"}}', 'utf8')
-FROM generate_series(1, {count}) n"""
-READY = """
+WITH queued AS (
+  INSERT INTO {schema}.job_queue (tenant, id, type, queue, priority, run_at, created_at, updated_at, expires_at, json,
+    payload)
+  SELECT 'tenant' || n % 100, gen_random_uuid(), 'mail', 'default', 2, now(), now(), now(), now() + interval '7 days',
+    true, convert_to('{{"number":' || n || ',"address":"somebody@example.com"}}', 'utf8')
+  FROM generate_series(1, {count}) n
+  RETURNING queue, priority, tenant, run_at, seq, id)
 INSERT INTO {schema}.job_ready (queue, priority, tenant, run_at, seq, id)
-SELECT q.queue, q.priority, q.tenant, q.run_at, q.seq, q.id FROM {schema}.job_queue q
-ON CONFLICT DO NOTHING"""
+SELECT queue, priority, tenant, run_at, seq, id FROM queued"""
 ENDED = """
 INSERT INTO {schema}.job_history (at, tenant, job_id, kind, outcome, attempt, finished_at, job, payload)
 SELECT now() - n * interval '0.1 second', 'tenant' || n % 100, gen_random_uuid()::text, 'job', 'completed', 1,
@@ -54,6 +61,8 @@ SELECT now() - n * interval '0.1 second', 'tenant' || n % 100, gen_random_uuid()
      "created_at": "2030-01-01T00:00:00+00:00", "json": true}}',
   convert_to('{{"number":' || n || ',"address":"somebody@example.com"}}', 'utf8')
 FROM generate_series({begin}, {end}, -1) n"""
+PARTITIONS = "SELECT {schema}.tend_history(now() - {days} * interval '1 day', {days} + 7, NULL)"
+DAY = 864_000  # ended jobs, ten a second
 CHUNK = 500_000
 CONSTRAINTS = """
 SELECT conname, pg_get_constraintdef(oid) FROM pg_constraint
@@ -119,15 +128,16 @@ class Bench:
 
     def fill(self) -> None:
         """Make the small tables and the large ones, side by side in one database."""
-        self.server.sql(f"CREATE DATABASE {TABLES}")
+        self.server.sql(*RARE_CHECKPOINTS, f"CREATE DATABASE {TABLES}")
         for schema, (live, history) in self.sizes.items():
             began = time.monotonic()
             self.peers[0].call("install", TABLES, schema)
+            self.server.sql(PARTITIONS.format(schema=schema, days=history // DAY + 1), database=TABLES)
             with self.unindexed(f"{schema}.job_history"):
                 for begin in range(history, 0, -CHUNK):
                     query = ENDED.format(schema=schema, begin=begin, end=max(1, begin - CHUNK + 1))
                     self.server.sql(query, database=TABLES)
-            with self.unindexed(f"{schema}.job_queue"):
+            with self.unindexed(f"{schema}.job_queue"), self.unindexed(f"{schema}.job_ready"):
                 self.server.sql(QUEUED.format(schema=schema, count=live), database=TABLES)
             self.refill(schema, live)
             self.server.sql("VACUUM ANALYZE", database=TABLES)
@@ -151,7 +161,6 @@ class Bench:
         ((there,),) = self.server.sql(f"SELECT count(*) FROM {schema}.job_queue", database=TABLES)
         self.server.sql(
             QUEUED.format(schema=schema, count=live - there),
-            READY.format(schema=schema),
             f"VACUUM ANALYZE {schema}.job_queue, {schema}.job_ready, {schema}.job_dependency",
             "CHECKPOINT",
             database=TABLES,
@@ -161,7 +170,8 @@ class Bench:
         """Feed jobs and end them, batch by batch; jobs a second of either."""
         self.refill(schema, self.sizes[schema][0])
         with harness.elsewhere(self.server) as busy:
-            answer = self.peers[0].call("batches", TABLES, schema, self.options.batches, SIZE, cpus=self.pins.client)
+            counts = self.options.batches, self.options.warm, SIZE
+            answer = self.peers[0].call("batches", TABLES, schema, *counts, cpus=self.pins.client)
         jobs = self.options.batches * SIZE
         return {"feed": jobs / answer["feed_s"], "settle": jobs / answer["settle_s"], "elsewhere": busy()}
 
@@ -245,19 +255,20 @@ def options():
     parser.add_argument("--singles", type=int, default=2_000, help="jobs submitted one by one")
     parser.add_argument("--calls", type=int, default=20, help=f"calls that submit {SIZE:,} jobs each")
     parser.add_argument("--batches", type=int, default=15, help=f"batches of {SIZE:,} that are fed and settled")
-    parser.add_argument("--small", type=int, default=20_000, help="live rows, and history rows, of the small tables")
+    parser.add_argument("--warm", type=int, default=15, help="batches before those, which are not counted")
+    parser.add_argument("--small", type=int, default=40_000, help="live rows, and history rows, of the small tables")
     parser.add_argument("--live", type=int, default=200_000, help="live rows of the large tables")
     parser.add_argument("--history", type=int, default=1_000_000, help="history rows of the large tables")
     chosen = parser.parse_args()
     chosen.rows = [row for row in ROWS if row in chosen.rows.split(",")]
     if chosen.quick:
-        small = {"reps": 1, "singles": 300, "calls": 5, "batches": 5, "small": 10_000, "live": 50_000,
+        small = {"reps": 1, "singles": 300, "calls": 5, "batches": 5, "warm": 5, "small": 12_000, "live": 50_000,
                  "history": 100_000, "patience": 0.0, "tries": 1}  # fmt: skip
         for name, value in small.items():
             if getattr(chosen, name) == parser.get_default(name):
                 setattr(chosen, name, value)
-    if min(chosen.small, chosen.live) < (chosen.batches + 2) * SIZE:
-        parser.error(f"--small and --live must be at least (--batches + 2) * {SIZE}")
+    if min(chosen.small, chosen.live) < (chosen.batches + chosen.warm) * SIZE:
+        parser.error(f"--small and --live must be at least (--batches + --warm) * {SIZE}")
     return chosen
 
 

@@ -1,4 +1,4 @@
-"""Ours. Also `install DATABASE SCHEMA`, and `batches DATABASE SCHEMA BATCHES N`: feed and settle, N jobs a batch."""
+"""Ours. Also `install DATABASE SCHEMA`, and `batches DATABASE SCHEMA BATCHES WARM N`: feed and settle."""
 
 import time
 
@@ -60,13 +60,13 @@ def feed(table, size):
     return (yield table.feed("default", shares(waiting, {Priority.NORMAL: size}, size)))
 
 
-def batches(database, schema, count, size):
-    """Feed and end what is ready; the first two batches, which plan and warm, are not counted."""
+def batches(database, schema, count, warm, size):
+    """Feed and end what is ready; the first batches, which warm, are not counted."""
     stores = Databases(opened(database, schema), opened(database, schema, prepare=False))
     table = QueueTable(schema, lambda: None)
     feeding = settling = 0.0
-    for number in range(count + 2):
-        if number == 2:
+    for number in range(count + warm):
+        if number == warm:
             feeding = settling = 0.0
         began = time.perf_counter()
         rows = run_steps(stores, feed(table, size))
