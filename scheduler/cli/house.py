@@ -1,4 +1,4 @@
-"""What `scheduler up` runs: Postgres, Redis, and a scheduler with the sample jobs."""
+"""What `scheduler up` runs: Postgres, Redis, a scheduler with the sample jobs, and a worker with their handlers."""
 
 import logging
 from collections.abc import Callable
@@ -7,13 +7,14 @@ from pathlib import Path
 
 from scheduler.app import Scheduler
 from scheduler.cli.dsn import place
-from scheduler.cli.samples import SAMPLES
+from scheduler.cli.samples import HANDLERS, QUEUED, SAMPLES
 from scheduler.cli.view import Places
 from scheduler.embedded.postgres import EmbeddedPostgres, shared_folder
 from scheduler.embedded.redis import EmbeddedRedis
 from scheduler.errors import ConfigError
 from scheduler.events import Event
 from scheduler.model.job import JobInfo
+from scheduler.queueing.worker import Worker
 
 SCHEMA = "scheduler_up"  # never among the tables of a real installation
 BODIES_END = 1.0
@@ -30,6 +31,7 @@ class House:
         self._opened = ExitStack()
         self._scheduler: Scheduler | None = None
         self._postgres_at = self._redis_at = ""
+        self._redis: str | None = None
         self.ending = False
 
     def open(self) -> None:
@@ -63,21 +65,28 @@ class House:
         self._postgres_at = f"embedded in {_short(folder)}"
 
     def _start_redis(self) -> None:
-        server = EmbeddedRedis()
+        folder = shared_folder().with_name("redis")
+        server = EmbeddedRedis(folder)
         try:
-            self._redis_at = server.start()
+            self._redis = server.start()
         except ConfigError as error:
             self._redis_at = "none"
             logger.warning("%s", error)
         else:
+            self._redis_at = f"embedded in {_short(folder)}"
             self._opened.callback(server.stop)
 
     def _start_scheduler(self) -> None:
-        scheduler = Scheduler(self._database, schema=SCHEMA, lease="10s", sync_every="2s")
+        scheduler = Scheduler(self._database, schema=SCHEMA, redis=self._redis, lease="10s", sync_every="2s")
         scheduler.subscribe(self._listener)
         scheduler.start()
         self._opened.callback(scheduler.cancel, timeout=BODIES_END)
         scheduler.register_many(SAMPLES)
+        if self._redis is not None:
+            scheduler.register_many(QUEUED)
+            worker = Worker(self._redis, handlers=HANDLERS, concurrency=8, lease="10s")
+            worker.start()
+            self._opened.callback(worker.stop, grace=BODIES_END)
         self._scheduler = scheduler
 
 

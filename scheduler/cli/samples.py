@@ -3,8 +3,11 @@
 import asyncio
 from datetime import UTC, datetime
 
+from scheduler.errors import TemporaryError
 from scheduler.model.body import RunContext
 from scheduler.model.definition import Registration
+from scheduler.model.handling import JobContext
+from scheduler.queueing.handlers import handler
 
 # A start long ago, the same in every process: fires fall on round seconds, and the first one comes at once.
 ALIGNED = datetime(2024, 1, 1, tzinfo=UTC)
@@ -50,3 +53,34 @@ SAMPLES = [
     Registration(tenant="globex", job_id="cleanup", fn=cleanup, every="3s", start_at=ALIGNED),
     Registration(tenant="globex", job_id="backup", fn=backup, every="6s", start_at=ALIGNED, timeout="1m"),
 ]
+
+
+@handler("send-receipt", queue="mail")
+def send_receipt(ctx: JobContext, payload: object) -> dict[str, object]:
+    """Fail at every first attempt of some, and succeed at the second."""
+    ctx.cancelled.wait(0.05)
+    if ctx.attempt == 1 and ctx.id[0] in "0123":
+        raise TemporaryError("the mail server is busy", retry_after="1s")
+    return {"sent": payload}
+
+
+@handler("resize", queue="images", timeout="10s")
+async def resize(ctx: JobContext, payload: object) -> None:
+    """Say how far it is, then let another job follow."""
+    for percent in (25, 50, 75):
+        await asyncio.sleep(0.1)
+        ctx.progress(percent)
+    ctx.submit("send-receipt", payload, queue="mail")
+
+
+HANDLERS = [send_receipt, resize]
+QUEUED = [
+    Registration(
+        tenant="acme", job_id="receipts", queue="mail", type="send-receipt", payload={"order": 7}, every="3s",
+        start_at=ALIGNED,
+    ),
+    Registration(
+        tenant="globex", job_id="images", queue="images", type="resize", payload={"page": 1}, every="5s",
+        start_at=ALIGNED,
+    ),
+]  # fmt: skip

@@ -3,6 +3,7 @@
 import io
 import logging
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -27,6 +28,7 @@ from scheduler.events import (
 )
 from scheduler.model.job import JobInfo
 from scheduler.model.outcomes import Outcome
+from scheduler.model.states import State
 
 # Middle tones: legible on a dark and on a light background.
 PALETTE = Theme(
@@ -46,6 +48,7 @@ STYLES = {
     Outcome.FAILED: "failure",
     Outcome.CRASHED: "failure",
 }
+SETTLED = {State.DEAD_LETTER: "failure", State.FAILED: "failure", State.RETRYING: "warning", State.CANCELLED: "quiet"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,10 +109,27 @@ def line(message: Event | logging.LogRecord) -> Line | None:
     if isinstance(message, logging.LogRecord):
         style = "failure" if message.levelno >= logging.ERROR else "warning"
         return Line(tenant="", job_id="", word=message.levelname.lower(), style=style, text=message.getMessage())
-    if isinstance(message, FireStarted | Synced | JobsFed | JobsSettled | RedisLost):
+    if isinstance(message, FireStarted | Synced | JobsFed):
         return None
+    if isinstance(message, JobsSettled):
+        return _settled(message)
+    if isinstance(message, RedisLost):
+        text = f"Redis has lost its memory: {message.jobs} jobs are fed again"
+        return Line(tenant="", job_id=message.queue, word="lost", style="failure", text=text)
     word, style, text = _happened(message)
     return Line(tenant=message.tenant, job_id=message.job_id, word=word, style=style, text=text)
+
+
+def _settled(event: JobsSettled) -> Line | None:
+    """Say what became of the jobs of a queue: often several at once."""
+    if not event.jobs:
+        return None
+    tenants = {tenant for tenant, _, _ in event.jobs}
+    counts = Counter(state for _, _, state in event.jobs)
+    worst = next((style for state, style in SETTLED.items() if state in counts), "success")
+    text = ", ".join(f"{count} {state}" for state, count in counts.most_common())
+    tenant = tenants.pop() if len(tenants) == 1 else ""
+    return Line(tenant=tenant, job_id=event.queue, word="settled", style=worst, text=text)
 
 
 def brief(span: timedelta) -> str:

@@ -189,7 +189,7 @@ class Client:
             self._url,
             socket_timeout=timeout,
             socket_connect_timeout=self._deadline,
-            socket_keepalive=True,
+            **({} if self._url.startswith("unix") else {"socket_keepalive": True}),
             retry=Retry(NoBackoff(), 0),
             protocol=2,
         )

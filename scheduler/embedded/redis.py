@@ -8,22 +8,29 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Self
 
-from scheduler.embedded.account import account, temporary_folder
+from scheduler.embedded.account import Account, account, temporary_folder
 from scheduler.embedded.folder import Folder
 from scheduler.errors import ConfigError
 
 PORTS_TRIED = 5
+DOOR = "redis.sock"
 
 
 class EmbeddedRedis:
-    """A Redis without persistence on a free port of loopback, in a temporary folder; it ends with this process."""
+    """A Redis without persistence, on loopback, that ends with this process.
 
-    def __init__(self) -> None:
-        self.port = _free_port()
+    With a folder it is on a Unix socket there: the processes that name one folder share one server, and it ends with
+    the last of them.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._given = folder
+        self.port = 0 if folder else _free_port()
+        self._path = Path()
         self._folder: Folder | None = None
 
     def start(self) -> str:
-        """Start it and return its URL."""
+        """Start it, or join it if it runs, and return its URL."""
         if self._folder is not None:
             return self.url
         binary = redis_binary()
@@ -32,7 +39,7 @@ class EmbeddedRedis:
                 self._folder = self._started(binary)
                 break
             except ConfigError:
-                if not left:
+                if not left or self._given is not None:
                     raise
                 self.port = _free_port()  # somebody took it between our look and the server's
         return self.url
@@ -40,10 +47,10 @@ class EmbeddedRedis:
     @property
     def url(self) -> str:
         """The URL of its first database."""
-        return f"redis://127.0.0.1:{self.port}/0"
+        return f"unix://{self._path / DOOR}?db=0" if self._given else f"redis://127.0.0.1:{self.port}/0"
 
     def stop(self) -> None:
-        """Stop it and remove its folder."""
+        """Leave it; it ends with the last process that does. A temporary folder is removed."""
         folder, self._folder = self._folder, None
         if folder is not None:
             folder.leave()
@@ -57,25 +64,34 @@ class EmbeddedRedis:
 
     def _started(self, binary: str) -> Folder:
         user = account()
-        path = temporary_folder("scheduler-redis-", user)
-        folder = Folder(path, name="Redis", user=user, temporary=True)
-        folder.join()
+        if self._given is None:
+            self._path = temporary_folder("scheduler-redis-", user)
+        else:
+            self._path = self._given.expanduser().resolve()
+            user.make(self._path)
+            user.own(self._path)
+        folder = Folder(self._path, name="Redis", user=user, temporary=self._given is None)
         try:
-            if user.closed(Path(binary)):
-                binary = shutil.copy(binary, str(path))
-                Path(binary).chmod(0o755)
-            # Its own socket tells our server from another one that has taken the port.
-            door = path / "redis.sock"
-            command = [
-                binary, "--port", str(self.port), "--bind", "127.0.0.1", "--unixsocket", str(door), "--save", "",
-                "--appendonly", "no", "--daemonize", "no", "--dir", str(path),
-            ]  # fmt: skip
-            folder.keep(command, [signal.SIGTERM, signal.SIGKILL], dict(os.environ))
-            folder.wait(lambda: _answers(door))
+            with folder.starting():
+                folder.join()
+                if not folder.kept():
+                    self._launch(folder, binary, user)
+                folder.wait(lambda: _answers(self._path / DOOR))
         except BaseException:
             folder.leave()
             raise
         return folder
+
+    def _launch(self, folder: Folder, binary: str, user: Account) -> None:
+        if user.closed(Path(binary)):
+            binary = shutil.copy(binary, str(self._path))
+            Path(binary).chmod(0o755)
+        # Its own socket tells our server from another one that has taken the port.
+        command = [
+            binary, "--port", str(self.port), "--bind", "127.0.0.1", "--unixsocket", str(self._path / DOOR), "--save",
+            "", "--appendonly", "no", "--daemonize", "no", "--dir", str(self._path),
+        ]  # fmt: skip
+        folder.keep(command, [signal.SIGTERM, signal.SIGKILL], dict(os.environ))
 
 
 def redis_binary() -> str:

@@ -33,6 +33,7 @@ logger = logging.getLogger("scheduler")
 ENTRIES = 20
 PATIENCE = 5.0
 HELD = 0.05
+REFUSED = 5.0
 DEADLINE = 30.0
 
 
@@ -51,6 +52,7 @@ class Settler:
         self._events = events
         self._on_settled = settled
         self._left: list[Outcomes] = []  # read, and not yet forgotten in Redis
+        self._refused = False
         self._settled: list[Outcomes] = []  # in the ledger, and not yet forgotten in Redis
 
     def step(self) -> float:
@@ -69,6 +71,9 @@ class Settler:
         self._left = [batch for batch in batches if batch not in done]
         self._settled = done
         self._acknowledge()
+        if self._refused:
+            self._refused = False
+            return REFUSED
         return HELD if self._left else 0.0
 
     def _acknowledge(self) -> None:
@@ -103,7 +108,9 @@ class Settler:
             except StoreUnavailable:
                 raise
             except Exception:
-                logger.exception("job %s: it cannot even be ended as failed; its end is dropped", culprit.job_id)
+                logger.exception("job %s: it cannot even be ended as failed; trying again later", culprit.job_id)
+                self._refused = True
+                return [culprit]
         return []
 
     def _run(self, ends: Sequence[AttemptEnd]) -> list[AttemptEnd]:
