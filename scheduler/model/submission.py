@@ -131,7 +131,7 @@ def draft_parts(batch: Sequence[NewJob], *, limit: int, size: int) -> Iterator[l
         yield [_draft(job, ids, limit, seen) for job in batch[begin : begin + size]]
 
 
-def independent(batch: Sequence[NewJob]) -> bool:
+def independent(batch: Sequence[object]) -> bool:
     """Whether no job of a batch waits for another or has a key, so that any part of it can be submitted by itself."""
     return all(
         isinstance(job, NewJob) and job.idempotency_key is None and job.after == () and job.after_any == ()
