@@ -1,5 +1,6 @@
 """Redis servers: the oldest that we support, the newest at hand, and a cluster; each started once."""
 
+import contextlib
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -26,17 +27,28 @@ def binary() -> str:
 
 
 @pytest.fixture(scope="session", params=["oldest", "newest", "cluster"])
-def servers(request: pytest.FixtureRequest) -> Iterator[House]:
-    oldest, newest = old_binary(), new_binary()
-    binary = oldest if request.param == "oldest" else newest
-    if binary is None:
-        pytest.skip(f"no redis-server to be the {request.param}")
+def servers(request: pytest.FixtureRequest, binary: str) -> Iterator[House]:
     if request.param == "cluster":
         with cluster(binary) as house:
             yield house
     else:
-        with one(binary) as server:
-            yield House([server], clustered=False)
+        with _alone(request.param) as house:
+            yield house
+
+
+@pytest.fixture(scope="session", params=["oldest", "newest"])
+def lone_servers(request: pytest.FixtureRequest) -> Iterator[House]:
+    with _alone(request.param) as house:
+        yield house
+
+
+@contextlib.contextmanager
+def _alone(which: str) -> Iterator[House]:
+    found = old_binary() if which == "oldest" else new_binary()
+    if found is None:
+        pytest.skip(f"no redis-server to be the {which}")
+    with one(found) as server:
+        yield House([server], clustered=False)
 
 
 @pytest.fixture

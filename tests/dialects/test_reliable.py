@@ -166,7 +166,7 @@ def test_a_job_of_the_original_is_retried_put_back_and_buried(make: MakeReliable
 @pytest.mark.parametrize("text", ["with \\u003cescapes\\u003e", "a b", "\u00e9"])
 def test_ids_are_read_as_they_stand(make: MakeReliable, plain: Any, text: str) -> None:
     queue = make()
-    plain.lpush("jobqueue:{mail}:low", ('{"filepath": "/x", "id": "%s", "retries": 0}' % text).encode())
+    plain.lpush("jobqueue:{mail}:low", (f'{{"filepath": "/x", "id": "{text}", "retries": 0}}').encode())
     [delivery] = queue.fetch(5, timeout=0)
     assert queue.held()[0].job == delivery.job
     assert queue.finish([ended(delivery)])[0] == [True]

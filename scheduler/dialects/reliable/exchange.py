@@ -16,12 +16,13 @@ LARGEST_BATCH = 1000
 MOST_RESULTS = 500
 MOST_BYTES = 8 * 1024 * 1024  # in one call; and so many more as one job has
 PAGE = 100
+NO_DELAY = timedelta()
 VERBS = {
-    State.COMPLETED: b"completed",
-    State.FAILED: b"dead",
-    State.DEAD_LETTER: b"dead",
-    State.CANCELLED: b"cancelled",
-    State.RETRYING: b"retry",
+    State.COMPLETED: "completed",
+    State.FAILED: "dead",
+    State.DEAD_LETTER: "dead",
+    State.CANCELLED: "cancelled",
+    State.RETRYING: "retry",
 }
 
 
@@ -35,7 +36,7 @@ class Bounds:
 
 
 class Call(NamedTuple):
-    """What one call ends: eight values for each, and the ledgers that they name by number."""
+    """What one call ends: five values for each, and the ledgers that they name by number."""
 
     values: list[Any]
     ledgers: list[str]
@@ -80,7 +81,7 @@ class Exchange:
         ]  # fmt: skip
         args = [
             worker, lease // wire.MILLISECOND, min(n, LARGEST_BATCH), "dead" if dead else "live", *self._limits,
-            len(what.values) // 8, *what.values,
+            len(what.values) // 5, *what.values,
         ]  # fmt: skip
         answer, wait, now, *taken = self._client.run(script("reliable", "finish"), keys, args)
         if answer == b"alive":
@@ -116,8 +117,7 @@ class Exchange:
         found: list[Delivery] = []
         unreadable: list[Any] = []
         queue, job_of = self._queue, wire.job_of
-        for at in range(0, len(taken), 3):
-            entry, record, attempt = taken[at : at + 3]
+        for entry, record, attempt in zip(taken[::3], taken[1::3], taken[2::3], strict=True):
             try:
                 found.append(Delivery(job_of(queue, entry, record), attempt, started, entry))
             except WireError as error:
@@ -130,7 +130,7 @@ def calls(results: Sequence[Result]) -> list[Call]:
     made = [Call([], [])]
     size = 0
     for result in results:
-        if size > MOST_BYTES or len(made[-1].values) >= 8 * MOST_RESULTS:
+        if size > MOST_BYTES or len(made[-1].values) >= 5 * MOST_RESULTS:
             made.append(Call([], []))
             size = 0
         values, ledgers = made[-1]
@@ -139,7 +139,7 @@ def calls(results: Sequence[Result]) -> list[Call]:
             ledgers.append(installation)
         written = written_of(result, ledgers.index(installation) + 1 if installation else 0)
         values += written
-        size += len(written[6])
+        size += len(written[4])
     return made
 
 
@@ -147,23 +147,25 @@ def written_of(result: Result, ledger: int, *, leased: bool = True) -> tuple[Any
     """Write one end, as the script reads it."""
     delivery, end = result.delivery, result.end
     job, attempt, raw = delivery.job, delivery.attempt, delivery.raw
-    token = f"{job.feed}:{attempt}" if leased else f"~{job.feed}:{attempt}"
+    feed = job.feed if leased else f"~{job.feed}"
     if end is None:
-        return job.id, token, b"back", raw, attempt - 1, b"%d%b" % (job.priority + 1, raw), b"", ledger
+        head = f"back:{attempt - 1}:{ledger}:{feed}:{attempt}"
+        return job.id, head, raw, b"%d%b" % (job.priority + 1, raw), b""
     delay, again = 0, b""
     if end.state is State.RETRYING:
-        delay = (end.delay or timedelta()) // wire.MILLISECOND
+        delay = max(0, (end.delay or NO_DELAY) // wire.MILLISECOND)
         again = b"%d%b" % (job.priority + 1, wire.entry_again(raw, attempt))
     elif not ledger and end.error:
         again = end.error.encode(errors="replace")
-    return job.id, token, VERBS[end.state], raw, delay, again, wire.end_bytes(end) if ledger else b"", ledger
+    head = f"{VERBS[end.state]}:{delay}:{ledger}:{feed}:{attempt}"
+    return job.id, head, raw, again, wire.end_bytes(end) if ledger else b""
 
 
 def dropped(entry: bytes) -> tuple[Any, ...]:
     """Write that an entry is of no use any more: its job is in other hands."""
-    return wire.id_of(entry), b"-", b"drop", entry, 0, b"", b"", 0
+    return wire.id_of(entry), "drop:0:0:-", entry, b"", b""
 
 
 def buried(entry: bytes, reason: str) -> tuple[Any, ...]:
     """Write that an entry is a dead letter, because nobody can read it."""
-    return wire.id_of(entry), b"-", b"unreadable", entry, 0, reason, b"", 0
+    return wire.id_of(entry), "unreadable:0:0:-", entry, reason, b""

@@ -192,8 +192,9 @@ class ReliableQueue:
         entries = [entry for entry in claimed if entry and entry[1]]
         if entries:
             return entries
-        block = max(1, int(min(timeout, LONGEST_BLOCK) * 1000))  # 0 would be for ever
-        read = ("XREADGROUP", "GROUP", GROUP, SETTLER, "COUNT", n, "BLOCK", block, "STREAMS", stream, ">")
+        block = int(min(timeout, LONGEST_BLOCK) * 1000)  # BLOCK 0 would be for ever
+        waiting = ("BLOCK", block) if block > 0 else ()
+        read = ("XREADGROUP", "GROUP", GROUP, SETTLER, "COUNT", n, *waiting, "STREAMS", stream, ">")
         answer = self._client.wait(*read, near=stream)
         return list(answer[0][1]) if answer else []
 

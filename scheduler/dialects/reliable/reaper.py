@@ -44,9 +44,12 @@ class Reaper:
         moved = 0
         while True:
             page = next(self._exchange.held(worker, MOST_HELD), [])
-            what = Call([], [])
+            what, met = Call([], []), set()
             for held in page:
-                what.values.extend(_written(held, worker, decide, what.ledgers, ours=ours))
+                twin = held.delivery is not None and held.delivery.job.id in met  # it was fed again to the same worker
+                written = dropped(held.entry) if twin else _written(held, worker, decide, what.ledgers, ours=ours)
+                what.values.extend(written)
+                met.add(held.delivery.job.id if held.delivery else "")
             answer = self._exchange.run(worker, what, 0, LEASE, dead=True)
             moved += sum(answer.accepted)
             if answer.alive or not page:

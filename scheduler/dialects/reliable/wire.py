@@ -42,14 +42,18 @@ def record_of(job: QueuedJob) -> bytes:
         "tenant": job.tenant,
         "type": job.type,
         "priority": job.priority,
-        "created": instant_us(job.created_at),
-        "expires": instant_us(job.expires_at),
+        "created": job.created_at,
+        "expires": job.expires_at,
         "installation": job.installation,
     }
-    for name in ("policy", "tags", "correlation_id", "checkpoint"):
-        value = getattr(job, name)
-        if value is not None:
-            head[name] = value
+    if job.policy is not None:
+        head["policy"] = job.policy
+    if job.tags is not None:
+        head["tags"] = job.tags
+    if job.correlation_id is not None:
+        head["correlation_id"] = job.correlation_id
+    if job.checkpoint is not None:
+        head["checkpoint"] = job.checkpoint
     if job.form == "bytes":
         head["form"] = "bytes"
     encoded = orjson.dumps(head)
@@ -77,8 +81,8 @@ def job_of(queue: str, entry: bytes, record: bytes) -> QueuedJob:
             policy=head.get("policy"),
             tags=head.get("tags"),
             correlation_id=head.get("correlation_id"),
-            created_at=EPOCH + head["created"] * MICROSECOND,
-            expires_at=EPOCH + head["expires"] * MICROSECOND,
+            created_at=datetime.fromisoformat(head["created"]),
+            expires_at=datetime.fromisoformat(head["expires"]),
             installation=head["installation"],
             checkpoint=head.get("checkpoint"),
         )
@@ -128,8 +132,8 @@ def end_bytes(end: AttemptEnd) -> bytes:
         "feed": end.feed,
         "attempt": end.attempt,
         "state": end.state,
-        "started": instant_us(end.started_at),
-        "ended": instant_us(end.ended_at),
+        "started": end.started_at,
+        "ended": end.ended_at,
         "worker": end.worker,
     }
     for name in ("category", "code", "error", "checkpoint"):
@@ -167,8 +171,8 @@ def _end(read: Mapping[str, Any]) -> AttemptEnd:
         feed=read["feed"],
         attempt=read["attempt"],
         state=State(read["state"]),
-        started_at=EPOCH + read["started"] * MICROSECOND,
-        ended_at=EPOCH + read["ended"] * MICROSECOND,
+        started_at=datetime.fromisoformat(read["started"]),
+        ended_at=datetime.fromisoformat(read["ended"]),
         worker=read["worker"],
         delay=None if delay is None else delay * MICROSECOND,
         category=read.get("category"),
@@ -178,11 +182,6 @@ def _end(read: Mapping[str, Any]) -> AttemptEnd:
         checkpoint=read.get("checkpoint"),
         spawned=read.get("spawned", ()),
     )
-
-
-def instant_us(moment: datetime) -> int:
-    """Write an instant as microseconds since 1970."""
-    return (moment - EPOCH) // MICROSECOND
 
 
 def instant_of(milliseconds: int) -> datetime:

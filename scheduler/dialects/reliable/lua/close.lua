@@ -1,7 +1,7 @@
 -- Part of finish: end deliveries.
--- ARGV[9..] 8 values for each: id; feed:attempt, after ~ for what a worker of the original took; verb (completed,
--- dead, cancelled, retry, back, drop, unreadable); entry; delay in ms, or the attempts before; level and entry to go
--- on with, or why it is dead; end as JSON; number of its ledger, 0: none
+-- ARGV[9..] 5 values for each: id; verb:delay:ledger:feed:attempt; entry; level and entry to go on with, or why it is
+-- dead; end as JSON. Verbs: completed, dead, cancelled, retry, back, drop, unreadable. The delay is in ms; for back, it
+-- is the attempts before. Ledgers count from 1, 0: none. A feed after ~: a worker of the original took it.
 local over, tombs, good, bad, backs, ends, closed = {}, {}, {}, {}, {}, {}, {}
 
 local function put_back()
@@ -39,7 +39,9 @@ end
 local function write()
   put_back()
   if #over > 0 then
-    for _, key in ipairs({jobs, attempts, between, cancels, notes}) do redis.call('HDEL', key, unpack(over)) end
+    for _, key in ipairs({jobs, attempts, between, cancels, notes}) do
+      if redis.call('EXISTS', key) == 1 then redis.call('HDEL', key, unpack(over)) end
+    end
   end
   if #tombs > 0 then redis.call('HSET', finished, unpack(tombs)) end
   for ledger, batch in pairs(ends) do
@@ -56,13 +58,13 @@ end
 local function close()
   if count == 0 then return '' end
   local ids, answer = {}, {}
-  for i = 1, count do ids[i] = ARGV[8 * i + 1] end
+  for i = 1, count do ids[i] = ARGV[5 * i + 4] end
   local held = redis.call('HMGET', attempts, unpack(ids))
   local ours_only = redis.call('ZSCORE', workers, worker) -- nobody of the original has a place there
   for i, id in ipairs(ids) do
-    local at = 8 * i
-    local token, verb, entry, outcome = ARGV[at + 2], ARGV[at + 3], ARGV[at + 4], ARGV[at + 7]
-    local delay, again, ledger = tonumber(ARGV[at + 5]), ARGV[at + 6], tonumber(ARGV[at + 8])
+    local head, entry, again, outcome = ARGV[5 * i + 5], ARGV[5 * i + 6], ARGV[5 * i + 7], ARGV[5 * i + 8]
+    local verb, delay, ledger, token = string.match(head, '^(%a+):(%d+):(%d+):(.*)$')
+    delay, ledger = tonumber(delay), tonumber(ledger)
     local mine = token .. ':' .. worker .. ':'
     local here = redis.call('LREM', processing, -1, entry) == 1
     local ours = held[i] and string.sub(held[i], 1, #mine) == mine

@@ -27,7 +27,7 @@
 -- ARGV[6] most entries kept in completed and in dead letters
 -- ARGV[7] how long completed is kept, in ms
 -- ARGV[8] number of results
--- ARGV[9..] 8 values for each result, as `close` reads them
+-- ARGV[9..] 5 values for each result, as `close` reads them
 -- Returns {1 or 0 for each result, or "alive"; ms until one should look again or -1; now in ms; of each that was taken
 -- entry, record, attempt}
 local processing, heartbeat, jobs, attempts, between = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]

@@ -1,7 +1,7 @@
 -- Part of finish: move due retries into their lists, then jobs, higher levels first, into the worker's hands.
 -- An entry whose job was removed, or is in other hands, is dropped; one that is not a job is a dead letter.
 local MOST_BYTES, CHUNK = 16 * 1024 * 1024, 100
-local leased, bytes = {}, 0
+local leased, bytes, mine = {}, 0, ':' .. worker .. ':' .. now
 
 local function promote()
   local due = redis.call('ZRANGEBYSCORE', retries, '-inf', now, 'LIMIT', 0, wanted)
@@ -44,7 +44,7 @@ local function lease_all(ids, entries, taken)
       leased[id] = true
       begun[#begun + 1] = id
       leases[#leases + 1] = id
-      leases[#leases + 1] = (feed or 0) .. ':' .. attempt .. ':' .. worker .. ':' .. now
+      leases[#leases + 1] = (feed or 0) .. ':' .. attempt .. mine
       taken[#taken + 1] = entry
       taken[#taken + 1] = record or ''
       taken[#taken + 1] = attempt
