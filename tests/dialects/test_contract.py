@@ -464,12 +464,13 @@ def test_held_finds_what_an_unanswered_fetch_took(make_queue: MakeQueue) -> None
 
 
 def test_recover_takes_back_what_a_silent_worker_holds_as_it_is_told(make_queue: MakeQueue) -> None:
-    dead, alive, reaper = make_queue("dead", lease=SOON), make_queue("alive"), make_queue("reaper")
+    dead, alive, reaper = make_queue("dead"), make_queue("alive"), make_queue("reaper")
     dead.push([job() for _ in range(4)], epoch="")
     taken, kept = dead.fetch(3, timeout=0), alive.fetch(1, timeout=0)
     assert reaper.recover(retried) == 0
     fate = dict(zip(ids(taken), [retried, lambda each: ended(each, State.DEAD_LETTER), back], strict=True))
-    rest(0.3)
+    dead.renew({}, lease=timedelta(milliseconds=1))
+    rest(0.05)
     assert recovered(reaper, lambda delivery: fate[delivery.job.id](delivery), 3) == 3
     assert alive.renew(dict.fromkeys(kept), lease=LEASE) == [Renewed.KEPT]
     assert dead.renew(dict.fromkeys(taken), lease=LEASE) == [Renewed.LOST] * 3
