@@ -40,7 +40,7 @@ class Cancelling(Enum):
     REFUSED = "refused"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Delivery:
     """A job in the hands of a worker: its number of this attempt, and what the dialect needs to end it."""
 
@@ -50,7 +50,7 @@ class Delivery:
     raw: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Result:
     """The end of a delivery. Without an `end` it is put back as if it had not been taken."""
 
@@ -119,7 +119,7 @@ class Queue(Protocol):
         """Take back what silent workers hold, as `decide` says; return how many."""
 
     def outcomes(self, n: int, *, timeout: float) -> list[Outcomes]:
-        """Read ends of attempts, about n; wait up to `timeout` seconds for one. What is not acknowledged comes again."""
+        """Read ends of attempts, about n; wait up to `timeout` seconds for one. The unacknowledged come again."""
 
     def acknowledge(self, settled: Sequence[Outcomes]) -> None:
         """Forget ends that are in the ledger."""
@@ -134,7 +134,7 @@ class Queue(Protocol):
         """Read the mark that a Redis which lost its memory does not have."""
 
     def begin(self, epoch: str) -> None:
-        """Set the mark."""
+        """Set the mark, a number, unless there is a greater one."""
 
     def depths(self) -> Depths:
         """Count what is there."""

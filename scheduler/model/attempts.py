@@ -12,7 +12,8 @@ from scheduler.model.retries import RetryPolicy
 from scheduler.model.states import State
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+# Not frozen, as what carries them: made for every job and attempt, freezing would cost three times as much.
+@dataclass(slots=True, kw_only=True)
 class QueuedJob:
     """A job in a queue of Redis. `attempt`: those settled before it was fed; `installation`: whose ledger it is in.
 
@@ -41,7 +42,7 @@ class QueuedJob:
         return policy_of(self.policy)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class AttemptEnd:
     """How an attempt ended: terminal, or RETRYING after `delay`. `result` and `spawned` are of a completed one."""
 

@@ -51,7 +51,7 @@ class Upkeep:
     def step(self) -> float:
         """Look after everything once; what fails does not keep the rest from it."""
         failed: SchedulerError | None = None
-        for part in (self.marks, self.asked, self.expired, self.sweep, self.sweep_edges):
+        for part in (self.marks, self.asked, self.sweep, self.sweep_edges):
             try:
                 part()
             except QueueError as error:
@@ -82,32 +82,29 @@ class Upkeep:
             ]
             self._end(jobs, State.CANCELLED, forced=forced)
 
-    def expired(self) -> None:
-        """End jobs past their lifetime in the same way."""
-        rows = self._ledger.rows(self._ledger.ring.some("expired", limit=SOME))
-        waiting = [JobKey(tenant, id_) for tenant, id_, _, open_ in rows if open_]
-        if waiting:
-            endings = [Ending(key=key, state=State.DEAD_LETTER, reason=EXPIRED) for key in waiting]
-            self._ring.say(self._ledger.run(end(self._ledger.jobs, endings), deadline=DEADLINE))
-        self._end([(JobKey(tenant, id_), queue, EXPIRED) for tenant, id_, queue, open_ in rows if not open_],
-                  State.DEAD_LETTER)  # fmt: skip
-
     def sweep(self) -> None:
-        """Feed jobs again that are silent and that Redis does not know, some at a time."""
+        """Look at some jobs at a time: feed those again that Redis does not know, end those past their lifetime."""
         visibility = microseconds(duration(TIMEOUTS.visibility, name="visibility"))
-        look = self._ledger.ring.sweep(after=self._at, visibility_us=visibility, limit=SWEPT)
-        rows = self._ledger.rows(look)
+        rows = self._ledger.rows(self._ledger.ring.sweep(after=self._at, visibility_us=visibility, limit=SWEPT))
         self._at = JobKey(rows[-1][0], rows[-1][1]) if len(rows) == SWEPT else NOBODY
+        jobs = [(JobKey(tenant, id_), *others) for tenant, id_, *others in rows]
+        self._expire([(key, queue, waits) for key, queue, _, _, expired, waits in jobs if expired])
         silent: dict[str, list[tuple[JobKey, int]]] = {}
-        for tenant, id_, queue, feed, is_silent in rows:
-            if is_silent:
-                silent.setdefault(queue, []).append((JobKey(tenant, id_), feed))
+        for key, queue, feed, is_silent, expired, _ in jobs:
+            if is_silent and not expired:
+                silent.setdefault(queue, []).append((key, feed))
         for name, feeds in silent.items():
             known = self._ring.queue(name).known([str(key.id) for key, _ in feeds])
             lost = [feed for feed, each in zip(feeds, known, strict=True) if each is None]
             if lost:
                 again = self._ledger.rows(self._ledger.ring.feed_again(lost))
                 logger.warning("queue %s: %d jobs that Redis does not know are fed again", name, len(again))
+
+    def _expire(self, jobs: Sequence[tuple[JobKey, str, bool]]) -> None:
+        endings = [Ending(key=key, state=State.DEAD_LETTER, reason=EXPIRED) for key, _, waits in jobs if waits]
+        if endings:
+            self._ring.say(self._ledger.run(end(self._ledger.jobs, endings), deadline=DEADLINE))
+        self._end([(key, queue, EXPIRED) for key, queue, waits in jobs if not waits], State.DEAD_LETTER)
 
     def sweep_edges(self) -> None:
         """Do what the end of a job should have done for those that wait for it, some at a time."""
@@ -131,9 +128,10 @@ class Upkeep:
         self, queue: str, reasons: dict[JobKey, str], state: State, *, forced: bool
     ) -> Steps[list[tuple[JobKey, State]]]:
         """End what is not fed, and what Redis gives back or does not know."""
-        rows = yield self._ledger.ring.take_back_all(reasons)
+        held = [JobKey(*row) for row in (yield self._ledger.ring.hold_all(reasons))]
+        rows = yield self._ledger.ring.take_back_all(held)
         free = {JobKey(*row) for row in rows}
-        fed = [key for key in reasons if key not in free]
+        fed = [key for key in held if key not in free]
         if fed:
             answers = self._ring.queue(queue).cancel([str(key.id) for key in fed])
             gone = tuple(Cancelling) if forced else (Cancelling.REMOVED, Cancelling.UNKNOWN)

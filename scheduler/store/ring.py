@@ -65,16 +65,20 @@ class RingTable:
         """Read (tenant, id, feed, attempt) of each that is live."""
         return self._statement("standing", **_keys(keys))
 
+    def hold_all(self, keys: Iterable[JobKey]) -> Statement:
+        """Lock jobs: (tenant, id) of each that is live and free."""
+        return self._statement("hold_all", **_keys(keys))
+
     def take_back_all(self, keys: Iterable[JobKey]) -> Statement:
         """Take jobs out of what waits to be fed: (tenant, id) of each that did."""
         return self._statement("take_back_all", **_keys(keys))
 
     def some(self, name: str, *, limit: int) -> Statement:
-        """Read some jobs: expired, asked."""
+        """Read some jobs: asked."""
         return self._statement(name, limit=limit)
 
     def sweep(self, *, after: JobKey, visibility_us: int, limit: int) -> Statement:
-        """Look at some jobs: (tenant, id, queue, feed, whether it is silent) each."""
+        """Look at some jobs: (tenant, id, queue, feed, whether it is silent, has expired, waits for others) each."""
         return self._statement("sweep", tenant=after.tenant, id=after.id, visibility=visibility_us, limit=limit)
 
     def sweep_edges(self, *, after: JobKey, depends_on: UUID, limit: int) -> Statement:

@@ -164,7 +164,7 @@ def test_a_replica_is_left_for_the_master(server: Server, queue: ReliableQueue) 
         for call in (
             lambda: queue.push([job()], epoch=""),
             lambda: queue.fetch(1, timeout=0),
-            lambda: queue.begin("e"),
+            lambda: queue.begin("1"),
         ):
             with pytest.raises(QueueUnavailable):
                 call()

@@ -76,18 +76,25 @@ def test_without_its_epoch_nothing_is_pushed(make_queue: MakeQueue) -> None:
     queue = make_queue()
     assert queue.epoch() is None
     with pytest.raises(EpochLost):
-        queue.push([job()], epoch="e1")
-    queue.begin("e2")
-    assert queue.epoch() == "e2"
+        queue.push([job()], epoch="1")
+    queue.begin("2")
+    assert queue.epoch() == "2"
     with pytest.raises(EpochLost):
-        queue.push([job()], epoch="e1")
+        queue.push([job()], epoch="1")
     assert queue.depths().waiting == dict.fromkeys(Priority, 0)
-    assert queue.push([job()], epoch="e2") == [Pushed.NEW]
+    assert queue.push([job()], epoch="2") == [Pushed.NEW]
+
+
+def test_an_older_epoch_does_not_replace_a_newer_one(make_queue: MakeQueue) -> None:
+    queue = make_queue()
+    queue.begin("10")
+    queue.begin("9")
+    assert queue.epoch() == "10"
 
 
 def test_epochs_of_two_ledgers_are_apart(make_queue: MakeQueue) -> None:
     one, other = make_queue(installation="a"), make_queue(installation="b")
-    one.begin("e1")
+    one.begin("1")
     assert other.epoch() is None
 
 
@@ -734,8 +741,8 @@ def test_nothing_stays_behind(make_queue: MakeQueue, house: House) -> None:
 
 def test_after_a_flush_everything_goes_on(make_queue: MakeQueue, house: House) -> None:
     queue, settler = make_queue(), make_queue("s1")
-    queue.begin("e1")
-    queue.push([job(), job()], epoch="e1")
+    queue.begin("1")
+    queue.push([job(), job()], epoch="1")
     taken = queue.fetch(1, timeout=0)
     settler.outcomes(1, timeout=0)
     with ThreadPoolExecutor(2) as pool:
@@ -747,10 +754,10 @@ def test_after_a_flush_everything_goes_on(make_queue: MakeQueue, house: House) -
         assert fetching.result() == []
     assert queue.finish([ended(each) for each in taken])[0] == [False]
     with pytest.raises(EpochLost):
-        queue.push([job()], epoch="e1")
-    queue.begin("e2")
+        queue.push([job()], epoch="1")
+    queue.begin("2")
     again = replace(taken[0].job, feed=2)
-    assert queue.push([again], epoch="e2") == [Pushed.NEW]
+    assert queue.push([again], epoch="2") == [Pushed.NEW]
     [delivery] = queue.fetch(5, timeout=1)
     assert queue.finish([ended(delivery)])[0] == [True]
     assert [end.job_id for end in settle(settler)] == [again.id]
@@ -797,6 +804,6 @@ def _calls(queue: Queue) -> list[Callable[[], Any]]:
         lambda: queue.known(["x"]),
         lambda: queue.cancel(["x"]),
         lambda: queue.depths(),
-        lambda: queue.begin("e"),
+        lambda: queue.begin("1"),
         lambda: queue.epoch(),
     ]

@@ -67,15 +67,15 @@ def reason(plain: Any, text: bytes, prefix: str = "jobqueue:{mail}") -> bytes | 
 def test_the_keys_of_a_queue(make: MakeReliable, plain: Any) -> None:
     queue = make("w1")
     jobs = [job(id=f"j{priority}", priority=priority) for priority in Priority]
-    queue.begin("e1")
-    queue.push([*jobs, job(id="x", priority=Priority.CRITICAL), job(id="y", priority=Priority.CRITICAL)], epoch="e1")
+    queue.begin("1")
+    queue.push([*jobs, job(id="x", priority=Priority.CRITICAL), job(id="y", priority=Priority.CRITICAL)], epoch="1")
     one, two, three = queue.fetch(3, timeout=0)
     queue.finish([ended(one), ended(two, State.DEAD_LETTER)])
     assert plain.lrange("jobqueue:{mail}:worker:w1:processing", 0, -1) == [three.raw]
     assert 29_000 < plain.pttl("jobqueue:{mail}:processing:worker:w1") <= 30_000
     assert plain.lrange("jobqueue:{mail}:completed", 0, -1) == [one.raw]
     assert plain.lrange("jobqueue:{mail}:dead_letter", 0, -1) == [two.raw]
-    assert plain.get("jobqueue:{mail}:epoch:3f1e") == b"e1"
+    assert plain.get("jobqueue:{mail}:epoch:3f1e") == b"1"
     assert plain.xlen("jobqueue:{mail}:outcomes:3f1e") == 1
     assert [plain.llen(f"jobqueue:{{mail}}:{name}") for name in ("critical", "high", "normal", "low", "bulk")] == [
         0, 1, 1, 1, 1,

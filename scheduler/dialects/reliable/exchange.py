@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, NamedTuple
 
+import orjson
+
 from scheduler.dialects.client import Client, script
 from scheduler.dialects.interface import Delivery, Result
 from scheduler.dialects.reliable import wire
@@ -117,9 +119,12 @@ class Exchange:
         found: list[Delivery] = []
         unreadable: list[Any] = []
         queue, job_of = self._queue, wire.job_of
-        for entry, record, attempt in zip(taken[::3], taken[1::3], taken[2::3], strict=True):
+        for entry, record, attempt, note in zip(taken[::4], taken[1::4], taken[2::4], taken[3::4], strict=True):
             try:
-                found.append(Delivery(job_of(queue, entry, record), attempt, started, entry))
+                job = job_of(queue, entry, record)
+                if note:  # the attempt before may have left a checkpoint
+                    job.checkpoint = orjson.loads(note)[2]
+                found.append(Delivery(job, attempt, started, entry))
             except WireError as error:
                 unreadable += buried(entry, str(error))
         return found, unreadable

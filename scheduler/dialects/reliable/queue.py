@@ -253,7 +253,7 @@ class ReliableQueue:
 
     def begin(self, epoch: str) -> None:
         """Set the mark."""
-        self._client.call("SET", self._keys.epoch(self._installation), epoch)
+        self._client.run(script("reliable", "begin"), [self._keys.epoch(self._installation)], [epoch])
 
     def depths(self) -> Depths:
         """Count."""

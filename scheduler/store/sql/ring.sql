@@ -85,39 +85,44 @@ FROM unnest((SELECT %(tenants)b::text[]), (SELECT %(ids)b::uuid[])) AS p(tenant,
 CROSS JOIN LATERAL (
   SELECT q.feed, q.attempt FROM {schema}.job_queue q WHERE q.tenant = p.tenant AND q.id = p.id LIMIT 1) q;
 
--- name: expired
--- Jobs past their lifetime. No row: there are none.
-SELECT q.tenant, q.id, q.queue, q.open_dependencies FROM {schema}.job_queue q
-WHERE q.expires_at <= coalesce(%(now)s::timestamptz, now()) LIMIT %(limit)s;
-
 -- name: asked
 -- Jobs that somebody wants to end and that were fed. No row: there are none.
 SELECT q.tenant, q.id, q.queue, q.cancel_reason, q.cancel_forced FROM {schema}.job_queue q
 WHERE q.cancel_requested_at IS NOT NULL ORDER BY q.cancel_requested_at LIMIT %(limit)s;
 
+-- name: hold_all
+-- Keep jobs from being made ready, or changed, until this transaction ends. No row for one: another has it, or it has
+-- ended.
+SELECT p.tenant, p.id
+FROM (SELECT * FROM unnest((SELECT %(tenants)b::text[]), (SELECT %(ids)b::uuid[])) AS p(tenant, id)
+      ORDER BY p.tenant COLLATE "C", p.id) p
+CROSS JOIN LATERAL (
+  SELECT q.id FROM {schema}.job_queue q WHERE q.tenant = p.tenant AND q.id = p.id FOR UPDATE SKIP LOCKED) q;
+
 -- name: take_back_all
--- Take jobs out of what waits to be fed, waiting for a feeder that holds one. No row for one: it is fed, or waits for
--- others, or has ended.
+-- Take jobs that are held out of what waits to be fed, waiting for a feeder that has one. No row for one: it is fed, or
+-- waits for others.
 WITH p AS MATERIALIZED (
   SELECT q.queue, q.priority, q.tenant, q.run_at, q.seq
-  FROM (SELECT * FROM unnest((SELECT %(tenants)b::text[]), (SELECT %(ids)b::uuid[])) AS p(tenant, id)
-        ORDER BY p.tenant COLLATE "C", p.id) p
+  FROM unnest((SELECT %(tenants)b::text[]), (SELECT %(ids)b::uuid[])) AS p(tenant, id)
   CROSS JOIN LATERAL (
-    SELECT q.* FROM {schema}.job_queue q WHERE q.tenant = p.tenant AND q.id = p.id FOR UPDATE SKIP LOCKED) q)
+    SELECT q.* FROM {schema}.job_queue q WHERE q.tenant = p.tenant AND q.id = p.id LIMIT 1) q)
 DELETE FROM {schema}.job_ready r USING p
 WHERE r.queue = p.queue AND r.priority = p.priority AND r.tenant = p.tenant AND r.run_at = p.run_at AND r.seq = p.seq
 RETURNING r.tenant, r.id;
 
 -- name: sweep
--- Look at some jobs, in the order of their keys: which of them were fed and have been silent for longer than they may.
--- One row for each that was looked at. No row: that was all.
+-- Look at some jobs, in the order of their keys: which of them were fed and have been silent for longer than they may,
+-- which are past their lifetime, which wait for others. One row for each that was looked at. No row: that was all.
 SELECT q.tenant, q.id, q.queue, q.feed,
   q.open_dependencies = 0 AND greatest(q.updated_at, q.run_at)
     + coalesce((q.policy ->> 'visibility_us')::int8, %(visibility)s::int8) * interval '1 microsecond'
     < coalesce(%(now)s::timestamptz, now())
   AND NOT EXISTS (
     SELECT FROM {schema}.job_ready r WHERE r.queue = q.queue AND r.priority = q.priority AND r.tenant = q.tenant
-      AND r.run_at = q.run_at AND r.seq = q.seq) AS silent
+      AND r.run_at = q.run_at AND r.seq = q.seq) AS silent,
+  q.expires_at <= coalesce(%(now)s::timestamptz, now()) AS expired,
+  q.open_dependencies > 0 AS waits
 FROM {schema}.job_queue q WHERE (q.tenant, q.id) > (%(tenant)s::text, %(id)s::uuid)
 ORDER BY q.tenant, q.id LIMIT %(limit)s;
 

@@ -33,6 +33,7 @@ local function lease_all(ids, entries, taken)
   local records = redis.call('HMGET', jobs, unpack(ids))
   local held = redis.call('HMGET', attempts, unpack(ids))
   local waits = redis.call('EXISTS', between) == 1 and redis.call('HMGET', between, unpack(ids)) or {}
+  local said = waits[1] ~= nil and redis.call('HMGET', notes, unpack(ids)) or {}
   local leases, begun = {}, {}
   for i, id in ipairs(ids) do
     local record, entry = records[i], entries[i]
@@ -48,6 +49,7 @@ local function lease_all(ids, entries, taken)
       taken[#taken + 1] = entry
       taken[#taken + 1] = record or ''
       taken[#taken + 1] = attempt
+      taken[#taken + 1] = said[i] or ''
       bytes = bytes + #entry + #(record or '')
     end
   end
@@ -59,8 +61,8 @@ local function take()
   local taken = {}
   promote()
   for level = 1, 5 do
-    while #taken / 3 < wanted and bytes < MOST_BYTES do
-      local found = redis.call('RPOP', KEYS[level], math.min(CHUNK, wanted - #taken / 3))
+    while #taken / 4 < wanted and bytes < MOST_BYTES do
+      local found = redis.call('RPOP', KEYS[level], math.min(CHUNK, wanted - #taken / 4))
       if not found or #found == 0 then break end
       redis.call('LPUSH', processing, unpack(found))
       local ids, entries = {}, {}
