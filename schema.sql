@@ -181,6 +181,25 @@ CREATE TABLE job_epoch (
   epoch bigint NOT NULL
 );
 
+-- Ends of jobs that a callback_url is to be told of, written with the end itself; gone once it was told. What is told is
+-- in the ledger, at created_at. Whoever claims one moves due_at on by a lease and then posts: no transaction waits for a
+-- receiver.
+CREATE TABLE job_callback (
+  tenant     text COLLATE "C" NOT NULL,
+  job_id     uuid             NOT NULL,
+  url        text             NOT NULL,
+  state      text             NOT NULL CHECK (state IN ('completed', 'failed', 'dead_letter', 'cancelled')),
+  attempt    integer          NOT NULL DEFAULT 0 CHECK (attempt >= 0),   -- grows with each claim
+  due_at     timestamptz      NOT NULL,
+  created_at timestamptz      NOT NULL,
+  gave_up_at timestamptz,                 -- it will not be told; the row is kept for a day
+  error      text             CHECK (octet_length(error) <= 16384),      -- of its newest attempt
+  PRIMARY KEY (tenant, job_id),
+  CONSTRAINT giving_up_has_a_reason CHECK (gave_up_at IS NULL OR error IS NOT NULL)
+) WITH (fillfactor = 90);
+CREATE INDEX job_callback_due ON job_callback (due_at) WHERE gave_up_at IS NULL;
+CREATE INDEX job_callback_gave_up ON job_callback (gave_up_at) WHERE gave_up_at IS NOT NULL;
+
 -- Idempotency keys, each for its window, whatever becomes of the job.
 CREATE TABLE job_key (
   tenant     text COLLATE "C" NOT NULL,

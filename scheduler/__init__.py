@@ -24,6 +24,7 @@ from scheduler.errors import (
     InvalidOption,
     InvalidPayload,
     InvalidSchedule,
+    InvalidSignature,
     JobFailure,
     LifecycleError,
     NotInitialised,
@@ -55,6 +56,7 @@ from scheduler.model.states import State
 from scheduler.model.submission import NewJob, Submission, SubmitOptions
 from scheduler.queueing.handlers import backoff, handler
 from scheduler.queueing.jobs import Page
+from scheduler.queueing.signing import verify_callback
 from scheduler.queueing.worker import Worker
 
 if TYPE_CHECKING:
@@ -76,6 +78,7 @@ __all__ = [
     "InvalidOption",
     "InvalidPayload",
     "InvalidSchedule",
+    "InvalidSignature",
     "Job",
     "JobChange",
     "JobContext",
@@ -152,6 +155,7 @@ __all__ = [
     "trigger",
     "unregister",
     "update_job",
+    "verify_callback",
     "wait",
 ]
 

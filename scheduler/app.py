@@ -69,6 +69,8 @@ class Scheduler(QueueCalls):
     prepare: prepare statements on the server (True); switch it off behind PgBouncer in transaction mode.
     max_payload: how many bytes the payload of a submitted job may have (1 MB), up to 16 MB.
     retention: for how long the ledger is kept ("30d"); None: for ever.
+    callback_secret: signs what a job's `callback_url` is told, 16 characters or more; None: nobody is told anything.
+    callback_private: let callbacks go to private, loopback and link-local addresses too (False).
     loop: the asyncio loop on which `async def` jobs run; by default one on a thread of its own.
     """
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Literal, TypedDict
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
 
 LONGEST_SCHEMA = 63
+SHORTEST_SECRET = 16
 DIALECTS = ("reliable",)
 
 Tenants = Literal["registered", "all"] | Sequence[str]
@@ -40,6 +41,8 @@ class Settings:
     prepare: bool
     max_payload: int
     retention: timedelta | None
+    callback_secret: str | None = field(repr=False)
+    callback_private: bool
     loop: asyncio.AbstractEventLoop | None
 
 
@@ -59,6 +62,8 @@ class SchedulerOptions(TypedDict, total=False):
     prepare: bool
     max_payload: int
     retention: timedelta | str | None
+    callback_secret: str | None
+    callback_private: bool
     loop: asyncio.AbstractEventLoop | None
 
 
@@ -76,6 +81,8 @@ DEFAULTS: SchedulerOptions = {
     "prepare": True,
     "max_payload": DEFAULT_LIMIT,
     "retention": "30d",
+    "callback_secret": None,
+    "callback_private": False,
     "loop": None,
 }
 
@@ -105,6 +112,8 @@ def checked_settings(database: object, options: SchedulerOptions) -> Settings:
         prepare=prepare,
         max_payload=_bytes(given["max_payload"]),
         retention=None if retention is None else duration(retention, name="retention", error=ConfigError),
+        callback_secret=_secret(given["callback_secret"]),
+        callback_private=_switch(given["callback_private"], name="callback_private"),
         loop=_loop(given["loop"]),
     )
 
@@ -164,6 +173,18 @@ def _bytes(limit: object) -> int:
     if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= LARGEST_LIMIT:
         raise ConfigError(f"max_payload: must be a number of bytes from 1 to {LARGEST_LIMIT}, not {limit!r}")
     return limit
+
+
+def _secret(secret: object) -> str | None:
+    """Check what callbacks are signed with; it is never part of a message."""
+    if secret is None:
+        return None
+    if not isinstance(secret, str) or len(secret) < SHORTEST_SECRET:
+        raise ConfigError(
+            f"callback_secret: must be a text of at least {SHORTEST_SECRET} characters, like"
+            " secrets.token_urlsafe(32), that the receivers of callbacks know too"
+        )
+    return secret
 
 
 def _loop(loop: object) -> asyncio.AbstractEventLoop | None:

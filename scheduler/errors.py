@@ -18,6 +18,7 @@ SchedulerError
     DependencyLimit
   IllegalTransition
   WaitTimeout                 a job has not ended in the time that was given
+  InvalidSignature            a callback is not signed with that secret, or too old
   StoreError                  Postgres refused
     Conflict                  another transaction was faster; run yours again
     StoreUnavailable          Postgres is away; trying again may help
@@ -110,6 +111,10 @@ class IllegalTransition(SchedulerError):
 
 class WaitTimeout(SchedulerError):
     """The job has not ended in the time that was given."""
+
+
+class InvalidSignature(SchedulerError):
+    """The callback was not signed with this secret."""
 
 
 class StoreError(SchedulerError):

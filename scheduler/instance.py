@@ -30,6 +30,7 @@ from scheduler.periodic.registry import Registry
 from scheduler.periodic.run import STOPPING, Run, RunEnd, Runner
 from scheduler.periodic.sync import Sync
 from scheduler.processes import Processes
+from scheduler.queueing.callbacks import Callbacks
 from scheduler.queueing.ledger import Ledger, alone
 from scheduler.queueing.ring import Ring
 from scheduler.queueing.services import RingServices
@@ -37,6 +38,7 @@ from scheduler.service import Service
 from scheduler.store import schema as store_schema
 from scheduler.store.engine import Database
 from scheduler.store.job import JobTable
+from scheduler.store.job_callback import CallbackTable
 from scheduler.store.job_history import HistoryTable
 from scheduler.store.job_instance import InstanceTable
 from scheduler.store.job_lock import Holder, LockTable
@@ -147,7 +149,11 @@ class Instance:
         installation = str(run_steps(self.databases, alone(ring_table.installation()))[0][0])
         ledger = Ledger(databases=self.databases, jobs=self.queue, ring=ring_table, installation=installation)
         ring = Ring(Client(redis), self.settings.queues, installation, self.database_clock.now)
-        return RingServices(ledger, ring, self._events, now=self.database_clock.now)
+        callbacks = Callbacks(
+            ledger, CallbackTable(self.settings.schema, self._now), now=self.database_clock.now,
+            secret=self.settings.callback_secret, private=self.settings.callback_private,
+        )  # fmt: skip
+        return RingServices(ledger, ring, self._events, now=self.database_clock.now, callbacks=callbacks)
 
     def stop(self, timeout: float) -> None:
         """Drain, then release; see `Scheduler.cancel`."""

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from enum import IntEnum
+from urllib.parse import urlsplit
 
 from scheduler.errors import InvalidName, InvalidOption
 from scheduler.model.texts import name
@@ -45,8 +46,18 @@ def checked_url(url: object) -> str | None:
     if url is None:
         return None
     text = checked_text(url, "callback_url", LONGEST_URL)
-    if not _URL.fullmatch(text):
-        raise InvalidOption("callback_url must begin with http:// or https:// and name a host")
+    try:
+        parts = urlsplit(text)
+        named = _URL.fullmatch(text) and parts.hostname and parts.port != 0
+    except ValueError:  # its port, or an address in brackets
+        named = None
+    if not named:
+        raise InvalidOption("callback_url must begin with http:// or https:// and name a host, and a port that exists")
+    if "@" in parts.netloc:
+        raise InvalidOption(
+            "callback_url must not contain a user or password: it is stored and shown; callbacks are signed, with the"
+            " callback_secret of the scheduler, and scheduler.verify_callback() checks them"
+        )
     return text
 
 

@@ -1,4 +1,4 @@
-"""The ring of an instance, running: a thread that feeds, one that tends, and one for each queue that settles."""
+"""The ring of an instance, running: threads that feed, tend and call back, and one for each queue that settles."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -6,6 +6,7 @@ from datetime import datetime
 
 from scheduler.events import Events
 from scheduler.model.states import State
+from scheduler.queueing.callbacks import Callbacks
 from scheduler.queueing.feeder import Feeder
 from scheduler.queueing.ledger import Ledger
 from scheduler.queueing.ring import Ring
@@ -18,9 +19,11 @@ LAST_BACKOFF = 5.0
 
 
 class RingServices:
-    """Feeder, upkeep and settlers with their threads; a settler starts when its queue is first met."""
+    """Feeder, upkeep, callbacks and settlers with their threads; a settler starts when its queue is first met."""
 
-    def __init__(self, ledger: Ledger, ring: Ring, events: Events, *, now: Callable[[], datetime]) -> None:
+    def __init__(
+        self, ledger: Ledger, ring: Ring, events: Events, *, now: Callable[[], datetime], callbacks: Callbacks
+    ) -> None:
         self.ring = ring
         self._ledger = ledger
         self._events = events
@@ -28,6 +31,9 @@ class RingServices:
         self.upkeep = Upkeep(ledger, ring, events, self.settle)
         self._feeding = Service("feed", self.feeder.step, last_backoff=LAST_BACKOFF)
         self._tending = Service("tend", self.upkeep.step, last_backoff=LAST_BACKOFF)
+        self._callbacks = callbacks
+        self._calling = Service("callbacks", callbacks.step, last_backoff=LAST_BACKOFF)
+        callbacks.wake = self._calling.wake
         self._settling: dict[str, Service] = {}
         self._lock = threading.Lock()
         self._started = False
@@ -37,6 +43,7 @@ class RingServices:
         self._started = True
         self._tending.start()
         self._feeding.start()
+        self._calling.start()
 
     def settle(self, queue: str) -> None:
         """Settle what comes back through a queue, from now on."""
@@ -65,10 +72,11 @@ class RingServices:
         self.feeder.stopping = True
         with self._lock:
             self._started = False
-            services = [self._feeding, self._tending, *self._settling.values()]
+            services = [self._feeding, self._tending, self._calling, *self._settling.values()]
         for service in services:
             service.stop(timeout=0)
         self.ring.close()  # whoever waits for Redis hears of it
         for service in services:
             service.stop(timeout=timeout)
+        self._callbacks.stop(timeout)
         self.ring.close()

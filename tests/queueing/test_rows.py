@@ -42,6 +42,10 @@ GOOD: dict[str, dict[str, Any]] = {
     "job_ready": {"queue": "default", "priority": 2, "tenant": "acme", "run_at": START, "seq": 1, "id": ONE},
     "job_dependency": {"tenant": "acme", "job_id": ONE, "depends_on": TWO, "kind": "after"},
     "job_key": {"tenant": "acme", "type": "x", "key": "k", "job_id": ONE, "expires_at": START},
+    "job_callback": {
+        "tenant": "acme", "job_id": ONE, "url": "http://x", "state": "failed", "attempt": 1, "due_at": START,
+        "created_at": START, "gave_up_at": START, "error": "x",
+    },
 }  # fmt: skip
 
 FREE = {"owner": None, "fire_at": None, "created_at": None, "expires_at": None}
@@ -111,6 +115,10 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("job_dependency", {"depends_on": ONE}, "nobody_waits_for_itself"),
     ("job_key", {"key": ""}, "job_key_key_check"),
     ("job_key", {"key": "x" * 257}, "job_key_key_check"),
+    ("job_callback", {"state": "running"}, "job_callback_state_check"),
+    ("job_callback", {"attempt": -1}, "job_callback_attempt_check"),
+    ("job_callback", {"error": "x" * 16_385}, "job_callback_error_check"),
+    ("job_callback", {"error": None}, "giving_up_has_a_reason"),
 ]
 
 OUTCOMES = {

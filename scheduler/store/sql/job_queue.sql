@@ -144,9 +144,9 @@ LEFT JOIN LATERAL (
 ORDER BY d.priority, row_number() OVER (PARTITION BY d.priority, d.tenant ORDER BY d.run_at, d.seq), d.run_at, d.seq;
 
 -- name: settle
--- End jobs: out of job_queue and job_ready, into the ledger. A success ends whatever feed it is of, anything else only
--- the present one (a NULL feed: any). Rows that another transaction holds are passed over: no row back, look where it
--- stands.
+-- End jobs: out of job_queue and job_ready, into the ledger, and what is to be told of it into job_callback. A success
+-- ends whatever feed it is of, anything else only the present one (a NULL feed: any). Rows that another transaction
+-- holds are passed over: no row back, look where it stands.
 WITH t AS (SELECT coalesce(%(now)s::timestamptz, now()) AS now),
 p AS MATERIALIZED (
   SELECT * FROM unnest((SELECT %(tenants)b::text[]), (SELECT %(ids)b::uuid[]), (SELECT %(states)b::text[]),
@@ -179,7 +179,11 @@ ledger AS (
     jsonb_strip_nulls(jsonb_build_object('type', type, 'queue', queue, 'priority', priority, 'run_at', run_at,
       'created_at', created_at, 'policy', policy, 'tags', tags, 'correlation_id', correlation_id,
       'callback_url', callback_url, 'retried_from', retried_from, 'json', json)), payload, result
-  FROM mine)
+  FROM mine),
+told AS (
+  INSERT INTO {schema}.job_callback (tenant, job_id, url, state, due_at, created_at)
+  SELECT tenant, id, callback_url, state, now, now FROM mine WHERE callback_url IS NOT NULL
+  ON CONFLICT DO NOTHING)
 SELECT m.ord, m.tenant, m.id, m.state FROM mine m;
 
 -- name: dependents
