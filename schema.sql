@@ -140,7 +140,6 @@ CREATE TABLE job_queue (
 ) WITH (fillfactor = 90);
 CREATE INDEX job_queue_tenant_seq ON job_queue (tenant, seq);
 CREATE INDEX job_queue_cancel ON job_queue (cancel_requested_at) WHERE cancel_requested_at IS NOT NULL;
-CREATE INDEX job_queue_expires ON job_queue USING brin (expires_at) WITH (pages_per_range = 32, autosummarize = on);
 
 -- The jobs that wait to be fed, and nothing else of them: a feed is a DELETE here. No foreign key: an id without a
 -- job_queue row is dropped. A row is never updated, and is found by values of its job_queue row. So whoever changes
@@ -169,9 +168,9 @@ CREATE INDEX job_dependency_depends_on ON job_dependency (tenant, depends_on);
 
 -- Whose ledger this is: part of the names of its keys in Redis, which other ledgers may share.
 CREATE TABLE installation (
-  id     uuid    NOT NULL DEFAULT gen_random_uuid(),
-  single boolean PRIMARY KEY DEFAULT true CHECK (single)
+  id uuid PRIMARY KEY DEFAULT gen_random_uuid()
 );
+CREATE UNIQUE INDEX installation_single ON installation ((true));
 INSERT INTO installation DEFAULT VALUES;
 
 -- The queues that were ever fed, each with the mark that its Redis has. A Redis that lost its memory has not, and what

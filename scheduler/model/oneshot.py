@@ -1,6 +1,6 @@
 """A submitted job as one sees it: the row of a live one, or the ledger's of one that has ended."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -76,6 +76,18 @@ class JobChange(NamedTuple):
 def attempt_id(job_id: UUID, attempt: int) -> UUID | None:
     """Name an attempt, the same for whoever asks; there is none before the first."""
     return uuid5(job_id, str(attempt)) if attempt >= 1 else None
+
+
+def named_attempts(job_id: UUID, stored: Iterable[Mapping[str, Any]] | None) -> tuple[Mapping[str, Any], ...]:
+    """Give each attempt its names; they follow from the job's id and the attempt's number, and are not stored."""
+    return tuple(
+        {
+            **each,
+            "attempt_id": str(attempt_id(job_id, each["attempt"])),
+            "previous_attempt_id": str(attempt_id(job_id, each["attempt"] - 1)) if each["attempt"] > 1 else None,
+        }
+        for each in stored or ()
+    )
 
 
 def live_state(

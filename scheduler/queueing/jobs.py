@@ -13,7 +13,7 @@ from scheduler.dialects.interface import Cancelling
 from scheduler.errors import IllegalTransition, InvalidOption, StoreUnavailable, UnknownJob
 from scheduler.model.durations import duration
 from scheduler.model.labels import Priority
-from scheduler.model.oneshot import Job, live_state
+from scheduler.model.oneshot import Job, live_state, named_attempts
 from scheduler.model.policies import policy_json, policy_of
 from scheduler.model.states import LIVE, TERMINAL, State, transition
 from scheduler.model.submission import Draft
@@ -165,7 +165,7 @@ def _live(tenant: str, row: Row) -> Job:
         id=id_, tenant=tenant, type=type_, queue=queue, priority=Priority(priority), state=state, attempt=attempt,
         created_at=created_at, updated_at=updated_at, run_at=run_at, expires_at=expires_at, tags=tags or {},
         correlation_id=correlation_id, callback_url=callback_url, retry=retry, timeouts=timeouts,
-        attempts=tuple(attempts), retried_from=retried_from, cancel_requested_at=cancel_at, json=json,
+        attempts=named_attempts(id_, attempts), retried_from=retried_from, cancel_requested_at=cancel_at, json=json,
         raw_payload=payload,
     )  # fmt: skip
 
@@ -179,8 +179,9 @@ def _over(tenant: str, row: Row) -> Job:
         state=State(outcome), attempt=attempt, created_at=datetime.fromisoformat(job["created_at"]),
         updated_at=finished_at, run_at=datetime.fromisoformat(job["run_at"]), expires_at=None, started_at=started_at,
         completed_at=finished_at, tags=job.get("tags", {}), correlation_id=job.get("correlation_id"),
-        callback_url=job.get("callback_url"), retry=retry, timeouts=timeouts, attempts=tuple(attempts or ()),
-        reason=reason, error=error, retried_from=UUID(retried_from) if retried_from else None, json=job["json"],
+        callback_url=job.get("callback_url"), retry=retry, timeouts=timeouts,
+        attempts=named_attempts(UUID(id_), attempts), reason=reason, error=error,
+        retried_from=UUID(retried_from) if retried_from else None, json=job["json"],
         raw_payload=payload, raw_result=result,
     )  # fmt: skip
 

@@ -16,9 +16,9 @@ from scheduler.dialects.interface import Outcomes, Queue
 from scheduler.errors import QueueError, StoreUnavailable
 from scheduler.events import Events, JobsSettled
 from scheduler.model.attempts import AttemptEnd
+from scheduler.model.durations import microseconds
 from scheduler.model.failures import describe
 from scheduler.model.handling import draft_of
-from scheduler.model.oneshot import attempt_id
 from scheduler.model.states import State
 from scheduler.model.texts import storable
 from scheduler.queueing.ending import end
@@ -93,25 +93,29 @@ class Settler:
         return self._quarantine(ends[0])
 
     def _quarantine(self, culprit: AttemptEnd) -> list[AttemptEnd]:
-        """End a job whose end Postgres refuses, with the reason, so that it stands in nobody's way."""
+        """End a job whose end Postgres refuses, with the reason, so that it stands in nobody's way.
+
+        Return it if another transaction holds its row.
+        """
         try:
-            self._run([culprit])
+            return self._run([culprit])
         except StoreUnavailable:
             raise
         except Exception as error:
             logger.exception("job %s: its end is refused", culprit.job_id)
             reason = storable(f"its end could not be settled: {describe(error)}", 2000)
             try:
-                key = _key(culprit)
+                key = JobKey(culprit.tenant, UUID(culprit.job_id))
                 ending = Ending(key=key, state=State.FAILED, feed=culprit.feed, attempt=culprit.attempt, reason=reason)
                 self._ledger.run(end(self._ledger.jobs, [ending]), deadline=DEADLINE)
+                rows = self._ledger.rows(self._ledger.ring.standing([key]))
+                return [culprit for _, _, feed, _ in rows if feed <= culprit.feed]
             except StoreUnavailable:
                 raise
             except Exception:
                 logger.exception("job %s: it cannot even be ended as failed; trying again later", culprit.job_id)
                 self._refused = True
                 return [culprit]
-        return []
 
     def _run(self, ends: Sequence[AttemptEnd]) -> list[AttemptEnd]:
         held, settled = self._ledger.run(settle(self._ledger, ends), deadline=DEADLINE)
@@ -124,31 +128,28 @@ class Settler:
 
 def settle(ledger: Ledger, ends: Sequence[AttemptEnd]) -> Steps[tuple[list[AttemptEnd], list[tuple[JobKey, State]]]]:
     """Settle ends in one transaction; return those whose rows others hold, and who went into which state."""
-    retries = _retries([each for each in ends if each.state is State.RETRYING])
-    finals = [each for each in ends if each.state is not State.RETRYING]
+    keyed = [(JobKey(each.tenant, UUID(each.job_id)), each) for each in ends]
+    retries = _retries([(key, each) for key, each in keyed if each.state is State.RETRYING])
+    finals = [(key, each) for key, each in keyed if each.state is not State.RETRYING]
     settled: list[tuple[JobKey, State]] = []
     if retries:
         rows = yield ledger.ring.retry(retries)
         settled += [(JobKey(*row), State.RETRYING) for row in rows]
     if finals:
-        over = yield from end(ledger.jobs, [_ending(each) for each in finals])
-        ended = dict(over)
+        over = yield from end(ledger.jobs, [_ending(key, each) for key, each in finals])
         settled += over
-        spawned = [
-            draft_of(each)
-            for final in finals
-            if final.spawned and ended.get(_key(final)) is State.COMPLETED and final.state is State.COMPLETED
-            for each in final.spawned
-        ]
-        if spawned:
-            yield from submit(ledger.jobs, spawned)
+        spawning = [(key, each) for key, each in finals if each.spawned and each.state is State.COMPLETED]
+        if spawning:
+            ended = dict(over)
+            drafts = [draft_of(new) for key, each in spawning if ended.get(key) is each.state for new in each.spawned]
+            yield from submit(ledger.jobs, drafts)
     known = set(settled)
-    missed = [each for each in ends if (_key(each), each.state) not in known]
+    missed = [(key, each) for key, each in keyed if (key, each.state) not in known]
     if not missed:
         return [], settled
-    rows = yield ledger.ring.standing({_key(each) for each in missed})
+    rows = yield ledger.ring.standing({key for key, _ in missed})
     standing = {JobKey(tenant, id_): (feed, attempt) for tenant, id_, feed, attempt in rows}
-    return [each for each in missed if _stands(each, standing.get(_key(each)))], settled
+    return [each for key, each in missed if _stands(each, standing.get(key))], settled
 
 
 def _stands(each: AttemptEnd, row: tuple[int, int] | None) -> bool:
@@ -161,25 +162,25 @@ def _stands(each: AttemptEnd, row: tuple[int, int] | None) -> bool:
     return feed <= each.feed and (each.state is not State.RETRYING or attempt < each.attempt)
 
 
-def _retries(ends: Sequence[AttemptEnd]) -> list[Retried]:
+def _retries(ends: Sequence[tuple[JobKey, AttemptEnd]]) -> list[Retried]:
     """Put the attempts of a job together: its row can be moved on once in a statement."""
     jobs: dict[JobKey, list[AttemptEnd]] = {}
-    for each in ends:
-        jobs.setdefault(_key(each), []).append(each)
+    for key, each in ends:
+        jobs.setdefault(key, []).append(each)
     retries = []
     for key, several in jobs.items():
         newest = max(each.feed for each in several)
-        ours = sorted((each for each in several if each.feed == newest), key=lambda each: each.attempt)
-        last = ours[-1]
-        delay = 0 if last.delay is None else int(last.delay.total_seconds() * 1e6)
-        records = orjson.dumps([record(each) for each in {each.attempt: each for each in ours}.values()]).decode()
+        ours = {each.attempt: each for each in several if each.feed == newest}
+        last = ours[max(ours)]
+        delay = 0 if last.delay is None else microseconds(last.delay)
+        records = orjson.dumps([record(ours[number]) for number in sorted(ours)]).decode()
         retries.append(Retried(key, last.feed, last.attempt, delay, records))
     return retries
 
 
-def _ending(each: AttemptEnd) -> Ending:
+def _ending(key: JobKey, each: AttemptEnd) -> Ending:
     return Ending(
-        key=_key(each),
+        key=key,
         state=each.state,
         feed=each.feed,
         attempt=each.attempt,
@@ -191,15 +192,12 @@ def _ending(each: AttemptEnd) -> Ending:
 
 
 def record(each: AttemptEnd) -> dict[str, Any]:
-    """Write an attempt as the ledger has it."""
-    job_id = UUID(each.job_id)
+    """Write an attempt as the ledger has it; its names follow from its number."""
     written: dict[str, Any] = {
         "attempt": each.attempt,
-        "attempt_id": str(attempt_id(job_id, each.attempt)),
-        "previous_attempt_id": str(attempt_id(job_id, each.attempt - 1)) if each.attempt > 1 else None,
-        "outcome": each.state.value,
-        "started_at": each.started_at.isoformat(),
-        "finished_at": each.ended_at.isoformat(),
+        "outcome": each.state,
+        "started_at": each.started_at,
+        "finished_at": each.ended_at,
         "worker": each.worker,
     }
     for name in ("category", "code", "error", "checkpoint"):
@@ -207,7 +205,3 @@ def record(each: AttemptEnd) -> dict[str, Any]:
         if value is not None:
             written[name] = value
     return written
-
-
-def _key(each: AttemptEnd) -> JobKey:
-    return JobKey(each.tenant, UUID(each.job_id))

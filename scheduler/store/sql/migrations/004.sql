@@ -8,6 +8,7 @@ WHERE o.tenant = q.tenant AND o.id = q.id;
 ALTER TABLE job_queue ALTER COLUMN seq SET NOT NULL, ALTER COLUMN seq ADD GENERATED ALWAYS AS IDENTITY;
 SELECT setval(pg_get_serial_sequence('job_queue', 'seq'), coalesce(max(seq), 0) + 1, false) FROM job_queue;
 DROP INDEX job_queue_tenant_created;
+DROP INDEX job_queue_expires;
 CREATE INDEX job_queue_tenant_seq ON job_queue (tenant, seq);
 
 ALTER TABLE job_ready DROP CONSTRAINT job_ready_pkey;
@@ -23,9 +24,9 @@ CREATE INDEX job_queue_cancel ON job_queue (cancel_requested_at) WHERE cancel_re
 
 -- Whose ledger this is: part of the names of its keys in Redis, which other ledgers may share.
 CREATE TABLE installation (
-  id     uuid    NOT NULL DEFAULT gen_random_uuid(),
-  single boolean PRIMARY KEY DEFAULT true CHECK (single)
+  id uuid PRIMARY KEY DEFAULT gen_random_uuid()
 );
+CREATE UNIQUE INDEX installation_single ON installation ((true));
 INSERT INTO installation DEFAULT VALUES;
 
 -- The queues that were ever fed, each with the mark that its Redis has. A Redis that lost its memory has not, and what
