@@ -136,6 +136,8 @@ class Attempt:
 
     def end(self, result: object, error: BaseException | None, backoffs: Mapping[str, Backoff]) -> Result:
         """Make the result of what the handler returned or raised."""
+        if self.lost and self.started is None:
+            return Result(self.delivery, None)  # it was not called: whoever has the job now begins it
         if error is None and self.cancelled.reason is None:
             try:
                 return self._completed(None if result is None else encode(result, limit=DEFAULT_LIMIT, what="result"))

@@ -37,6 +37,7 @@ class Carrier:
         handlers: Mapping[str, Handler],
         backoffs: Mapping[str, Backoff],
         said: Callable[[], None],
+        refused: Callable[[], None] = lambda: None,
     ) -> None:
         self.queue = queue
         self._pool = pool
@@ -44,6 +45,7 @@ class Carrier:
         self._handlers = handlers
         self._backoffs = backoffs
         self._said = said
+        self._refused = refused
         self.flight: set[Attempt] = set()
         self._results: queues.SimpleQueue[tuple[Attempt, Result] | None] = queues.SimpleQueue()
         self._unsent: list[tuple[Attempt, Result]] = []
@@ -166,9 +168,10 @@ class Carrier:
     def _exchange(self, results: Sequence[Result], room: int) -> None:
         """End and take in one round trip; what was taken is in our hands before anybody looks for it."""
         with self._lock:
+            accepted: Sequence[bool] = ()
             try:
                 if results:
-                    _, taken = self.queue.finish(results, fetch=room)
+                    accepted, taken = self.queue.finish(results, fetch=room)
                 else:
                     taken = self.queue.fetch(room, timeout=0)
             except BaseException:
@@ -178,6 +181,8 @@ class Carrier:
             attempts = [self._attempt(delivery) for delivery in taken]
             self.flight.update(attempts)
         self._pool.free(room - len(attempts))
+        if not all(accepted):
+            self._refused()  # then others may not be ours either: what has not begun need not
         if room:
             self._empty = len(attempts) < room
             if self._empty and results:
@@ -187,8 +192,8 @@ class Carrier:
     def _adopt(self) -> None:
         """Find what an unanswered call took for us."""
         with self._lock:
-            ours = {(attempt.delivery.job.id, attempt.attempt) for attempt in self.flight}
-            found = [each for each in self.queue.held() if each.attempt and (each.job.id, each.attempt) not in ours]
+            ours = {_token(attempt.delivery) for attempt in self.flight}
+            found = [each for each in self.queue.held() if each.attempt and _token(each) not in ours]
             attempts = [self._attempt(delivery) for delivery in found]
             self.flight.update(attempts)
             self._doubt = False
@@ -212,3 +217,8 @@ class Carrier:
 
     def _tell(self, _: Attempt) -> None:
         self._said()
+
+
+def _token(delivery: Delivery) -> tuple[str, int, int]:
+    """Tell deliveries apart as Redis does: an older feed of a job may still be running here."""
+    return delivery.job.id, delivery.job.feed, delivery.attempt

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Sequence
 from uuid import UUID
 
-from scheduler.dialects.interface import Cancelling
+from scheduler.dialects.interface import Cancelling, Queue
 from scheduler.errors import QueueError, SchedulerError
 from scheduler.events import Events, RedisLost
 from scheduler.model.durations import duration, microseconds
@@ -69,9 +69,7 @@ class Upkeep:
             if mark == str(epoch):
                 continue
             known = int(mark) if mark is not None and mark.isdigit() else 0
-            begun = self._ledger.run(self._feed_all_again(name, epoch, known), deadline=DEADLINE)
-            if begun is not None:
-                queue.begin(str(begun))
+            self._ledger.run(self._feed_all_again(queue, epoch, known), deadline=DEADLINE)
 
     def asked(self) -> None:
         """End jobs that somebody wants to end, if no worker has them or they are forced; ask the worker if one has."""
@@ -138,15 +136,17 @@ class Upkeep:
             free |= {key for key, answer in zip(fed, answers, strict=True) if answer in gone}
         return (yield from end(self._ledger.jobs, [Ending(key=key, state=state, reason=reasons[key]) for key in free]))
 
-    def _feed_all_again(self, name: str, epoch: int, known: int) -> Steps[int | None]:
+    def _feed_all_again(self, queue: Queue, epoch: int, known: int) -> Steps[None]:
+        """Feed all of a queue again. The mark is set before the commit: who sees the new row must not miss the mark."""
+        name = queue.name
         if not (yield self._ledger.ring.of_queue("seize_epoch", name, epoch=epoch)):
-            return None
+            return
         after, again = NOBODY, 0
         while rows := (yield self._ledger.ring.feed_all_again(name, after=after, limit=SWEPT)):
             again += sum(lost for _, _, lost in rows)
             after = JobKey(rows[-1][0], UUID(str(rows[-1][1])))
         rows = yield self._ledger.ring.of_queue("next_epoch", name, known=known)
+        queue.begin(str(rows[0][0]))
         if epoch or again:
             logger.warning("queue %s: its Redis has lost its memory; %d jobs are fed again", name, again)
             self._events.emit(RedisLost(queue=name, jobs=again))
-        return int(rows[0][0])

@@ -94,7 +94,8 @@ class Worker:
             queue = ReliableQueue(self._client, name, worker=self.name, lease=self.lease)
             known = {handler.type: handler for handler in self._handlers if handler.queue == name}
             carrier = Carrier(
-                queue, self._pool, worker=self.name, handlers=known, backoffs=backoffs, said=self._said
+                queue, self._pool, worker=self.name, handlers=known, backoffs=backoffs, said=self._said,
+                refused=self._refused,
             )  # fmt: skip
             self._carriers.append(carrier)
         self._keeping = Service("keep", self._keep, last_backoff=min(5.0, self.lease.total_seconds() / 3))
@@ -157,6 +158,10 @@ class Worker:
 
     def _said(self) -> None:
         self._renewed = min(self._renewed, time.monotonic() - self._lease() / 3 + SOONEST_TELL)
+        self._keeping.wake()
+
+    def _refused(self) -> None:
+        self._renewed = 0.0
         self._keeping.wake()
 
     def _keep(self) -> float:

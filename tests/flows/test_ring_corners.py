@@ -1,0 +1,206 @@
+"""Corners of the ring that a crash or a lost answer leads into, one by one, with its parts called by hand."""
+
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import psycopg
+import pytest
+
+from scheduler import JobContext, Scheduler, State
+from scheduler.dialects.client import Client
+from scheduler.dialects.interface import Delivery
+from scheduler.dialects.reliable import wire
+from scheduler.dialects.reliable.keys import Keys
+from scheduler.dialects.reliable.queue import ReliableQueue
+from scheduler.embedded.redis import EmbeddedRedis
+from scheduler.errors import QueueUnavailable
+from scheduler.model.attempts import AttemptEnd, QueuedJob
+from scheduler.model.handling import Handler
+from scheduler.model.labels import Priority
+from scheduler.queueing.attempt import Attempt
+from scheduler.queueing.carrier import Carrier
+from scheduler.queueing.ledger import Ledger
+from scheduler.queueing.pool import Pool
+from scheduler.queueing.services import RingServices
+from scheduler.queueing.settler import Settler
+from scheduler.queueing.upkeep import Upkeep
+from tests.support.waiting import wait_for
+
+LEASE = timedelta(seconds=30)
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+def redis(redis_server: EmbeddedRedis) -> Iterator[Client]:
+    client = Client(redis_server.url)
+    client.call("FLUSHALL")
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def parts(dsn: str, schema: str, redis: Client, redis_server: EmbeddedRedis) -> Iterator[RingServices]:
+    """The parts of an instance, none of which runs by itself."""
+    with Scheduler(dsn, schema=schema, redis=redis_server.url) as made:
+        services = made._running().ring
+        assert services is not None
+        services.stop(timeout=5.0)
+        services.feeder.stopping = False
+        yield services
+
+
+def ledger_of(parts: RingServices) -> Ledger:
+    return parts._ledger
+
+
+def test_an_end_that_postgres_refuses_is_not_forgotten_while_its_row_is_held(
+    parts: RingServices, redis: Client, dsn: str, schema: str, connection: psycopg.Connection[Any]
+) -> None:
+    with Scheduler(dsn, schema=schema) as submitter:
+        job_id = str(submitter.submit("acme", "job", queue="work", delay="1h").id)
+    ledger = ledger_of(parts)
+    settler = Settler(parts.ring.queue("work"), ledger, parts._events, lambda _: None)
+    settler.step()  # makes its stream
+    end = AttemptEnd(
+        tenant="acme", job_id=job_id, feed=1, attempt=1, state=State.FAILED, started_at=NOW, ended_at=NOW, worker="w",
+        error="a \0 in it",
+    )  # fmt: skip
+    stream = Keys.of("work").outcomes(ledger.installation)
+    redis.call("XADD", stream, "*", "ends", b"[%b]" % wire.end_bytes(end))
+    with connection.transaction():
+        connection.execute("SELECT FROM job_queue WHERE id = %s FOR UPDATE", (job_id,))
+        settler.step()
+    settler.step()
+    row = connection.execute("SELECT outcome, reason FROM job_history WHERE job_id = %s", (job_id,)).fetchone()
+    assert row is not None
+    assert row[0] == "failed"
+    assert "could not be settled" in row[1]
+    assert redis.call("XLEN", stream) == 0
+
+
+def test_two_who_see_that_redis_is_lost_feed_everything_again_once(
+    parts: RingServices, redis: Client, dsn: str, schema: str, connection: psycopg.Connection[Any]
+) -> None:
+    with Scheduler(dsn, schema=schema) as submitter:
+        submitter.submit("acme", "job", queue="work")
+    parts.feeder.step()
+    parts.upkeep.marks()
+    parts.feeder.step()
+    assert connection.execute("SELECT epoch FROM job_epoch").fetchall() == [(1,)]
+    redis.call("FLUSHALL")
+    queue = parts.ring.queue("work")
+    plain = queue.begin
+    other = Upkeep(ledger_of(parts), parts.ring, parts._events, lambda _: None)
+    thread = threading.Thread(target=other.marks)
+
+    def slowly(epoch: str) -> None:
+        if thread.ident is None:
+            thread.start()
+            thread.join(0.5)
+        plain(epoch)
+
+    queue.begin = slowly  # type: ignore[method-assign]
+    parts.upkeep.marks()
+    thread.join(10)
+    parts.feeder.step()
+    parts.upkeep.marks()
+    assert connection.execute("SELECT epoch FROM job_epoch").fetchall() == [(2,)]
+    assert connection.execute("SELECT feed FROM job_queue").fetchall() == [(2,)]
+    assert redis.call("GET", Keys.of("work").epoch(ledger_of(parts).installation)) == b"2"
+
+
+def job(feed: int = 1) -> QueuedJob:
+    return QueuedJob(
+        id="7b1f9f8e-7a6c-4c57-9d5c-6a8f6f1f0a01", tenant="acme", type="job", queue="work", priority=Priority.NORMAL,
+        feed=feed, attempt=0, form="json", payload=b"null", policy=None, tags=None, correlation_id=None, created_at=NOW,
+        expires_at=NOW + timedelta(days=7), installation="ledger",
+    )  # fmt: skip
+
+
+class Hands:
+    """A carrier whose handler waits until it is told to go on; nothing of it runs by itself."""
+
+    def __init__(self, redis: Client, concurrency: int) -> None:
+        self.runs: list[int] = []
+        self.go = threading.Event()
+        self.queue = ReliableQueue(redis, "work", worker="w", lease=LEASE)
+        self.feed = ReliableQueue(redis, "work", installation="ledger")
+        self.feed.begin("1")
+        handler = Handler.of(self._body, executor="thread", type="job", queue="work", timeout=None, concurrency=None)
+        self.pool = Pool(concurrency, self._ended)
+        self.carrier = Carrier(
+            self.queue, self.pool, worker="w", handlers={"job": handler}, backoffs={}, said=lambda: None
+        )  # fmt: skip
+
+    def _body(self, ctx: JobContext, payload: object) -> None:
+        self.runs.append(ctx.attempt)
+        self.go.wait(20)
+
+    def _ended(self, attempt: Attempt, result: object, error: BaseException | None) -> None:
+        self.carrier.ended(attempt, result, error)
+
+    def push(self, feed: int) -> None:
+        self.feed.begin("1")
+        self.feed.push([job(feed)], epoch="1")
+
+
+def test_what_an_unanswered_call_took_is_found_although_an_older_feed_of_it_still_runs(redis: Client) -> None:
+    hands = Hands(redis, concurrency=4)
+    hands.push(1)
+    hands.carrier.fetch_step()
+    wait_for(lambda: hands.runs == [1], "it runs")
+    redis.call("FLUSHALL")
+    hands.push(2)
+    plain = hands.queue.fetch
+
+    def unanswered(n: int, *, timeout: float) -> list[Delivery]:
+        assert len(plain(n, timeout=timeout)) == 1
+        raise QueueUnavailable("no answer")
+
+    hands.queue.fetch = unanswered  # type: ignore[method-assign]
+    hands.carrier._empty = False
+    with pytest.raises(QueueUnavailable):
+        hands.carrier.fetch_step()
+    hands.queue.fetch = plain  # type: ignore[method-assign]
+    hands.carrier.fetch_step()
+    wait_for(lambda: hands.runs == [1, 1], "what the call took runs", timeout=5)
+    hands.go.set()
+    wait_for(lambda: hands.carrier._results.qsize() == 2, "both end")
+    hands.carrier.finish_step()
+    assert hands.feed.depths().unsettled == 1
+    hands.pool.stop()
+
+
+def test_an_attempt_that_lost_its_lease_before_it_began_completes_nothing(redis: Client) -> None:
+    hands = Hands(redis, concurrency=1)
+    busy = hands.queue
+    hands.push(1)
+    [delivery] = busy.fetch(1, timeout=0)
+    attempt = hands.carrier._attempt(delivery)
+    attempt.lost = True
+    hands.carrier.drain()  # it shall not take it again at once
+    attempt.cancelled.because("its lease was lost")
+    hands.pool.reserve(1)
+    hands.pool.take([attempt])
+    wait_for(lambda: hands.carrier._results.qsize() == 1, "it is over")
+    hands.carrier.finish_step()
+    assert hands.runs == []
+    assert hands.feed.depths().unsettled == 0, "it did not run, and so has not ended"
+    assert [each.state for each in hands.feed.known([job().id]) if each is not None] == [State.SCHEDULED]
+    hands.pool.stop()
+
+
+def test_who_hears_that_an_end_is_refused_asks_at_once_what_is_still_his(redis: Client) -> None:
+    hands = Hands(redis, concurrency=1)
+    asked: list[bool] = []
+    hands.carrier._refused = lambda: asked.append(True)
+    hands.push(1)
+    hands.carrier.fetch_step()
+    redis.call("FLUSHALL")
+    hands.go.set()
+    wait_for(lambda: hands.carrier._results.qsize() == 1, "it ends")
+    hands.carrier.finish_step()
+    assert asked == [True]
+    hands.pool.stop()
