@@ -121,16 +121,22 @@ def _open(addresses: list[Address], deadline: Deadline) -> socket.socket:
     most = deadline.left()
     failed: OSError = OSError("its name leads nowhere")
     for address in addresses:
-        opened = socket.socket(address.family, socket.SOCK_STREAM)
         try:
-            opened.settimeout(deadline.left(most / len(addresses)))
-            opened.connect(address.place)
+            return _connected(address, deadline.left(most / len(addresses)))
         except OSError as error:
-            opened.close()
             failed = error
-        else:
-            return opened
     raise failed
+
+
+def _connected(address: Address, timeout: float) -> socket.socket:
+    opened = socket.socket(address.family, socket.SOCK_STREAM)
+    try:
+        opened.settimeout(timeout)
+        opened.connect(address.place)
+    except BaseException:
+        opened.close()
+        raise
+    return opened
 
 
 def _exchange(bounded: "_Bounded", parts: SplitResult, headers: Mapping[str, str], body: bytes) -> Answer:

@@ -14,6 +14,7 @@ from uuid import UUID
 
 import psycopg
 import pytest
+from psycopg.sql import SQL, Identifier
 
 import scheduler
 from scheduler import ConfigError, InvalidOption, InvalidSignature, Scheduler, State, handler, verify_callback
@@ -23,16 +24,18 @@ from scheduler.queueing import callbacks as module
 from scheduler.queueing import posting
 from scheduler.queueing.callbacks import Callbacks, failure_of
 from scheduler.queueing.ending import end
-from scheduler.queueing.ledger import Ledger
+from scheduler.queueing.ledger import Ledger, alone
 from scheduler.queueing.posting import Answer, is_public
 from scheduler.queueing.signing import sign
 from scheduler.service import Service
 from scheduler.store.job_callback import Callback, CallbackTable
 from scheduler.store.job_queue import Ending, JobKey
+from scheduler.store.queries import statement
 from scheduler.store.ring import RingTable
 from scheduler.store.steps import run_inside
 from tests.queueing.conftest import MakeWorker
 from tests.queueing.receivers import Received, receiver
+from tests.store.test_queue_plans import nodes, ours, scans
 from tests.support.waiting import rest, wait_for
 
 SECRET = "not so secret, in a test"
@@ -268,6 +271,21 @@ def test_a_name_is_resolved_once_and_each_of_its_addresses_is_checked(
     assert there.got[0].headers["Host"] == f"rebinding.example:{there.port}"
 
 
+def test_each_address_of_a_name_is_tried(
+    plain: Scheduler, make: Make, connection: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with receiver() as there:
+
+        def resolve(_host: str, port: int, **_: Any) -> list[Any]:
+            places = [(9999, "127.0.0.1"), (socket.AF_INET, "127.0.0.2"), (socket.AF_INET, "127.0.0.1")]
+            return [(family, socket.SOCK_STREAM, 6, "", (each, port)) for family, each in places]
+
+        monkeypatch.setattr(socket, "getaddrinfo", resolve)
+        ended(plain, there.url(host="several.example"))
+        step(make())
+    assert (rows(connection), len(there.got)) == ([], 1)
+
+
 def test_a_crash_between_the_post_and_its_note_repeats_it(
     plain: Scheduler, make: Make, connection: psycopg.Connection[Any]
 ) -> None:
@@ -331,6 +349,24 @@ def test_instances_never_tell_the_same_one_at_once(
     assert sorted(there.paths()) == sorted(f"/{n}" for n in range(60))
 
 
+def test_a_claim_under_way_is_passed_over(plain: Scheduler, make: Make, dsn: str, schema: str) -> None:
+    with receiver() as there, psycopg.connect(dsn) as other:
+        ended(plain, there.url("/taken"))
+        table = CallbackTable(schema, lambda: None)
+        assert run_inside(other, alone(table.claim(limit=1, lease=timedelta(seconds=60))))
+        ended(plain, there.url("/free"))
+        callbacks = make()
+        thread = threading.Thread(target=step, args=(callbacks,))
+        thread.start()
+        thread.join(5)
+        waits = thread.is_alive()
+        other.commit()
+        thread.join(10)
+        assert not waits
+        step(callbacks)
+    assert there.paths() == ["/free"]
+
+
 @contextmanager
 def running(*several: Callbacks) -> Iterator[None]:
     services = []
@@ -367,6 +403,29 @@ def test_a_slow_receiver_does_not_hold_up_the_others(
         assert open_ == [0, 0]
         go.set()
         wait_for(lambda: not rows(connection), "the slow ones told")
+
+
+def test_what_is_due_is_found_by_its_index(plain: Scheduler, dsn: str, schema: str) -> None:
+    given = {"now": None, "limit": 4, "lease": timedelta(seconds=60), "keep": timedelta(days=1)}
+    with ours(dsn) as connection:
+        connection.execute(SQL("SET search_path = {}").format(Identifier(schema)))
+        for gave_up, many in (("NULL", 20_000), ("now()", 2000)):
+            connection.execute(
+                "INSERT INTO job_callback (tenant, job_id, url, state, due_at, created_at, gave_up_at, error)"
+                f" SELECT 't', gen_random_uuid(), 'http://x', 'failed', now(), now(), {gave_up}, 'x'"
+                f" FROM generate_series(1, {many})".encode()
+            )
+        connection.execute("ANALYZE job_callback")
+        for name, index in (
+            ("claim", "job_callback_due"),
+            ("waiting", "job_callback_due"),
+            ("forget", "job_callback_gave_up"),
+        ):
+            explain = f"EXPLAIN (FORMAT json) {statement('job_callback', name, schema).decode()}".encode()
+            plan = nodes(connection.execute(explain, given))
+            assert index in [node.get("Index Name") for node in plan], plan
+            assert not scans(plan), plan
+            assert not [node for node in plan if node["Node Type"].endswith("Sort")], plan
 
 
 def test_an_end_that_is_rolled_back_is_not_told(
