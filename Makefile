@@ -2,6 +2,7 @@
 VENV ?= .venv
 BIN := $(VENV)/bin
 ARGS ?=
+PARALLEL ?= -n 2 --dist loadfile
 
 # A Python that has every wheel; a PYTHON that was given is taken as it is.
 ifeq ($(origin PYTHON),undefined)
@@ -21,7 +22,7 @@ up: $(VENV)/.up ## watch sample jobs fire, on servers of its own; Ctrl-C ends it
 	@$(BIN)/scheduler up $(ARGS)
 
 test: $(VENV)/.dev ## run the test suite on temporary servers
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
 
 check: lint types imports test ## lint, types, imports and tests: what has to hold before a commit
 

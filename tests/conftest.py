@@ -27,7 +27,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # Behind nohup, or in the background of a script, signals are ignored, and the processes of our tests inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    if config.option.postgresql_host is None and not config.option.collectonly:
+    distributes = getattr(config.option, "dist", "no") != "no" and not hasattr(config, "workerinput")
+    if config.option.postgresql_host is None and not config.option.collectonly and not distributes:
         server = config.stash[embedded] = EmbeddedPostgres(durable=False)
         server.start()
         config.option.postgresql_host = server.socket_folder
