@@ -28,6 +28,7 @@ from scheduler.queueing.ledger import Ledger, alone
 from scheduler.queueing.posting import Answer, is_public
 from scheduler.queueing.signing import sign
 from scheduler.service import Service
+from scheduler.store.engine import BoundedConnection
 from scheduler.store.job_callback import Callback, CallbackTable
 from scheduler.store.job_queue import Ending, JobKey
 from scheduler.store.queries import statement
@@ -37,6 +38,7 @@ from tests.queueing.conftest import MakeWorker
 from tests.queueing.receivers import Received, receiver
 from tests.store.test_queue_plans import nodes, ours, scans
 from tests.support.waiting import rest, wait_for
+from tests.support.watch import Watch
 
 SECRET = "not so secret, in a test"
 
@@ -405,6 +407,19 @@ def test_a_slow_receiver_does_not_hold_up_the_others(
         wait_for(lambda: not rows(connection), "the slow ones told")
 
 
+def test_no_lock_of_callbacks_is_held_across_io(plain: Scheduler, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = Watch({})
+    watch.begin(monkeypatch)
+    watch.over(BoundedConnection, "wait", monkeypatch)
+    watch.over(module, "post", monkeypatch)
+    with receiver() as there, running(make()):
+        for _ in range(3):
+            ended(plain, there.url())
+        wait_for(lambda: len(there.got) == 3, "told")
+    assert watch.violations == []
+    assert {"scheduler.queueing.callbacks.Callbacks", "scheduler.service.Service"} <= watch.taken
+
+
 def test_what_is_due_is_found_by_its_index(plain: Scheduler, dsn: str, schema: str) -> None:
     given = {"now": None, "limit": 4, "lease": timedelta(seconds=60), "keep": timedelta(days=1)}
     with ours(dsn) as connection:
@@ -463,7 +478,7 @@ def test_a_receiver_that_drips_is_cut_off(
                 done.set()
 
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        thread = threading.Thread(target=drip, args=(listening,))
+        thread = threading.Thread(target=drip, args=(listening,), daemon=True)
         thread.start()
         ended(plain, f"http://127.0.0.1:{listening.getsockname()[1]}/")
         callbacks = make()
@@ -497,7 +512,7 @@ def test_nonsense_is_tried_again(
             client.sendall(answer)
 
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        thread = threading.Thread(target=nonsense, args=(listening,))
+        thread = threading.Thread(target=nonsense, args=(listening,), daemon=True)
         thread.start()
         ended(plain, f"http://127.0.0.1:{listening.getsockname()[1]}/")
         step(make())

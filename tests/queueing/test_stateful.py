@@ -647,7 +647,7 @@ def test_a_job_that_waits_for_two_of_one_key_waits_for_one_job(instance: Schedul
     assert [row[1] for row in steps(instance, fed(table))] == [made[2].id]
 
 
-@pytest.mark.timeout(3)
+@pytest.mark.timeout(20)
 def test_a_circle_that_a_key_closes_is_refused(instance: Scheduler) -> None:
     last = NewJob("acme", "x", idempotency_key="k")
     first = NewJob("acme", "x", idempotency_key="k", after=[last])

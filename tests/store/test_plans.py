@@ -1,6 +1,7 @@
 """The plans of the hot statements on large tables: probes by primary key, never a scan."""
 
 import re
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
@@ -16,25 +17,29 @@ JOBS = 20_000
 AT = datetime(2030, 1, 1, tzinfo=UTC)
 
 
-@pytest.fixture
-def large(dsn: str, schema: str, connection: psycopg.Connection[Any]) -> psycopg.Connection[Any]:
-    database = Database.open(dsn, schema=schema, prepare=True)
+@pytest.fixture(scope="module")
+def large(dsn: str) -> Iterator[psycopg.Connection[Any]]:
+    """Large tables, for all of these tests: their statements are only explained."""
+    database = Database.open(dsn, schema="large", prepare=True)
     migrate(database)
     database.close()
-    connection.execute(
-        "INSERT INTO job (tenant, id, spec, spec_hash, delivery, overlap, next_run_at, created_at, updated_at)"
-        " SELECT 't' || n %% 100, 'j' || n, '{}', decode(repeat('00', 32), 'hex'), 'at_least_once', 'skip', now(),"
-        " now(), now() FROM generate_series(1, %s) n",
-        (JOBS,),
-    )
-    connection.execute("INSERT INTO job_lock (tenant, id) SELECT tenant, id FROM job")
-    connection.execute(
-        "INSERT INTO job_history (at, tenant, job_id, kind, outcome, finished_at, fence)"
-        " SELECT now() - n * interval '1 minute', tenant, id, 'fire', 'success', now(), 1"
-        " FROM job, generate_series(1, 5) n"
-    )
-    connection.execute("ANALYZE")
-    return connection
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute("SET search_path = large")
+        connection.execute(
+            "INSERT INTO job (tenant, id, spec, spec_hash, delivery, overlap, next_run_at, created_at, updated_at)"
+            " SELECT 't' || n %% 100, 'j' || n, '{}', decode(repeat('00', 32), 'hex'), 'at_least_once', 'skip', now(),"
+            " now(), now() FROM generate_series(1, %s) n",
+            (JOBS,),
+        )
+        connection.execute("INSERT INTO job_lock (tenant, id) SELECT tenant, id FROM job")
+        connection.execute(
+            "INSERT INTO job_history (at, tenant, job_id, kind, outcome, finished_at, fence)"
+            " SELECT now() - n * interval '1 minute', tenant, id, 'fire', 'success', now(), 1"
+            " FROM job, generate_series(1, 5) n"
+        )
+        connection.execute("ANALYZE")
+        yield connection
+        connection.execute("DROP SCHEMA large CASCADE")
 
 
 PARAMETERS: dict[str, Any] = {
@@ -84,8 +89,8 @@ HOT = [
 
 
 @pytest.mark.parametrize(("table", "name"), HOT)
-def test_hot_statements_probe_by_key(large: psycopg.Connection[Any], schema: str, table: str, name: str) -> None:
-    query = statement(table, name, schema).decode()
+def test_hot_statements_probe_by_key(large: psycopg.Connection[Any], table: str, name: str) -> None:
+    query = statement(table, name, "large").decode()
     wanted = set(re.findall(r"%\((\w+)\)", query))
     parameters = {key: value for key, value in PARAMETERS.items() if key in wanted}
     rows = large.execute(f"EXPLAIN {query}".encode(), parameters, prepare=True).fetchall()  # a custom plan: the worst
