@@ -27,18 +27,21 @@ UPDATE {schema}.job_epoch SET epoch = greatest(epoch, %(known)s::int8) + 1 WHERE
 -- Let the live jobs of a queue that were fed be fed anew, some of them, in the order of their keys; a retry keeps its
 -- time. One row for each that was looked at. No row: that was all.
 WITH looked AS MATERIALIZED (
-  SELECT q.tenant, q.id, q.queue, q.priority, q.run_at, q.seq,
-    q.queue = %(queue)s AND q.open_dependencies = 0 AND NOT EXISTS (
-      SELECT FROM {schema}.job_ready r WHERE r.queue = q.queue AND r.priority = q.priority AND r.tenant = q.tenant
-        AND r.run_at = q.run_at AND r.seq = q.seq) AS lost
+  SELECT q.tenant, q.id, q.queue, q.priority, q.run_at, q.seq, q.open_dependencies
   FROM {schema}.job_queue q WHERE (q.tenant, q.id) > (%(tenant)s::text, %(id)s::uuid)
   ORDER BY q.tenant, q.id LIMIT %(limit)s FOR NO KEY UPDATE),
+lost AS MATERIALIZED (
+  SELECT l.* FROM looked l LEFT JOIN LATERAL (
+    SELECT true AS waits FROM {schema}.job_ready r WHERE r.queue = l.queue AND r.priority = l.priority
+      AND r.tenant = l.tenant AND r.run_at = l.run_at AND r.seq = l.seq LIMIT 1) r ON true  -- LIMIT: a probe each
+  WHERE l.queue = %(queue)s AND l.open_dependencies = 0 AND r.waits IS NULL),
 fed AS (
-  UPDATE {schema}.job_queue q SET feed = q.feed + 1 FROM looked s WHERE s.lost AND q.tenant = s.tenant AND q.id = s.id),
+  UPDATE {schema}.job_queue q SET feed = q.feed + 1 FROM lost l WHERE q.tenant = l.tenant AND q.id = l.id),
 ready AS (
   INSERT INTO {schema}.job_ready (queue, priority, tenant, run_at, seq, id)
-  SELECT queue, priority, tenant, run_at, seq, id FROM looked WHERE lost ON CONFLICT DO NOTHING)
-SELECT tenant, id, lost FROM looked ORDER BY tenant, id;
+  SELECT queue, priority, tenant, run_at, seq, id FROM lost ON CONFLICT DO NOTHING)
+SELECT l.tenant, l.id, o.id IS NOT NULL FROM looked l LEFT JOIN lost o ON o.tenant = l.tenant AND o.id = l.id
+ORDER BY l.tenant, l.id;
 
 -- name: feed_again
 -- Let jobs be fed anew that Redis does not know, if nothing happened to them since they were read. No row for one:
@@ -115,22 +118,27 @@ RETURNING r.tenant, r.id;
 -- Look at some jobs, in the order of their keys: which of them were fed and have been silent for longer than they may,
 -- which are past their lifetime, which wait for others. One row for each that was looked at. No row: that was all.
 SELECT q.tenant, q.id, q.queue, q.feed,
-  q.open_dependencies = 0 AND greatest(q.updated_at, q.run_at)
+  q.open_dependencies = 0 AND r.waits IS NULL AND greatest(q.updated_at, q.run_at)
     + coalesce((q.policy ->> 'visibility_us')::int8, %(visibility)s::int8) * interval '1 microsecond'
-    < coalesce(%(now)s::timestamptz, now())
-  AND NOT EXISTS (
-    SELECT FROM {schema}.job_ready r WHERE r.queue = q.queue AND r.priority = q.priority AND r.tenant = q.tenant
-      AND r.run_at = q.run_at AND r.seq = q.seq) AS silent,
+    < coalesce(%(now)s::timestamptz, now()) AS silent,
   q.expires_at <= coalesce(%(now)s::timestamptz, now()) AS expired,
   q.open_dependencies > 0 AS waits
-FROM {schema}.job_queue q WHERE (q.tenant, q.id) > (%(tenant)s::text, %(id)s::uuid)
-ORDER BY q.tenant, q.id LIMIT %(limit)s;
+FROM (
+  SELECT q.* FROM {schema}.job_queue q WHERE (q.tenant, q.id) > (%(tenant)s::text, %(id)s::uuid)
+  ORDER BY q.tenant, q.id LIMIT %(limit)s) q
+LEFT JOIN LATERAL (
+  SELECT true AS waits FROM {schema}.job_ready r WHERE r.queue = q.queue AND r.priority = q.priority
+    AND r.tenant = q.tenant AND r.run_at = q.run_at AND r.seq = q.seq LIMIT 1) r ON true  -- LIMIT: a probe each
+ORDER BY q.tenant, q.id;
 
 -- name: sweep_edges
 -- Look at some edges, in the order of their keys: which of them lead to a job that has ended. One row for each that was
 -- looked at. No row: that was all.
-SELECT d.tenant, d.job_id, d.depends_on, NOT EXISTS (
-    SELECT FROM {schema}.job_queue q WHERE q.tenant = d.tenant AND q.id = d.depends_on) AS over
-FROM {schema}.job_dependency d
-WHERE (d.tenant, d.job_id, d.depends_on) > (%(tenant)s::text, %(id)s::uuid, %(depends_on)s::uuid)
-ORDER BY d.tenant, d.job_id, d.depends_on LIMIT %(limit)s;
+SELECT d.tenant, d.job_id, d.depends_on, q.lives IS NULL AS over
+FROM (
+  SELECT d.* FROM {schema}.job_dependency d
+  WHERE (d.tenant, d.job_id, d.depends_on) > (%(tenant)s::text, %(id)s::uuid, %(depends_on)s::uuid)
+  ORDER BY d.tenant, d.job_id, d.depends_on LIMIT %(limit)s) d
+LEFT JOIN LATERAL (
+  SELECT true AS lives FROM {schema}.job_queue q WHERE q.tenant = d.tenant AND q.id = d.depends_on LIMIT 1) q ON true
+ORDER BY d.tenant, d.job_id, d.depends_on;
