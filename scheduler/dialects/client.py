@@ -34,6 +34,7 @@ from scheduler.errors import ConfigError, QueueError, QueueUnavailable
 
 DEADLINE = 5.0
 LONGEST_BLOCK = 10.0
+MOST_CONNECTIONS = 10_000  # each queue that is waited at has one; redis-py would stop at 100
 AWAY = (
     ConnectionError,
     TimeoutError,
@@ -189,6 +190,7 @@ class Client:
             self._url,
             socket_timeout=timeout,
             socket_connect_timeout=self._deadline,
+            max_connections=MOST_CONNECTIONS,
             **({} if self._url.startswith("unix") else {"socket_keepalive": True}),
             retry=Retry(NoBackoff(), 0),
             protocol=2,

@@ -6,6 +6,8 @@ row is held by another transaction stays with us and is tried again.
 """
 
 import logging
+import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import UUID
@@ -30,7 +32,9 @@ from scheduler.store.steps import Steps
 
 logger = logging.getLogger("scheduler")
 
-ENTRIES = 20
+ENDS = 1000
+BUSY = 100  # ends in a second: from then on they are let come together, however many workers send them
+LINGER = 0.05
 PATIENCE = 5.0
 HELD = 0.05
 REFUSED = 5.0
@@ -54,12 +58,13 @@ class Settler:
         self._left: list[Outcomes] = []  # read, and not yet forgotten in Redis
         self._refused = False
         self._settled: list[Outcomes] = []  # in the ledger, and not yet forgotten in Redis
+        self._lately: deque[tuple[float, int]] = deque()  # when so many ends came back
 
     def step(self) -> float:
         """Settle what came back; return when to look again."""
         if self._settled:
             self._acknowledge()
-        read = self._queue.outcomes(ENTRIES, timeout=0.001 if self._left else PATIENCE)
+        read = self._queue.outcomes(ENDS, timeout=0.001 if self._left else PATIENCE)
         known = {each.token for each in self._left}
         batches = self._left + [each for each in read if each.token not in known]
         if not batches:
@@ -74,7 +79,16 @@ class Settler:
         if self._refused:
             self._refused = False
             return REFUSED
-        return HELD if self._left else 0.0
+        return HELD if self._left else self._pause(len(ends))
+
+    def _pause(self, ends: int) -> float:
+        """Say how long to wait for more: many small transactions cost Postgres more than some large ones."""
+        now = time.monotonic()
+        self._lately.append((now, ends))
+        while self._lately[0][0] < now - 1.0:
+            self._lately.popleft()
+        busy = sum(count for _, count in self._lately) > BUSY
+        return LINGER if busy and ends < ENDS else 0.0
 
     def _acknowledge(self) -> None:
         self._queue.acknowledge(self._settled)

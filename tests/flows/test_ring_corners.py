@@ -204,3 +204,20 @@ def test_who_hears_that_an_end_is_refused_asks_at_once_what_is_still_his(redis: 
     hands.carrier.finish_step()
     assert asked == [True]
     hands.pool.stop()
+
+
+def test_a_client_waits_in_more_than_a_hundred_queues_at_once(redis: Client) -> None:
+    failed: list[Exception] = []
+
+    def wait(number: int) -> None:
+        try:
+            redis.wait("BLPOP", f"nothing-{number}", "1.5")
+        except QueueUnavailable as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=wait, args=(number,)) for number in range(120)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
