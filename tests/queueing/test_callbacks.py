@@ -443,6 +443,20 @@ def test_what_is_due_is_found_by_its_index(plain: Scheduler, dsn: str, schema: s
             assert not [node for node in plan if node["Node Type"].endswith("Sort")], plan
 
 
+def test_the_next_one_goes_as_soon_as_there_is_room(plain: Scheduler, make: Make) -> None:
+    woken = threading.Semaphore(0)
+    callbacks = make()
+    callbacks.wake = woken.release
+    with receiver() as there:
+        for n in range(6):
+            ended(plain, there.url(f"/{n}"))
+        step(callbacks)
+        assert len(there.got) == 4
+        assert all(woken.acquire(timeout=5) for _ in range(4))
+        step(callbacks)
+    assert len(there.got) == 6
+
+
 def test_an_end_that_is_rolled_back_is_not_told(
     plain: Scheduler, make: Make, dsn: str, connection: psycopg.Connection[Any]
 ) -> None:
