@@ -35,6 +35,8 @@ def propagate(table: QueueTable, keys: Sequence[JobKey]) -> Steps[list[tuple[Job
 
 def _follow(table: QueueTable, states: dict[JobKey, State]) -> Steps[list[Ending]]:
     """Let those go that waited for jobs which have ended; return those that end with them."""
+    if not states or not (yield table.any_dependents())[0][0]:
+        return []
     rows = yield table.dependents(states)
     edges = [Dependency._make(row) for row in rows]
     if not edges:

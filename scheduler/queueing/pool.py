@@ -102,10 +102,17 @@ class Pool:
             return True
 
     def _start(self, attempts: Sequence[Attempt]) -> None:
-        coroutines = [attempt for attempt in attempts if attempt.handler.is_async and not attempt.handler.imported_as]
-        if coroutines:
-            self._coroutines.begin([self._call_of(attempt) for attempt in coroutines])
-        threaded = [attempt for attempt in attempts if attempt not in coroutines] if coroutines else attempts
+        calls: list[Call] = []
+        threaded: list[Attempt] = []
+        for attempt in attempts:
+            if attempt.handler.is_async and attempt.handler.imported_as is None:
+                calls.append(self._call_of(attempt))
+            else:
+                threaded.append(attempt)
+        if calls:
+            self._coroutines.begin(calls)
+        if not threaded:
+            return
         with self._lock:
             while len(self._threads) < min(self.concurrency, self._reserved):
                 thread = threading.Thread(target=self._work, name=f"scheduler-job-{len(self._threads)}", daemon=True)

@@ -31,7 +31,8 @@ class Dependency(NamedTuple):
     kind: Edge
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+# Not frozen: made for every job that ends, freezing would cost three times as much.
+@dataclass(slots=True, kw_only=True)
 class Ending:
     """The end of a job. Without a feed it ends whichever feed is under way; `record` is its last attempt, as JSON."""
 
@@ -142,6 +143,10 @@ class QueueTable:
             records=[ending.record for ending in endings],
             started=[ending.started_at for ending in endings],
         )
+
+    def any_dependents(self) -> Statement:
+        """Read whether any job waits for another: mostly none does, and nobody has to be looked for."""
+        return self._statement("any_dependents")
 
     def dependents(self, keys: Iterable[JobKey]) -> Statement:
         """Read the edges that lead to jobs: a `Dependency` each."""

@@ -156,6 +156,8 @@ def written_of(result: Result, ledger: int, *, leased: bool = True) -> tuple[Any
     if end is None:
         head = f"back:{attempt - 1}:{ledger}:{feed}:{attempt}"
         return job.id, head, raw, b"%d%b" % (job.priority + 1, raw), b""
+    if end.state is State.COMPLETED and leased and ledger <= 9:
+        return job.id, f"+{ledger}:{feed}:{attempt}", raw, b"", wire.end_bytes(end) if ledger else b""
     delay, again = 0, b""
     if end.state is State.RETRYING:
         delay = max(0, (end.delay or NO_DELAY) // wire.MILLISECOND)

@@ -186,6 +186,10 @@ told AS (
   ON CONFLICT DO NOTHING)
 SELECT m.ord, m.tenant, m.id, m.state FROM mine m;
 
+-- name: any_dependents
+-- Whether any job waits for another; a later statement than the one that ended some. Always one row.
+SELECT EXISTS (SELECT FROM {schema}.job_dependency);
+
 -- name: dependents
 -- The edges that lead to jobs which have ended. No row: nobody waits for them.
 SELECT d.tenant, d.job_id, d.depends_on, d.kind

@@ -1,7 +1,8 @@
 -- Part of finish: end deliveries.
--- ARGV[9..] 5 values for each: id; verb:delay:ledger:feed:attempt; entry; level and entry to go on with, or why it is
--- dead; end as JSON. Verbs: completed, dead, cancelled, retry, back, drop, unreadable. The delay is in ms; for back, it
--- is the attempts before. Ledgers count from 1, 0: none. A feed after ~: a worker of the original took it.
+-- ARGV[9..] 5 values for each: id; verb:delay:ledger:feed:attempt, or +ledger:feed:attempt if it completed; entry;
+-- level and entry to go on with, or why it is dead; end as JSON. Verbs: completed, dead, cancelled, retry, back, drop,
+-- unreadable. The delay is in ms; for back, it is the attempts before. Ledgers count from 1, 0: none. A feed after ~: a
+-- worker of the original took it.
 local over, tombs, good, bad, backs, ends, closed = {}, {}, {}, {}, {}, {}, {}
 
 local function put_back()
@@ -55,6 +56,15 @@ local function write()
   end
 end
 
+local by_worker = ':' .. worker .. ':'
+
+-- What most are, +ledger:feed:attempt, is read without a pattern.
+local function read(head)
+  if string.byte(head) == 43 then return 'completed', 0, string.byte(head, 2) - 48, string.sub(head, 4) end
+  local verb, delay, ledger, token = string.match(head, '^(%a+):(%d+):(%d+):(.*)$')
+  return verb, tonumber(delay), tonumber(ledger), token
+end
+
 local function close()
   if count == 0 then return '' end
   local ids, answer = {}, {}
@@ -63,11 +73,9 @@ local function close()
   local ours_only = redis.call('ZSCORE', workers, worker) -- nobody of the original has a place there
   for i, id in ipairs(ids) do
     local head, entry, again, outcome = ARGV[5 * i + 5], ARGV[5 * i + 6], ARGV[5 * i + 7], ARGV[5 * i + 8]
-    local verb, delay, ledger, token = string.match(head, '^(%a+):(%d+):(%d+):(.*)$')
-    delay, ledger = tonumber(delay), tonumber(ledger)
-    local mine = token .. ':' .. worker .. ':'
+    local verb, delay, ledger, token = read(head)
     local here = redis.call('LREM', processing, -1, entry) == 1
-    local ours = held[i] and string.sub(held[i], 1, #mine) == mine
+    local ours = held[i] and string.find(held[i], token .. by_worker, 1, true) == 1
     if string.sub(token, 1, 1) == '~' then
       token = string.sub(token, 2)
       ours = here and not held[i] and not ours_only

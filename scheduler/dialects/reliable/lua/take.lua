@@ -41,7 +41,10 @@ local function lease_all(ids, entries, taken)
       redis.call('LREM', processing, 1, entry)
     else
       local feed, attempt = string.match(waits[i] or held[i] or record or '0:0:', '^(%d+):(%d+):')
-      attempt = math.max(attempt or 0, string.match(entry, '"retries": ?(%d+)') or 0) + 1
+      if not string.find(entry, '"retries":0', 1, true) then -- a worker of the original may have counted on
+        attempt = math.max(attempt or 0, string.match(entry, '"retries": ?(%d+)') or 0)
+      end
+      attempt = (attempt or 0) + 1
       leased[id] = true
       begun[#begun + 1] = id
       leases[#leases + 1] = id
