@@ -1,0 +1,75 @@
+"""Wrong copies of the ring, for proofs that must notice them."""
+
+from collections.abc import Callable, Sequence
+
+from scheduler.dialects import client
+from scheduler.dialects.interface import Queue
+from scheduler.dialects.reliable import exchange
+from scheduler.model.attempts import AttemptEnd
+from scheduler.model.fairness import Share
+from scheduler.queueing.feeder import Feeder, queued
+from scheduler.queueing.settler import Settler
+from scheduler.store.job_queue import JobKey
+from scheduler.store.steps import Steps
+
+
+def acknowledge_first() -> None:
+    """The settler forgets ends in Redis before they are in the ledger."""
+    plain = Settler._settle
+
+    def settle(settler: Settler, ends: Sequence[AttemptEnd]) -> list[AttemptEnd]:
+        settler._settled = settler._left
+        settler._acknowledge()
+        return plain(settler, ends)
+
+    Settler._settle = settle  # type: ignore[method-assign, assignment]
+
+
+def commit_first() -> None:
+    """The feeder takes rows away, and pushes what they said afterwards."""
+    plain = Feeder._feed
+
+    def steps(feeder: Feeder, queue: Queue, divided: Sequence[Share]) -> Steps[list[JobKey] | None]:
+        ledger = feeder._ledger
+        rows = yield ledger.ring.of_queue("hold_epoch", queue.name)
+        if not rows:
+            yield ledger.ring.of_queue("open_queue", queue.name)
+            return None
+        epoch = str(rows[0][0])
+        rows = yield ledger.jobs.feed(queue.name, divided)
+        jobs = [queued(queue.name, row, ledger.installation) for row in rows if row[2] is not None]
+        later.append(lambda: queue.push(jobs, epoch=epoch))
+        return [JobKey(row[0], row[1]) for row in rows]
+
+    later: list[Callable[[], object]] = []
+
+    def feed(feeder: Feeder, *args: object) -> float:
+        answer = plain(feeder, *args)  # type: ignore[arg-type]
+        while later:
+            later.pop()()
+        return answer
+
+    Feeder._steps = steps  # type: ignore[method-assign, assignment]
+    Feeder._feed = feed  # type: ignore[method-assign, assignment]
+
+
+def finish_without_fence() -> None:
+    """Redis takes the end of any delivery, whoever has the job by now."""
+    plain = client.script
+
+    def script(dialect: str, name: str) -> client.Script:
+        made = plain(dialect, name)
+        text = made.text.replace("if closed[id] or not ours then", "if closed[id] then")
+        return made if text == made.text else client.Script(name, text, "0" * 40)
+
+    exchange.script = script  # type: ignore[attr-defined, assignment]
+
+
+MUTANTS: dict[str, Callable[[], None]] = {
+    each.__name__: each for each in (acknowledge_first, commit_first, finish_without_fence)
+}
+
+
+def mutate(name: str) -> None:
+    """Make this process a wrong copy."""
+    MUTANTS[name]()

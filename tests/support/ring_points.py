@@ -1,0 +1,155 @@
+"""Fault points: before and after each call of Redis and Postgres that a part of the ring makes, one can die.
+
+They are found by wrapping the clients, and compared with the call sites that stand in the source.
+"""
+
+import ast
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import scheduler
+from scheduler.dialects.client import Client
+from scheduler.store.engine import BoundedConnection, Database
+from scheduler.store.queries import names, statement
+
+PACKAGE = Path(scheduler.__file__).parent
+PARTS = ("feeder", "settler", "upkeep", "carrier", "worker")
+DIALECT = ("queue", "exchange", "reaper")
+CLIENT = ("run", "call", "wait", "scan")
+LEDGER = ("run", "rows")
+QUEUE = ("push", "fetch", "finish", "renew", "held", "recover", "outcomes", "acknowledge", "known", "cancel", "epoch",
+         "begin", "depths")  # fmt: skip
+
+
+class Points:
+    """The fault points of this process: noted in a file as they are first reached; at one of them it kills itself."""
+
+    def __init__(
+        self, role: str, schema: str, path: Path, fault: str, times: int, dying: Callable[[str], None]
+    ) -> None:
+        self._role = role
+        self._path = path
+        self._fault = fault
+        self._left = times
+        self._dying = dying
+        self._lock = threading.Lock()
+        self._seen: set[tuple[str, str]] = set()
+        self._statements = {
+            statement(table, name, schema): name for table in ("job_queue", "ring") for name in names(table)
+        }
+
+    def install(self) -> None:
+        """Wrap the clients."""
+        for method in CLIENT:
+            self._wrap(Client, method, self._command if method != "scan" else lambda *_: "SCAN")
+        self._wrap(BoundedConnection, "execute", lambda query, *_: self._statements.get(query, "other"))
+        plain = Database.transaction
+
+        @contextmanager
+        def transaction(database: Database, deadline: float | None = None) -> Iterator[BoundedConnection]:
+            with plain(database, deadline) as connection:
+                yield connection
+                self.reach("commit", "before")
+            self.reach("commit", "after")
+
+        Database.transaction = transaction  # type: ignore[method-assign, assignment]
+
+    def _wrap(self, owner: type, method: str, what: Callable[..., str]) -> None:
+        plain = getattr(owner, method)
+
+        @wraps(plain)
+        def wrapped(this: Any, *args: Any, **kwargs: Any) -> Any:
+            name = what(*args)
+            self.reach(name, "before")
+            answer = plain(this, *args, **kwargs)
+            self.reach(name, "after")
+            return answer
+
+        setattr(owner, method, wrapped)
+
+    def _command(self, what: Any, *_: Any) -> str:
+        return str(getattr(what, "name", what))
+
+    def reach(self, what: str, when: str) -> None:
+        """Be at a point: note it, and die if it is the one."""
+        frames = list(_frames())
+        parts = [(file, function) for file, _, function in frames if Path(file).stem in PARTS]
+        if not parts:
+            return
+        file, function = parts[0]
+        name = f"{self._role} {Path(file).stem}.{function} {what} {when}"
+        places = ",".join(f"{file}:{line}" for file, line, _ in frames)
+        with self._lock:
+            if (name, places) not in self._seen:
+                self._seen.add((name, places))
+                append(self._path, f"{name}\t{places}")
+            if name != self._fault:
+                return
+            self._left -= 1
+            if self._left == 0:
+                self._dying(name)
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _frames() -> Iterator[tuple[str, int, str]]:
+    """Give the frames under us that are of the ring's parts, or of the dialect."""
+    frame = sys._getframe(2)
+    while frame is not None:
+        path = Path(frame.f_code.co_filename)
+        if path.parent.name in ("queueing", "reliable") and PACKAGE in path.parents:
+            yield str(path.relative_to(PACKAGE)), frame.f_lineno, frame.f_code.co_name
+        frame = frame.f_back  # type: ignore[assignment]
+
+
+def append(path: Path, line: str) -> None:
+    """Add a line that is whole or absent, whoever else writes."""
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(file, f"{line}\n".encode())
+    finally:
+        os.close(file)
+
+
+def read_points(path: Path) -> dict[str, set[str]]:
+    """Read the points that were reached, each with the places in the source that led to it."""
+    found: dict[str, set[str]] = {}
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        name, _, places = line.partition("\t")
+        found.setdefault(name, set()).update(places.split(","))
+    return found
+
+
+def sites() -> dict[str, tuple[str, range]]:
+    """Find the call sites in the source: of the client in the dialect; of the queue and the ledger in the parts."""
+    found: dict[str, tuple[str, range]] = {}
+    files = [f"queueing/{part}.py" for part in PARTS] + [f"dialects/reliable/{part}.py" for part in DIALECT]
+    for file in files:
+        for node in ast.walk(ast.parse((PACKAGE / file).read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and _calls_out(node.func):
+                lines = range(node.lineno, (node.end_lineno or node.lineno) + 1)
+                found[f"{file}:{node.lineno} {ast.unparse(node.func)}"] = file, lines
+    return found
+
+
+def _calls_out(function: ast.Attribute) -> bool:
+    receiver, method = ast.unparse(function.value), function.attr
+    if receiver.endswith("_client"):
+        return method in CLIENT
+    if receiver.endswith("_ledger"):
+        return method in LEDGER
+    return method in QUEUE and (receiver.endswith("queue") or receiver.startswith("self._ring.queue("))
+
+
+def without_point(points: dict[str, set[str]]) -> list[str]:
+    """Name the call sites that no point led through."""
+    reached = {place for places in points.values() for place in places}
+    return [
+        site for site, (file, lines) in sites().items() if not any(f"{file}:{line}" in reached for line in lines)
+    ]  # fmt: skip

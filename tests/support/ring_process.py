@@ -1,0 +1,144 @@
+"""The script that each process of the ring's proofs runs: an instance that feeds and settles, or a worker.
+
+It ends by itself when its standard input does: no process outlives the test that started it.
+"""
+
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import scheduler.queueing.settler
+import scheduler.queueing.worker
+from scheduler import JobContext, Scheduler, Worker, handler
+from scheduler.dialects.interface import Delivery, Result
+from scheduler.dialects.reliable.queue import ReliableQueue
+from tests.support.ring_mutants import mutate
+from tests.support.ring_points import Points, append
+
+SLICE = 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What one process is told. `hasty`: it looks soon for what the dead hold; None leaves all as it is by default."""
+
+    role: str
+    dsn: str
+    schema: str
+    redis: str
+    folder: str
+    queue: str = "work"
+    lease: str = "30s"
+    concurrency: int = 50
+    workers: int = 1
+    hasty: float | None = None
+    points: bool = False
+    fault: str = ""
+    times: int = 1
+    mutant: str = ""
+
+    def to_json(self) -> str:
+        """Write it for the command line."""
+        return json.dumps(asdict(self))
+
+    @property
+    def journal(self) -> Path:
+        """The file of what handlers did, and of ends that Redis took."""
+        return Path(self.folder) / "journal"
+
+
+def note(options: Options, what: str, job_id: str, attempt: int) -> None:
+    """Write a line into the journal."""
+    append(options.journal, f"{what} {job_id} {attempt} {os.getpid()} {time.monotonic():.6f}")
+
+
+def be_hasty(seconds: float) -> None:
+    """Shorten what is waited for before the work of the dead is taken up."""
+    scheduler.queueing.worker.RECOVER_EVERY = seconds
+    scheduler.queueing.settler.PATIENCE = 1.0
+    defaults: dict[str, Any] = ReliableQueue.__init__.__kwdefaults__  # type: ignore[assignment]
+    defaults["settler_silence"] = timedelta(seconds=max(1.0, seconds))
+
+
+def note_accepted(options: Options) -> None:
+    """Write down each end of a job that Redis took from this process."""
+    plain = ReliableQueue.finish
+
+    def finish(
+        queue: ReliableQueue, results: Sequence[Result], *, fetch: int = 0
+    ) -> tuple[list[bool], list[Delivery]]:  # fmt: skip
+        accepted, taken = plain(queue, results, fetch=fetch)
+        for result, taken_over in zip(results, accepted, strict=True):
+            if taken_over and result.end is not None and result.end.state.terminal:
+                note(options, "accepted", result.delivery.job.id, result.delivery.attempt)
+        return accepted, taken
+
+    ReliableQueue.finish = finish  # type: ignore[method-assign, assignment]
+
+
+def body(options: Options, ctx: JobContext, payload: dict[str, Any]) -> dict[str, int]:
+    """Fail as often as one is told, else take the time that one is told."""
+    note(options, "start", ctx.id, ctx.attempt)
+    for _ in range(round(payload.get("seconds", 0) / SLICE)):
+        threading.Event().wait(SLICE)  # in slices: who is stopped meanwhile has the rest before him
+    note(options, "end", ctx.id, ctx.attempt)
+    if ctx.attempt <= payload.get("fails", 0):
+        raise ValueError(f"not yet, {ctx.attempt}")
+    return {"attempt": ctx.attempt}
+
+
+def main(options: Options) -> None:
+    """Work until SIGTERM."""
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    threading.Thread(target=_end_with_stdin, daemon=True).start()
+    if options.hasty is not None:
+        be_hasty(options.hasty)
+    if options.mutant:
+        mutate(options.mutant)
+    if options.role == "worker":
+        note_accepted(options)
+        handler("job", queue=options.queue)(lambda ctx, payload: body(options, ctx, payload))
+    workers = [] if options.role != "worker" else [
+        Worker(options.redis, [options.queue], lease=options.lease, concurrency=options.concurrency)
+        for _ in range(options.workers)
+    ]  # fmt: skip
+
+    def dying(name: str) -> None:
+        flight = sum(len(carrier.flight) for worker in workers for carrier in worker._carriers)
+        append(Path(options.folder) / "died", f"{os.getpid()} {flight} {name}")
+
+    if options.points:
+        points = Path(options.folder) / "points"
+        Points(options.role, options.schema, points, options.fault, options.times, dying).install()
+    instance = None
+    if options.role == "instance":
+        instance = Scheduler(options.dsn, schema=options.schema, redis=options.redis).start()
+    for worker in workers:
+        worker.start()
+    (Path(options.folder) / f"ready.{os.getpid()}").touch()
+    stop.wait()
+    for worker in workers:
+        worker.stop(grace=5.0)
+    if instance is not None:
+        instance.cancel(timeout=5.0)
+
+
+def _end_with_stdin() -> None:
+    while os.read(0, 1):
+        pass
+    os._exit(3)
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(process)d %(levelname)s %(message)s")
+    main(Options(**json.loads(sys.argv[1])))

@@ -1,0 +1,114 @@
+"""What seldom happens to jobs, made to happen, so that every call of the ring's parts is made."""
+
+import contextlib
+from datetime import UTC, datetime
+from itertools import count
+from typing import Any
+from uuid import UUID, uuid4
+
+from psycopg.sql import SQL, Identifier
+
+from scheduler import State, Timeouts
+from scheduler.dialects.client import Client
+from scheduler.dialects.reliable import wire
+from scheduler.dialects.reliable.keys import Keys
+from scheduler.errors import IllegalTransition
+from scheduler.model.attempts import AttemptEnd
+from tests.support.ring_checker import Expected
+from tests.support.ring_fleet import TENANT, RingFleet
+
+ANY = Expected(outcomes=("completed", "cancelled", "dead_letter", "failed"))
+
+
+class Troubles:
+    """Troubles for the jobs of one queue of a fleet."""
+
+    def __init__(self, fleet: RingFleet, redis: Client) -> None:
+        self._fleet = fleet
+        self._redis = redis
+        self._numbers = count()
+        self._connection: Any = None
+
+    def make(self, queue: str, *, new_queue: bool = True) -> None:
+        """Make one of each kind."""
+        with self._fleet.connection() as connection:
+            connection.execute(SQL("SET search_path = {}").format(Identifier(self._fleet.schema)))
+            self._connection = connection
+            (found,) = connection.execute("SELECT id FROM installation").fetchone() or ("",)
+            outcomes = Keys.of(queue).outcomes(str(found))
+            if new_queue:
+                self.new_queue()
+            self.cancelled(queue)
+            self.expired(queue)
+            self.unknown_to_redis(queue)
+            self.edge_left_behind(queue)
+            if self._redis.call("EXISTS", outcomes):
+                self.end_that_postgres_refuses(queue, outcomes)
+                self._redis.call("XADD", outcomes, "*", "ends", "not JSON")
+                self._come_back(outcomes, str(uuid4()), "of a job that has ended")
+
+    def forget_queues(self) -> None:
+        """Let nobody settle any more for the queues that were made here."""
+        with self._fleet.connection() as connection:
+            connection.execute(SQL("SET search_path = {}").format(Identifier(self._fleet.schema)))
+            connection.execute(
+                "DELETE FROM job_epoch e WHERE queue LIKE 'odd-%%'"
+                " AND NOT EXISTS (SELECT FROM job_queue q WHERE q.queue = e.queue)"
+            )
+
+    def new_queue(self) -> None:
+        """A queue is fed for the first time; nobody works there, and its job is cancelled."""
+        [job_id] = self._submit(f"odd-{next(self._numbers)}", timeouts=Timeouts(lifetime="3s"))
+        self._fleet.jobs[job_id] = Expected(outcomes=("dead_letter",))
+
+    def cancelled(self, queue: str) -> None:
+        """Somebody who has no Redis cancels jobs, fed or not."""
+        for job_id in self._submit(queue, count=2):
+            self._fleet.jobs[job_id] = ANY
+            with contextlib.suppress(IllegalTransition):  # it was faster
+                self._fleet.submitter.cancel_job(TENANT, job_id)
+
+    def expired(self, queue: str) -> None:
+        """A job lives too long, and another waits for it for too long."""
+        [first] = self._submit(queue, delay="1h", timeouts=Timeouts(lifetime="1500ms"))
+        [second] = self._submit(queue, after=[UUID(first)], timeouts=Timeouts(lifetime="1s"))
+        self._fleet.jobs[first] = self._fleet.jobs[second] = Expected(outcomes=("dead_letter", "failed"))
+
+    def unknown_to_redis(self, queue: str) -> None:
+        """A job was fed, and Redis has never heard of it."""
+        [job_id] = self._submit(queue, delay="1h")
+        self._connection.execute("DELETE FROM job_ready WHERE id = %s", (job_id,))
+        self._connection.execute(
+            "UPDATE job_queue SET run_at = now() - interval '1 day', updated_at = now() - interval '1 day'"
+            " WHERE id = %s", (job_id,),
+        )  # fmt: skip
+
+    def edge_left_behind(self, queue: str) -> None:
+        """A job ends, and one that waits for it is not told."""
+        [first] = self._submit(queue, delay="1h")
+        self._submit(queue, after=[UUID(first)])
+        self._fleet.jobs[first] = ANY
+        with self._connection.transaction():
+            self._connection.execute("DELETE FROM job_ready WHERE id = %s", (first,))
+            self._connection.execute("DELETE FROM job_queue WHERE id = %s", (first,))
+            self._connection.execute(
+                "INSERT INTO job_history (at, tenant, job_id, kind, outcome, finished_at, job, payload)"
+                " VALUES (now(), %s, %s, 'job', 'completed', now(), '{}', '')", (TENANT, first),
+            )  # fmt: skip
+
+    def end_that_postgres_refuses(self, queue: str, outcomes: str) -> None:
+        """An end comes back that no table takes."""
+        [job_id] = self._submit(queue, delay="1h")
+        self._fleet.jobs[job_id] = Expected(outcomes=("failed",))
+        self._come_back(outcomes, job_id, "a \0 in it")
+
+    def _come_back(self, outcomes: str, job_id: str, error: str) -> None:
+        now = datetime.now(UTC)
+        end = AttemptEnd(
+            tenant=TENANT, job_id=job_id, feed=1, attempt=1, state=State.FAILED, started_at=now, ended_at=now,
+            worker="w", error=error,
+        )  # fmt: skip
+        self._redis.call("XADD", outcomes, "*", "ends", b"[%b]" % wire.end_bytes(end))
+
+    def _submit(self, queue: str, *, count: int = 1, **options: Any) -> list[str]:
+        return self._fleet.submit([{}] * count, queue=queue, **options)
