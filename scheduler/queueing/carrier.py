@@ -38,6 +38,7 @@ class Carrier:
         backoffs: Mapping[str, Backoff],
         said: Callable[[], None],
         refused: Callable[[], None] = lambda: None,
+        begun: Callable[[Sequence[Attempt]], None] = lambda _: None,
     ) -> None:
         self.queue = queue
         self._pool = pool
@@ -46,6 +47,7 @@ class Carrier:
         self._backoffs = backoffs
         self._said = said
         self._refused = refused
+        self._begun = begun
         self.flight: set[Attempt] = set()
         self._results: queues.SimpleQueue[tuple[Attempt, Result] | None] = queues.SimpleQueue()
         self._unsent: list[tuple[Attempt, Result]] = []
@@ -214,6 +216,7 @@ class Carrier:
             kind = attempt.delivery.job.type
             self.ended(attempt, None, TemporaryError(f"no handler of {kind!r} is registered in this worker"))
         self._pool.take(known)
+        self._begun(known)
 
     def _tell(self, _: Attempt) -> None:
         self._said()

@@ -91,7 +91,8 @@ class JobCalls(ABC):
     def events(self, tenant: str) -> Iterator[JobChange]:
         """Go through the state changes of a tenant's jobs, in the whole fleet, from now on, until the scheduler ends.
 
-        They come through Redis as they happen; those that happen while it is away are not said.
+        They come through Redis as they happen, each from whoever sees it: SCHEDULED may be heard after RUNNING. Those
+        that happen while Redis is away are not said.
         """
         ring = self._ring()
         if ring is None:

@@ -4,6 +4,7 @@ Threads: two for each queue (`carrier`), one that keeps leases and watches timeo
 workers hold, and those of the pool.
 """
 
+import contextlib
 import logging
 import os
 import random
@@ -12,17 +13,19 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from types import FrameType
 from typing import Any
 
+from scheduler.dialects.channel import Channel
 from scheduler.dialects.client import Client
 from scheduler.dialects.reliable.queue import ReliableQueue
-from scheduler.errors import ConfigError, LifecycleError
+from scheduler.errors import ConfigError, LifecycleError, QueueError
 from scheduler.model.durations import duration
 from scheduler.model.handling import Handler
 from scheduler.model.labels import checked_queue
+from scheduler.model.states import State
 from scheduler.queueing.attempt import STOPPING, Attempt
 from scheduler.queueing.carrier import Carrier
 from scheduler.queueing.family import Family
@@ -73,6 +76,8 @@ class Worker:
         self._carriers: list[Carrier] = []
         self._services: list[Service] = []
         self._renewed = 0.0
+        self._channels: dict[str, Channel] = {}  # by the installations whose jobs came here
+        self._watched: set[str] = set()
         self._stop = threading.Event()
         self._signals = 0
 
@@ -95,7 +100,7 @@ class Worker:
             known = {handler.type: handler for handler in self._handlers if handler.queue == name}
             carrier = Carrier(
                 queue, self._pool, worker=self.name, handlers=known, backoffs=backoffs, said=self._said,
-                refused=self._refused,
+                refused=self._refused, begun=self._begun,
             )  # fmt: skip
             self._carriers.append(carrier)
         self._keeping = Service("keep", self._keep, last_backoff=min(5.0, self.lease.total_seconds() / 3))
@@ -160,6 +165,19 @@ class Worker:
         self._renewed = min(self._renewed, time.monotonic() - self._lease() / 3 + SOONEST_TELL)
         self._keeping.wake()
 
+    def _begun(self, attempts: Sequence[Attempt]) -> None:
+        """Say aloud that jobs are running, where somebody listens."""
+        changes: dict[str, list[tuple[str, str, State]]] = {}
+        for attempt in attempts:
+            job = attempt.delivery.job
+            if job.installation not in self._channels and job.installation:
+                self._channels[job.installation] = Channel(self._client, job.installation)
+            if job.installation in self._watched:
+                changes.setdefault(job.installation, []).append((job.tenant, job.id, State.RUNNING))
+        for installation, running in changes.items():
+            with contextlib.suppress(QueueError):
+                self._channels[installation].say(running, attempts[0].delivery.started_at)
+
     def _refused(self) -> None:
         self._renewed = 0.0
         self._keeping.wake()
@@ -168,6 +186,7 @@ class Worker:
         """Renew when a third of the lease is over, or a handler said something; tell who is past its timeout."""
         now = time.monotonic()
         soonest = min([carrier.watch(now) for carrier in self._carriers], default=now + 1.0)
+        self._watched = {each for each, channel in list(self._channels.items()) if channel.watched()}
         third = self._lease() / 3
         if now >= self._renewed + third:
             for carrier in self._carriers:
