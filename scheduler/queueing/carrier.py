@@ -70,7 +70,11 @@ class Carrier:
         if self._doubt:
             self._adopt()
         if self._empty:
-            self.queue.fetch(0, timeout=BLOCK)
+            try:
+                self.queue.fetch(0, timeout=BLOCK)
+            except BaseException:
+                self._doubt = True  # another may answer from now on, who has not heard all that we said
+                raise
             self._empty = False
             return None if self.fetching.stopping else 0.0
         self.starved = False
@@ -168,20 +172,22 @@ class Carrier:
         return ended
 
     def _exchange(self, results: Sequence[Result], room: int) -> None:
-        """End and take in one round trip; what was taken is in our hands before anybody looks for it."""
-        with self._lock:
-            accepted: Sequence[bool] = ()
-            try:
-                if results:
-                    accepted, taken = self.queue.finish(results, fetch=room)
-                else:
-                    taken = self.queue.fetch(room, timeout=0)
-            except BaseException:
-                self._doubt = True
-                self._pool.free(room)
-                raise
-            attempts = [self._attempt(delivery) for delivery in taken]
-            self.flight.update(attempts)
+        """End and take in one round trip."""
+        accepted: list[bool] = []
+
+        def call() -> Sequence[Delivery]:
+            if not results:
+                return self.queue.fetch(room, timeout=0)
+            answers, taken = self.queue.finish(results, fetch=room)
+            accepted.extend(answers)
+            return taken
+
+        try:
+            attempts = self._hold(call)
+        except BaseException:
+            self._doubt = True
+            self._pool.free(room)
+            raise
         self._pool.free(room - len(attempts))
         if not all(accepted):
             self._refused()  # then others may not be ours either: what has not begun need not
@@ -193,14 +199,29 @@ class Carrier:
 
     def _adopt(self) -> None:
         """Find what an unanswered call took for us."""
-        with self._lock:
+
+        def lost() -> Sequence[Delivery]:
             ours = {_token(attempt.delivery) for attempt in self.flight}
-            found = [each for each in self.queue.held() if each.attempt and _token(each) not in ours]
-            attempts = [self._attempt(delivery) for delivery in found]
-            self.flight.update(attempts)
-            self._doubt = False
+            return [each for each in self.queue.held() if each.attempt and _token(each) not in ours]
+
+        self._doubt = False
+        try:
+            attempts = self._hold(lost)
+        except BaseException:
+            self._doubt = True
+            raise
         self._pool.free(-len(attempts))
         self._run(attempts)
+
+    def _hold(self, call: Callable[[], Sequence[Delivery]]) -> list[Attempt]:
+        """Make a call that takes jobs: they are in our hands before anybody looks for what was lost.
+
+        The lock is for the two threads of this queue; while Redis is slow, neither has anything else to do.
+        """
+        with self._lock:
+            attempts = [self._attempt(delivery) for delivery in call()]
+            self.flight.update(attempts)
+            return attempts
 
     def _attempt(self, delivery: Delivery) -> Attempt:
         handler = self._handlers.get(delivery.job.type, NOBODY)

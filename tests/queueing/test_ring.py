@@ -191,9 +191,8 @@ def test_chains_and_fans(ring: Scheduler, make_worker: MakeWorker) -> None:
     chain = ring.chain("acme", [NewJob("acme", "step", n, queue="mail") for n in range(20)])
     assert ring.wait("acme", chain[-1].id, timeout=20).state is State.COMPLETED
     assert order == list(range(20))
-    fan = ring.fan_out(
-        "acme", [NewJob("acme", "step", n, queue="mail") for n in range(50)], then=NewJob("acme", "step", "all", queue="mail")
-    )  # fmt: skip
+    last = NewJob("acme", "step", "all", queue="mail")
+    fan = ring.fan_out("acme", [NewJob("acme", "step", n, queue="mail") for n in range(50)], then=last)
     assert ring.wait("acme", fan[-1].id, timeout=20).state is State.COMPLETED
     assert order[-1] == "all"
     broken = ring.chain("acme", [NewJob("acme", "step", n, queue="mail") for n in ("good", "bad", "never")])
