@@ -11,6 +11,7 @@ from scheduler.dialects.client import Client
 from scheduler.embedded.redis import EmbeddedRedis
 from tests.support.ring_checker import Ended, Expected, Line, Verdict, check
 from tests.support.ring_fleet import RingFleet, suspended
+from tests.support.ring_mutants import FORGETFUL
 from tests.support.waiting import wait_for
 
 JOBS = {"a": Expected(), "b": Expected(fails=1), "c": Expected(outcomes=("cancelled",))}
@@ -87,23 +88,11 @@ def killed_at(fleet: RingFleet, fault: str) -> Verdict:
     return fleet.verdict(most_again=0)
 
 
-FAULTS = {
-    "acknowledge_first": "instance settler._run commit before",
-    "commit_first": "instance feeder._feed commit after",
-}
-
-
-@pytest.mark.parametrize("mutant", FAULTS)
+@pytest.mark.parametrize("mutant", FORGETFUL)
 def test_a_ring_that_forgets_too_early_loses_jobs_and_the_proof_says_so(
     make_ring: Callable[..., RingFleet], mutant: str
 ) -> None:
-    assert killed_at(make_ring(mutant=mutant), FAULTS[mutant]).lost
-
-
-@pytest.mark.parametrize("fault", FAULTS.values())
-def test_ours_does_not(make_ring: Callable[..., RingFleet], fault: str) -> None:
-    found = killed_at(make_ring(), fault)
-    assert found, str(found)
+    assert killed_at(make_ring(mutant=mutant), FORGETFUL[mutant]).lost
 
 
 def test_without_the_fence_it_would_and_the_proof_says_so(make_ring: Callable[..., RingFleet]) -> None:

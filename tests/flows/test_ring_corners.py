@@ -221,3 +221,33 @@ def test_a_client_waits_in_more_than_a_hundred_queues_at_once(redis: Client) -> 
     for thread in threads:
         thread.join()
     assert not failed
+
+
+def test_an_end_that_a_failover_forgot_is_made_good_by_the_worker_that_sent_it(redis: Client) -> None:
+    hands = Hands(redis, concurrency=1)
+    hands.go.set()
+    hands.push(1)
+    hands.carrier.fetch_step()
+    wait_for(lambda: hands.carrier._results.qsize() == 1, "it ends")
+    before = [(key, redis.call("DUMP", key)) for key in redis.call("KEYS", "*")]
+    hands.carrier.finish_step()
+    assert hands.feed.depths().unsettled == 1
+    redis.call("FLUSHALL")
+    for key, value in before:
+        redis.call("RESTORE", key, 0, value)
+    assert hands.feed.depths().running == 1, "the replica has not heard of the end"
+    plain = hands.queue.fetch
+
+    def broken(n: int, *, timeout: float) -> list[Delivery]:
+        raise QueueUnavailable("the connection broke")
+
+    hands.queue.fetch = broken  # type: ignore[method-assign]
+    hands.carrier._empty = True
+    with pytest.raises(QueueUnavailable):
+        hands.carrier.fetch_step()
+    hands.queue.fetch = plain  # type: ignore[method-assign]
+    hands.carrier.fetch_step()
+    wait_for(lambda: hands.carrier._results.qsize() == 1, "it ends again", timeout=5)
+    hands.carrier.finish_step()
+    assert hands.feed.depths().unsettled == 1
+    hands.pool.stop()

@@ -196,12 +196,12 @@ def test_workers_cost_postgres_nothing(make_ring: MakeRing, own_postgres: Embedd
     def cost(processes: int, each: int, concurrency: int) -> tuple[float, int]:
         pids = [fleet.start("worker", dsn="", workers=each, concurrency=concurrency) for _ in range(processes)]
         fleet.ready(*pids)
-        rest(1.5)
+        rest(1.0)
         before, began = transactions(), time.monotonic()
         fleet.submit([{"seconds": workers / 1000}] * jobs)  # a thousand a second, whoever works
         fleet.all_end(timeout=120)
         took = time.monotonic() - began
-        rest(1.5)  # backends report what they did now and then
+        rest(1.0)  # backends report what they did now and then
         spent = transactions() - before
         with psycopg.connect(own_postgres.dsn, application_name="instance") as connection:
             query = (

@@ -65,6 +65,11 @@ def finish_without_fence() -> None:
     exchange.script = script  # type: ignore[attr-defined, assignment]
 
 
+# Where to kill those that forget too early.
+FORGETFUL = {
+    "acknowledge_first": "instance settler._run commit before",
+    "commit_first": "instance feeder._feed commit after",
+}
 MUTANTS: dict[str, Callable[[], None]] = {
     each.__name__: each for each in (acknowledge_first, commit_first, finish_without_fence)
 }
