@@ -2,6 +2,7 @@
 VENV ?= .venv
 BIN := $(VENV)/bin
 ARGS ?=
+BENCH ?= recurring
 PARALLEL ?= -n 2 --dist loadfile
 
 # A Python that has every wheel; a PYTHON that was given is taken as it is.
@@ -36,8 +37,8 @@ types: $(VENV)/.dev ## check the types
 imports: $(VENV)/.dev ## check who imports whom
 	@$(BIN)/lint-imports
 
-bench: $(VENV)/.dev ## measure, beside others
-	@$(BIN)/python bench/recurring.py $(ARGS)
+bench: $(VENV)/.dev ## measure, beside others; BENCH is recurring, submit, redis or ring
+	@$(BIN)/python bench/$(BENCH).py $(ARGS)
 
 clean: ## remove the environment, caches and builds
 	rm -rf $(VENV) .mypy_cache .ruff_cache .import_linter_cache .hypothesis .pytest_cache dist build

@@ -1,4 +1,4 @@
-"""What every bench here needs: a Postgres, peers in processes of their own, CPU pinning, medians, a table, a file.
+"""What every bench here needs: servers, peers in processes of their own, CPU pinning, medians, a table, a file.
 
 A peer is a script in peers/ that speaks the command line of peers/commands.py.
 """
@@ -11,11 +11,13 @@ import platform
 import select
 import shutil
 import signal
+import socket
 import statistics
 import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -23,12 +25,29 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
+sys.path.append(sys.path.pop(0))  # this folder comes last: its redis.py is not the library
+
 import psycopg
+import redis
 
 from scheduler.embedded.postgres import EmbeddedPostgres
+from scheduler.embedded.redis import EmbeddedRedis
 
 HERE = Path(__file__).resolve().parent
 VENVS = Path(os.environ.get("BENCH_VENVS") or HERE / ".venv-bench")
+NODE = Path(os.environ.get("BENCH_NODE") or HERE / ".node-bench")
+PACKAGES = {
+    "bullmq": ("bullmq==3.4.4", "hiredis==3.5.0", "uvloop==0.23.0"),
+    "dramatiq": ("dramatiq[redis]==2.2.1", "hiredis==3.5.0"),
+    "huey": ("huey==3.5.4", "redis==8.1.0", "hiredis==3.5.0"),
+    "pgqueuer": ("pgqueuer==1.6.0", "asyncpg==0.32.0", "uvloop==0.23.0", "orjson"),
+    "procrastinate": ("procrastinate==3.10.0", "psycopg[binary,pool]==3.3.8"),
+    "saq": ("saq[redis,hiredis]==0.26.4", "typing_extensions", "uvloop==0.23.0"),
+    "taskiq": ("taskiq==0.13.0", "taskiq-redis==1.2.4", "hiredis==3.5.0", "uvloop==0.23.0"),
+    "node-bullmq": ("node@22", "bullmq@6.7.0", "ioredis@6.0.0"),
+    "graphile-worker": ("node@22", "graphile-worker@0.18.0"),
+}
+NODES = ("node-bullmq", "graphile-worker")
 RECORD = struct.Struct("<dII")
 TICKS = os.sysconf("SC_CLK_TCK")
 CALM = 0.4  # cores that other work on the machine may take
@@ -84,8 +103,7 @@ class Server:
         self._postgres.start()
         self.pid = int((self._folder / "postmaster.pid").read_text().split()[0])
         self.url = f"postgresql://postgres@/bench?host={self._postgres.socket_folder}"
-        for pid in tree(self.pid) if self._cpus else []:
-            os.sched_setaffinity(pid, {int(cpu) for cpu in self._cpus.split(",")})  # backends to come inherit it
+        pin(self.pid, self._cpus)  # backends to come inherit it
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -110,6 +128,70 @@ class Server:
 
     def cpu(self) -> float:
         return cpu_seconds(self.pid)
+
+
+class Redis:
+    """A Redis of this run without persistence, on a free port."""
+
+    def __init__(self, cpus: str | None) -> None:
+        self._cpus = cpus
+        self._redis = EmbeddedRedis()
+
+    def __enter__(self) -> Self:
+        self.url = self._redis.start()
+        self.client = redis.Redis.from_url(self.url)
+        self.pid = self.client.info("server")["process_id"]
+        pin(self.pid, self._cpus)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.client.close()
+        self._redis.stop()
+
+    def reset(self) -> None:
+        self.client.flushall()
+        self.client.config_resetstat()
+
+    def settle(self) -> None:
+        """Nothing has to be done after a queue was filled."""
+
+    def ask(self, expression: str) -> int:
+        """Evaluate a Lua expression."""
+        return int(self.client.eval(f"return {expression}", 0) or 0)
+
+    def memory(self) -> int:
+        return int(self.client.info("memory")["used_memory"])
+
+    def cpu(self) -> float:
+        return cpu_seconds(self.pid)
+
+    @contextlib.contextmanager
+    def monitored(self) -> Iterator[Callable[[], int]]:
+        """Watch a block; the yielded function says how many commands clients have sent, not counting those of scripts.
+
+        INFO counts both together; MONITOR marks the lines of scripts. A pipeline counts as many as it has commands.
+        """
+        counted, stop = 0, threading.Event()
+        with socket.create_connection(("127.0.0.1", self._redis.port)) as connection:
+            connection.sendall(b"MONITOR\r\n")
+            connection.recv(16)
+            connection.settimeout(0.2)
+
+            def count() -> None:
+                nonlocal counted
+                rest = b""
+                while not stop.is_set():
+                    with contextlib.suppress(TimeoutError):
+                        *lines, rest = (rest + connection.recv(1 << 20)).split(b"\r\n")
+                        counted += sum(b" lua] " not in line[:40] for line in lines)
+
+            thread = threading.Thread(target=count)
+            thread.start()
+            try:
+                yield lambda: counted
+            finally:
+                stop.set()
+                thread.join()
 
 
 @dataclass
@@ -196,6 +278,41 @@ def environment(name: str, *packages: str) -> Path:
     return python
 
 
+def node(name: str, *packages: str) -> Path:
+    """Return the Node of a peer's own folder of packages, made on first use."""
+    binary = NODE / name / "node_modules" / ".bin" / "node"
+    if not binary.exists():
+        say(f"installing {' '.join(packages)} into {NODE / name}")
+        (NODE / name).mkdir(parents=True, exist_ok=True)
+        (NODE / ".gitignore").write_text("*\n")
+        try:
+            command = ["npm", "install", "--silent", "--no-fund", "--no-audit", "--prefix", NODE / name, *packages]
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=NODE / name)
+        except BaseException:
+            shutil.rmtree(NODE / name, ignore_errors=True)
+            raise
+    return binary
+
+
+def installed(name: str) -> Path | None:
+    """Return what runs a peer; None, and say what it needs, if it cannot be installed."""
+    packages, home = PACKAGES[name], (NODE if name in NODES else VENVS) / name
+    try:
+        return node(name, *packages) if name in NODES else environment(name, *packages)
+    except (subprocess.CalledProcessError, OSError):
+        wanted = " ".join(f"'{package}'" for package in packages)
+        kind = "npm packages" if name in NODES else "environment"
+        say(f"{name} is left out: make its {kind} in {home} and install {wanted} into it")
+        return None
+
+
+def pin(pid: int, cpus: str | None) -> None:
+    """Pin a process, its threads and its descendants."""
+    for member in tree(pid) if cpus else []:
+        for task in Path(f"/proc/{member}/task").iterdir():
+            os.sched_setaffinity(int(task.name), {int(cpu) for cpu in cpus.split(",")})
+
+
 def tree(pid: int) -> list[int]:
     """List a process and its living descendants."""
     found, todo = [], [pid]
@@ -219,12 +336,15 @@ def cpu_seconds(pid: int) -> float:
 
 
 @contextlib.contextmanager
-def elsewhere(server: Server) -> Iterator[Callable[[], float]]:
-    """Watch a block; afterwards the yielded function says how many cores went to work that was not the bench's."""
+def elsewhere() -> Iterator[Callable[[], float]]:
+    """Watch a block; afterwards the yielded function says how many cores went to work that was not the bench's.
+
+    Servers and peers are descendants of the bench, and so count as its own.
+    """
 
     def foreign() -> float:
         user, nice, system, _, _, irq, softirq, steal, *_ = map(int, Path("/proc/stat").read_text().split()[1:11])
-        return (user + nice + system + irq + softirq + steal) / TICKS - cpu_seconds(os.getpid()) - server.cpu()
+        return (user + nice + system + irq + softirq + steal) / TICKS - cpu_seconds(os.getpid())
 
     began, before = time.monotonic(), foreign()
     cores = 0.0
@@ -232,11 +352,11 @@ def elsewhere(server: Server) -> Iterator[Callable[[], float]]:
     cores = max(0.0, foreign() - before) / max(0.01, time.monotonic() - began)
 
 
-def quiet(server: Server, patience: float) -> None:
+def quiet(patience: float) -> None:
     """Wait until other work leaves the machine alone, at most so many seconds."""
     end = time.monotonic() + patience
     while time.monotonic() < end:
-        with elsewhere(server) as busy:
+        with elsewhere() as busy:
             time.sleep(1)
         if busy() < CALM:
             return
@@ -275,7 +395,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def machine(server: Server) -> dict[str, Any]:
+def machine(server: Server | None = None, queues: Redis | None = None) -> dict[str, Any]:
     """Describe where and on what a bench ran."""
     cpuinfo = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
     model = next((line.split(":")[1].strip() for line in cpuinfo.splitlines() if "model name" in line), "")
@@ -285,8 +405,9 @@ def machine(server: Server) -> dict[str, Any]:
         "revision": subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip(),
         "cpu": f"{os.cpu_count()} x {model or platform.processor()}",
         "python": platform.python_version(),
-        "postgres": server.sql("SHOW server_version")[0][0],
-        "fsync": server.sql("SHOW fsync")[0][0],
+        "postgres": server and server.sql("SHOW server_version")[0][0],
+        "fsync": server and server.sql("SHOW fsync")[0][0],
+        "redis": queues and queues.client.info("server")["redis_version"],
         "load": os.getloadavg()[0],
         "speed": speed(),
     }

@@ -70,7 +70,7 @@ class Bench:
                 self.figures[f"{name}_{part}" if name == "elsewhere" else name][peer.name].append(value)
 
     def fresh(self) -> None:
-        harness.quiet(self.server, self.options.patience)
+        harness.quiet(self.options.patience)
         self.server.reset()
 
     def settle(self) -> None:
@@ -117,7 +117,7 @@ class Bench:
         self.settle()
         time.sleep(max(0.0, due - time.time()) + 0.1)
         for batch in (1000, 100):
-            with harness.elsewhere(self.server) as busy:
+            with harness.elsewhere() as busy:
                 answer = peer.call("bare", f"by{batch}-:{half}:{due}", batch, cpus=self.pins.client)
             figures = {
                 f"bare{batch}": answer["rate"],
@@ -136,7 +136,7 @@ class Bench:
         count, cpus = self.options.registered, self.pins.client
         self.fresh()
         far = int(time.time()) + FAR
-        with harness.elsewhere(self.server) as busy:
+        with harness.elsewhere() as busy:
             many = peer.call("register", f"far:{count}:{far}", cpus=cpus)["seconds"]
             singles = peer.call("register-singly", f"one:{self.options.singles}:{far}", cpus=cpus)["seconds"]
         figures = {"register_s": many, "single_ms": singles / self.options.singles * 1000}
@@ -150,7 +150,7 @@ class Bench:
             raise RuntimeError("the overdue job ran too early")
         began = time.time()
         serving = peer.serving(f"far:{count}:{far}", f"due:1:{due}", cpus=cpus)
-        with harness.elsewhere(self.server) as busy, serving:
+        with harness.elsewhere() as busy, serving:
             if not self.stamps.wait(1, limit=60):
                 raise RuntimeError("the overdue job never ran")
         self.note(peer, "restart", busy, restart_s=self.stamps.read()[0].start - began)
@@ -172,7 +172,7 @@ class Bench:
         before = os.sched_getaffinity(0)
         os.sched_setaffinity(0, {int(cpu) for cpu in self.pins.client.split(",")} if self.pins.client else before)
         try:
-            with harness.elsewhere(self.server) as busy, Scheduler(self.server.url) as one:
+            with harness.elsewhere() as busy, Scheduler(self.server.url) as one:
                 figures = {"tenants_register_s": seconds(lambda: one.register_many(jobs))}
                 self.settle()
                 with Scheduler(self.server.url) as other:
@@ -195,7 +195,7 @@ class Bench:
         self.server.sql("ALTER SYSTEM SET autovacuum = off", "SELECT pg_reload_conf()")
         with peer.serving(jobs, cpus=self.pins.client) as (process,):
             time.sleep(min(12.0, self.options.idle))  # a backend tells its counts within 10 s of its last query
-            with harness.elsewhere(self.server) as busy:
+            with harness.elsewhere() as busy:
                 before = self._usage(process.pid)
                 time.sleep(self.options.idle)
                 after = self._usage(process.pid)
@@ -222,7 +222,7 @@ class Bench:
             first = self.stamps.read()[0]
             killed_at = time.time()
             next(process for process in processes if process.pid == first.number).kill()
-            with harness.elsewhere(self.server) as busy:
+            with harness.elsewhere() as busy:
                 if not self.stamps.wait(2, limit=self.options.lease * 2 + 30):
                     raise RuntimeError("the fire never started again")
         self.note(peer, "failover", busy, failover_s=self.stamps.read()[1].start - killed_at)
@@ -244,7 +244,7 @@ class Bench:
                     say(f"{peer.name} was not ready in time with {count} jobs; once more")
                     continue
                 time.sleep(due - time.time() - 0.5)
-                with harness.elsewhere(self.server) as busy:
+                with harness.elsewhere() as busy:
                     self.stamps.wait(count, limit=120)
                     recorded_at = self._recorded(count) if peer is self.ours else None
                 self.stamps.wait(count, limit=30, quiet=1.0)  # whatever runs a second time

@@ -18,7 +18,6 @@ BENCH_VENVS; a peer that cannot be is left out, and the bench says what it needs
 
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -32,10 +31,7 @@ import harness
 from harness import Peer, Pins, Server, say
 
 ROWS = ("single", "inside", "many", "batches")
-PACKAGES = {
-    "pgqueuer": ("pgqueuer==1.6.0", "asyncpg==0.32.0", "uvloop==0.23.0", "orjson"),
-    "procrastinate": ("procrastinate==3.10.0", "psycopg[binary,pool]==3.3.8"),
-}
+PEERS = ("pgqueuer", "procrastinate")
 RARE_CHECKPOINTS = [
     "ALTER SYSTEM SET max_wal_size = '16GB'",
     "ALTER SYSTEM SET checkpoint_timeout = '1h'",
@@ -101,7 +97,7 @@ class Bench:
         kept: dict[str, float] = {}
         for _ in range(self.options.tries):
             try:
-                harness.quiet(self.server, self.options.patience)
+                harness.quiet(self.options.patience)
                 found = measure()
             except Exception as error:  # one failure must not cost the other rows
                 self.errors.append(f"{row}, {contestant}: {error}")
@@ -120,7 +116,7 @@ class Bench:
         """Let a peer submit into an empty database; jobs a second."""
         self.server.reset()
         counts = (self.options.calls, SIZE) if command == "many" else (self.options.singles,)
-        with harness.elsewhere(self.server) as busy:
+        with harness.elsewhere() as busy:
             answer = peer.call(command, *counts, cpus=self.pins.client)
         jobs = self.options.calls * SIZE if command == "many" else self.options.singles
         figure = "single" if command == "autocommit" else command
@@ -169,7 +165,7 @@ class Bench:
     def batches(self, schema: str) -> dict[str, float]:
         """Feed jobs and end them, batch by batch; jobs a second of either."""
         self.refill(schema, self.sizes[schema][0])
-        with harness.elsewhere(self.server) as busy:
+        with harness.elsewhere() as busy:
             counts = self.options.batches, self.options.warm, SIZE
             answer = self.peers[0].call("batches", TABLES, schema, *counts, cpus=self.pins.client)
         jobs = self.options.batches * SIZE
@@ -277,15 +273,9 @@ def contestants(variables: dict[str, str], log: Path) -> list[Peer]:
         Peer("ours", Path(sys.executable), "submit_ours.py", variables, log),
         Peer("bare", Path(sys.executable), "submit_bare.py", variables, log),
     ]
-    for name, packages in PACKAGES.items():
-        try:
-            python = harness.environment(name, *packages)
-        except (subprocess.CalledProcessError, OSError):
-            wanted = " ".join(f"'{package}'" for package in packages)
-            say(f"{name} is left out: make an environment in {harness.VENVS / name} and install {wanted} into it")
-            continue
-        peers.append(Peer(name, python, f"submit_{name}.py", variables, log))
-    return peers
+    found = {name: harness.installed(name) for name in PEERS}
+    others = [Peer(name, python, f"submit_{name}.py", variables, log) for name, python in found.items() if python]
+    return peers + others
 
 
 def main() -> None:

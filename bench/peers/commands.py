@@ -18,11 +18,11 @@ STAMPS = os.environ["BENCH_STAMPS"]
 WORKERS = int(os.environ["BENCH_WORKERS"])
 
 
-def main(package, commands):
-    """Run the command of sys.argv; `commands` has a function for each but `info`."""
+def main(package, commands, **info):
+    """Run the command of sys.argv; `commands` has a function for each but `info`, which prints `info` as it is."""
     name, *arguments = sys.argv[1:]
     if name == "info":
-        answer = {"version": version(package)}
+        answer = {"version": version(package), **info}
     else:
         answer = commands[name](*[_jobs(argument) if ":" in argument else argument for argument in arguments])
     print(json.dumps(answer), flush=True)

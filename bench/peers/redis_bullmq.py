@@ -1,0 +1,37 @@
+"""bullmq for Python. Runs in an environment of its own."""
+
+import asyncio
+
+import jobs
+from bullmq import Queue, Worker
+from commands import URL
+from queued import run
+
+OPTIONS = {"removeOnComplete": True}
+LEFT = "redis.call('LLEN', 'bull:bench:wait') + redis.call('LLEN', 'bull:bench:active')"
+
+
+async def connect():
+    return Queue("bench", {"connection": URL})
+
+
+def send(queue, number):
+    return queue.add("noop", {"number": number}, OPTIONS)
+
+
+def many(queue, numbers):
+    return queue.addBulk([{"name": "noop", "data": {"number": number}, "opts": OPTIONS} for number in numbers])
+
+
+async def noop(job, _):
+    jobs.stamp(0, job.data["number"])
+
+
+async def work():
+    worker = Worker("bench", noop, {"connection": URL, "concurrency": 10})
+    await asyncio.Event().wait()
+    await worker.close()
+
+
+if __name__ == "__main__":
+    run("bullmq", connect=connect, send=send, many=many, work=work, left=LEFT, setting="concurrency 10")

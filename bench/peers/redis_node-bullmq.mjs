@@ -1,0 +1,21 @@
+// bullmq on Node.
+import { load, run, stamp, url } from "./queued.mjs";
+
+const { Queue, Worker } = await load("bullmq");
+const { hostname: host, port } = new URL(url);
+const connection = { host, port: Number(port), maxRetriesPerRequest: null };
+const opts = { removeOnComplete: true };
+const concurrency = 50;
+
+await run("bullmq", {
+  left: "redis.call('LLEN', 'bull:bench:wait') + redis.call('LLEN', 'bull:bench:active')",
+  setting: `concurrency ${concurrency}`,
+  connect: async () => {
+    const queue = new Queue("bench", { connection });
+    await queue.waitUntilReady();
+    return queue;
+  },
+  send: (queue, number) => queue.add("noop", { number }, opts),
+  many: (queue, all) => queue.addBulk(all.map((number) => ({ name: "noop", data: { number }, opts }))),
+  work: () => new Worker("bench", async (job) => stamp(job.data.number), { connection, concurrency }),
+});

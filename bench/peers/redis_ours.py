@@ -1,0 +1,63 @@
+"""Ours without a ledger: pushed into a queue of the reliable dialect, run by a Worker. Handlers are BENCH_KIND."""
+
+import os
+from datetime import UTC, datetime, timedelta
+from uuid import uuid4
+
+import jobs
+import orjson
+from commands import URL, WORKERS
+from queued import run
+
+from scheduler import Worker, handler
+from scheduler.dialects.client import Client
+from scheduler.dialects.reliable.queue import ReliableQueue
+from scheduler.model.attempts import QueuedJob
+from scheduler.model.labels import Priority
+
+KIND = os.environ.get("BENCH_KIND", "sync")
+LEDGER, EPOCH = "bench", "1"  # ends go into the stream of a ledger, as they would with an instance
+LEFT = "redis.call('HLEN', 'jobqueue:{bench}:jobs')"
+WEEK = timedelta(days=7)
+
+
+@handler("sync", queue="bench")
+def sync(_, number):
+    jobs.stamp(0, number)
+
+
+@handler("async", queue="bench")
+async def coroutine(_, number):
+    jobs.stamp(0, number)
+
+
+def connect():
+    queue = ReliableQueue(Client(URL), "bench", installation=LEDGER)
+    queue.begin(EPOCH)
+    return queue
+
+
+def job(number):
+    now = datetime.now(UTC)
+    return QueuedJob(
+        id=str(uuid4()), tenant="bench", type=KIND, queue="bench", priority=Priority.NORMAL, feed=1, attempt=0,
+        form="json", payload=orjson.dumps(number), policy=None, tags=None, correlation_id=None, created_at=now,
+        expires_at=now + WEEK, installation=LEDGER,
+    )  # fmt: skip
+
+
+def send(queue, number):
+    queue.push([job(number)], epoch=EPOCH)
+
+
+def many(queue, numbers):
+    queue.push([job(number) for number in numbers], epoch=EPOCH)
+
+
+def work():
+    Worker(URL, ["bench"], concurrency=WORKERS).run()
+
+
+if __name__ == "__main__":
+    run("singleton-scheduler", connect=connect, send=send, many=many, work=work, left=LEFT,
+        setting=f"{KIND} handler, concurrency {WORKERS}")  # fmt: skip

@@ -1,0 +1,51 @@
+"""Ours: jobs submitted into Postgres, carried through Redis. `serve instance` feeds and settles, `serve worker` runs.
+
+The context of the calls that send is a Scheduler without Redis, as in an application that only submits.
+"""
+
+import os
+
+import jobs
+from commands import URL, WORKERS, ready
+from queued import run
+
+from scheduler import NewJob, Scheduler, Worker, handler
+
+REDIS = os.environ["BENCH_REDIS"]
+KIND = os.environ.get("BENCH_KIND", "sync")
+LEFT = "SELECT count(*) FROM scheduler.job_queue"
+
+
+@handler("sync", queue="bench")
+def sync(_, number):
+    jobs.stamp(0, number)
+
+
+@handler("async", queue="bench")
+async def coroutine(_, number):
+    jobs.stamp(0, number)
+
+
+def connect():
+    return Scheduler(URL).start()
+
+
+def send(scheduler, number):
+    scheduler.submit("bench", KIND, number, queue="bench")
+
+
+def many(scheduler, numbers):
+    scheduler.submit_many([NewJob("bench", KIND, number, queue="bench") for number in numbers])
+
+
+def work(role):
+    if role == "worker":
+        Worker(REDIS, ["bench"], concurrency=WORKERS).run()
+    else:
+        Scheduler(URL, redis=REDIS).start()
+        ready()
+
+
+if __name__ == "__main__":
+    run("singleton-scheduler", connect=connect, send=send, many=many, work=work, left=LEFT,
+        setting=f"{KIND} handler, concurrency {WORKERS}")  # fmt: skip

@@ -1,0 +1,198 @@
+"""The whole way of a submitted job, on a durable Postgres and a Redis, beside queues in Postgres alone, in one run.
+
+    python bench/ring.py                              # some minutes
+    python bench/ring.py --quick                      # a look of a minute
+    python bench/ring.py --rows through --peers pgqueuer
+
+Rows: backlog (jobs that were submitted before: drained, until the last is settled), through (submitted in calls of
+1,000 while all run: from the first call until the last is settled), pickup (one by one, all idle: from the call, and
+from its return with the commit, to the handler). Handlers write 16 bytes. Ours are three processes: one submits, an
+instance feeds and settles, a worker runs; settled is a row in the ledger. The servers are on CPU 0; a peer's worker is
+alone on CPU 1, our instance and worker are on both, as are workers while others submit. Before a backlog is drained
+there is a VACUUM ANALYZE.
+Repetitions are interleaved, so that a slow minute hits all. "elsewhere" is how many cores other work on the machine
+took; a measurement with much of it is made again and the calmest is kept, whatever it says. Bars are printed, never
+asserted. The peers are installed on first use, each into an environment of its own under BENCH_VENVS or BENCH_NODE; a
+peer that cannot be is left out, and the bench says what it needs.
+"""
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import harness
+import queues
+from harness import Peer, Pins, Redis, Server, Stamps
+from queues import SIZE, Bar, Figures
+
+ROWS = ("backlog", "through", "pickup")
+OURS = ("ours", "ours async")
+PEERS = ("pgqueuer", "procrastinate", "graphile-worker")
+SLOW = ("procrastinate",)  # it takes part in pickup alone
+CONCURRENCY = 10
+WRITTEN = """
+SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')::float8,
+  (SELECT coalesce(sum(n_tup_ins + n_tup_upd + n_tup_del), 0)::float8 FROM pg_stat_user_tables)"""
+TEXTS = {
+    "through": f"submit -> settled, jobs/s, {SIZE:,} in a call",
+    "wal_through": "  WAL bytes/job",
+    "tuples_through": "  tuples written/job",
+    "cpu_through": "  CPU us/job, all processes and servers",
+    "done": "backlog -> settled, jobs/s",
+    "started": "  started",
+    "wal": "  WAL bytes/job",
+    "tuples": "  tuples written/job",
+    "worker_us": "  CPU us/job of the worker",
+    "instance_us": "  CPU us/job of the instance",
+    "postgres_us": "  CPU us/job of Postgres",
+    "redis_us": "  CPU us/job of Redis",
+    "commit50": "commit -> handler p50, ms",
+    "commit99": "commit -> handler p99, ms",
+    "pickup50": "call -> handler p50, ms",
+    "pickup99": "call -> handler p99, ms",
+    "elsewhere": "elsewhere, cores",
+}
+
+
+class Bench(queues.Bench):
+    """The rows."""
+
+    def __init__(self, *given, server: Server, redis: Redis) -> None:
+        super().__init__(*given)
+        self.server, self.redis = server, redis
+
+    def takes_part(self, peer: Peer, row: str) -> bool:
+        return row == "pickup" or peer.name not in SLOW
+
+    def fresh(self) -> None:
+        self.server.reset()
+        self.redis.reset()
+
+    @contextmanager
+    def running(self, peer: Peer, *, cpus: str | None) -> Iterator[dict[str, Callable[[], float]]]:
+        """Run what drains a peer's queue; yield whose CPU there is to watch."""
+        with ExitStack() as stack:
+            watched = {"postgres": self.server.cpu}
+            if peer.name in OURS:
+                instance = stack.enter_context(peer.serving("instance", cpus=self.pins.clients))
+                watched |= {"instance": queues.cpu_of(instance), "redis": self.redis.cpu}
+                cpus = self.pins.clients
+            watched["worker"] = queues.cpu_of(stack.enter_context(peer.serving("worker", cpus=cpus)))
+            yield watched
+
+    def left(self, peer: Peer) -> Callable[[], int]:
+        return lambda: self.server.sql(peer.info["left"], database="bench")[0][0]
+
+    def written(self) -> tuple[float, float]:
+        """WAL bytes, and tuples as far as the backends have told; those that are gone have told all."""
+        ((wal, tuples),) = self.server.sql(WRITTEN, database="bench")
+        return wal, tuples
+
+    def backlog(self, peer: Peer) -> Figures:
+        self.fresh()
+        queued = self.filled(peer, self.options.jobs)["sent"]
+        self.server.settle()
+        time.sleep(0.2)
+        wal, tuples = self.written()
+        with self.running(peer, cpus=self.pins.client) as watched:
+            figures = self.drained(queued, watched, self.left(peer))
+            wal_after, _ = self.written()
+        time.sleep(0.5)
+        _, tuples_after = self.written()
+        return figures | {"wal": (wal_after - wal) / queued, "tuples": (tuples_after - tuples) / queued}
+
+    def through(self, peer: Peer) -> Figures:
+        self.fresh()
+        first = self.filled(peer, 2 * SIZE)["sent"]  # tables, connections and plans are there
+        with self.running(peer, cpus=self.pins.clients) as watched:
+            if not self.stamps.wait(first, limit=queues.LIMIT, quiet=1.0):
+                raise RuntimeError(f"{self.stamps.count()} of the first {first} jobs ran")
+            self.stamps.clear()
+            self.server.settle()
+            self.server.sql("CHECKPOINT")
+            wal, _ = self.written()
+            before = {name: cpu() for name, cpu in watched.items()}
+            answer = self.filled(peer, self.options.jobs, self.pins.clients)
+            sent, timed = answer["sent"], answer["timed"]
+            self.stamps.wait(sent, limit=queues.LIMIT)
+            left, end = self.left(peer), time.monotonic() + queues.LIMIT
+            while left():
+                if time.monotonic() > end:
+                    raise RuntimeError(f"{left()} of {sent} jobs were never settled")
+                time.sleep(0.005)
+            over = time.time()
+            cpu = sum(cpu() - before[name] for name, cpu in watched.items())
+            wal_after, _ = self.written()
+        time.sleep(0.5)
+        _, tuples = self.written()  # of the first jobs too: a backend tells late what it wrote
+        return {
+            "through": timed / (over - answer["began"]),
+            "wal_through": (wal_after - wal) / sent,
+            "tuples_through": tuples / (first + sent),
+            "cpu_through": (cpu / sent + answer["cpu"] / timed) * 1e6,
+        }
+
+    def pickup(self, peer: Peer) -> Figures:
+        self.fresh()
+        peer.call("single", 1)  # the tables are there
+        self.server.settle()
+        with self.running(peer, cpus=self.pins.client):
+            return self.picked_up(peer)
+
+
+def bars(bench: Bench) -> str:
+    theirs = [peer.name for peer in bench.peers if peer.name not in OURS]
+    commit = bench.best("commit50", theirs, min)
+    found = []
+    for ours in OURS:
+        kind = "async" if ours.endswith("async") else "sync"
+        through = bench.middle("through", ours)
+        found += [
+            Bar(text=f"submit -> settled, {kind}, jobs/s", ours=through, bar=bench.middle("done", "pgqueuer"),
+                against="pgqueuer's backlog alone"),
+            Bar(text=f"submit -> settled, {kind}, jobs/s", ours=through, bar=bench.middle("done", "graphile-worker"),
+                against="a goal: graphile-worker's backlog alone"),
+            Bar(text=f"commit -> handler p50, {kind}, ms", ours=bench.middle("commit50", ours),
+                bar=commit and commit[0], against=f"{commit and commit[1]}", more=False),
+        ]  # fmt: skip
+    return queues.bars(found)
+
+
+def options():
+    parser = harness.arguments(__doc__)
+    parser.add_argument("--rows", default=",".join(ROWS), help=f"which of {','.join(ROWS)}")
+    parser.add_argument("--peers", default=",".join(PEERS), help=f"which of {','.join(PEERS)}")
+    parser.add_argument("--jobs", type=int, default=30_000, help="jobs that are drained, and that go through")
+    parser.add_argument("--samples", type=int, default=200, help="jobs whose pick-up is measured")
+    parser.add_argument("--concurrency", type=int, default=CONCURRENCY, help="of our worker")
+    chosen = parser.parse_args()
+    chosen.rows = [row for row in ROWS if row in chosen.rows.split(",")]
+    chosen.peers = [name for name in PEERS if name in chosen.peers.split(",")]
+    if chosen.quick:
+        small = {"reps": 1, "jobs": 5_000, "samples": 50, "patience": 0.0, "tries": 1}
+        for name, value in small.items():
+            if getattr(chosen, name) == parser.get_default(name):
+                setattr(chosen, name, value)
+    return chosen
+
+
+def main() -> None:
+    chosen = options()
+    pins = Pins.of(chosen.pin)
+    with tempfile.TemporaryDirectory() as folder, Server(pins.server) as server, Redis(pins.server) as redis:
+        server.reset()
+        stamps = Stamps(Path(folder, "stamps"))
+        variables = {"BENCH_URL": server.url, "BENCH_REDIS": redis.url, "BENCH_STAMPS": str(stamps.path),
+                     "BENCH_WORKERS": str(chosen.concurrency)}  # fmt: skip
+        peers = queues.peers_of("ring", [*OURS, *chosen.peers], variables, Path(folder, "log"))
+        machine = harness.machine(server, redis)
+        bench = Bench(chosen, pins, peers, stamps, server=server, redis=redis)
+        began = time.monotonic()
+        bench.run()
+    queues.conclude("ring", bench, machine, began, f"{queues.table(bench, TEXTS)}\n\n{bars(bench)}")
+
+
+if __name__ == "__main__":
+    main()
