@@ -68,6 +68,10 @@ class Server:
         if folder is not None:
             folder.leave()
 
+    @property
+    def pid(self) -> int:
+        return int(self.admin("INFO", "server")["process_id"])
+
     def admin(self, *command: Any) -> Any:
         """Run a command of an operator, on a connection of its own."""
         opened: Any = redis.Redis(port=self.port, socket_timeout=10, protocol=2)

@@ -11,3 +11,8 @@ def double(ctx: JobContext, payload: int) -> list[object]:
 
 def permanent(ctx: JobContext, payload: bytes) -> None:
     raise PermanentError(f"refused: {payload!r}", code="E7")
+
+
+def endless(ctx: JobContext, payload: object) -> None:
+    while True:
+        pass

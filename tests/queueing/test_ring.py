@@ -188,13 +188,14 @@ def test_chains_and_fans(ring: Scheduler, make_worker: MakeWorker) -> None:
             raise PermanentError("in the middle")
 
     make_worker()
-    chain = ring.chain("acme", [NewJob("acme", "step", n, queue="mail") for n in range(20)])
-    assert ring.wait("acme", chain[-1].id, timeout=20).state is State.COMPLETED
-    assert order == list(range(20))
+    chain = ring.chain("acme", [NewJob("acme", "step", n, queue="mail") for n in range(100)])
+    assert ring.wait("acme", chain[-1].id, timeout=60).state is State.COMPLETED
+    assert order == list(range(100))
     last = NewJob("acme", "step", "all", queue="mail")
-    fan = ring.fan_out("acme", [NewJob("acme", "step", n, queue="mail") for n in range(50)], then=last)
-    assert ring.wait("acme", fan[-1].id, timeout=20).state is State.COMPLETED
+    fan = ring.fan_out("acme", [NewJob("acme", "step", n, queue="mail") for n in range(1000)], then=last)
+    assert ring.wait("acme", fan[-1].id, timeout=60).state is State.COMPLETED
     assert order[-1] == "all"
+    assert len(order) == 1101
     broken = ring.chain("acme", [NewJob("acme", "step", n, queue="mail") for n in ("good", "bad", "never")])
     ended = [ring.wait("acme", each.id, timeout=20).state for each in broken]
     assert ended == [State.COMPLETED, State.FAILED, State.FAILED]
