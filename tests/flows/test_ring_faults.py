@@ -84,7 +84,7 @@ def collect(fleet: RingFleet, troubles: Troubles) -> list[str]:
 
 def _times(fault: str) -> int:
     """Say how often a point is passed before the process dies there: some are reached once."""
-    return 1 if any(each in fault for each in (*RARE, "LRANGE")) else random.randint(1, 2)
+    return 1 if any(each in fault for each in (*RARE, "upkeep.", "LRANGE")) else random.randint(1, 2)
 
 
 def suffer(fleet: RingFleet, troubles: Troubles, faults: Sequence[str], queue: str, jobs: int) -> None:
@@ -111,7 +111,7 @@ def suffer(fleet: RingFleet, troubles: Troubles, faults: Sequence[str], queue: s
         return not left
 
     with contextlib.suppress(AssertionError):
-        wait_for(dead, "every fault was met", timeout=60, every=0.4)
+        wait_for(dead, "every fault was met", timeout=90, every=0.4)
     assert not unmet()
     wait_for(lambda: all(fleet.ended(pid) is not None for pid in victims), "those to be taken back from are dead")
     fleet.all_end(timeout=40)
