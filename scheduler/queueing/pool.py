@@ -1,5 +1,6 @@
 """Where handlers run: threads, the loop for `async def`, processes; and how many more jobs there is room for."""
 
+import asyncio
 import inspect
 import queue
 import threading
@@ -123,6 +124,8 @@ class Pool:
 
     def _call_of(self, attempt: Attempt) -> Call:
         def start() -> object:
+            if attempt.lost:
+                return asyncio.sleep(0)  # somebody else has it by now
             attempt.start()
             return attempt.handler.fn(attempt.context(), attempt.payload())
 
