@@ -54,6 +54,7 @@ class Carrier:
         self._lock = threading.Lock()  # around a call that takes jobs, until they are in `flight`
         self._doubt = True  # a worker that was restarted under its old name would find what it held
         self._empty = False
+        self._hints = 0  # how often somebody said that there may be something
         self._draining = False
         self.starved = False
         self.fetching = Service(f"fetch-{queue.name}", self.fetch_step, last_backoff=5.0)
@@ -75,6 +76,7 @@ class Carrier:
             except BaseException:
                 self._doubt = True  # another may answer from now on, who has not heard all that we said
                 raise
+            self._hints += 1
             self._empty = False
             return None if self.fetching.stopping else 0.0
         self.starved = False
@@ -174,6 +176,7 @@ class Carrier:
     def _exchange(self, results: Sequence[Result], room: int) -> None:
         """End and take in one round trip."""
         accepted: list[bool] = []
+        hints = self._hints
 
         def call() -> Sequence[Delivery]:
             if not results:
@@ -191,10 +194,9 @@ class Carrier:
         self._pool.free(room - len(attempts))
         if not all(accepted):
             self._refused()  # then others may not be ours either: what has not begun need not
-        if room:
-            self._empty = len(attempts) < room
-            if self._empty and results:
-                self.fetching.wake()
+        if len(attempts) < room:
+            self._empty = self._hints == hints  # what was said meanwhile may be about what we did not see
+            self.fetching.wake()
         self._run(attempts)
 
     def _adopt(self) -> None:
