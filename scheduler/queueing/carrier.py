@@ -22,6 +22,7 @@ from scheduler.service import Service
 
 MOST_AT_ONCE = 500
 BLOCK = 5.0
+FEW = 50
 LINGER = 0.001
 
 
@@ -158,12 +159,16 @@ class Carrier:
         self.fetching.stop(timeout=0)
 
     def _collect(self) -> list[tuple[Attempt, Result]]:
+        """Wait for the end of an attempt, and take what has ended beside it."""
         ended = list(self._unsent)
         if not ended:
             first = self._results.get()
-            ended = [] if first is None else [first]
-            if len(self.flight) > MOST_AT_ONCE // 10:
+            ended = self._drained([] if first is None else [first])
+            if len(ended) < FEW < len(self.flight):
                 time.sleep(LINGER)  # many are under way: let some of them come along
+        return self._drained(ended)
+
+    def _drained(self, ended: list[tuple[Attempt, Result]]) -> list[tuple[Attempt, Result]]:
         while len(ended) < MOST_AT_ONCE:
             try:
                 more = self._results.get_nowait()
