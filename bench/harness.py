@@ -357,7 +357,7 @@ def quiet(patience: float) -> None:
     end = time.monotonic() + patience
     while time.monotonic() < end:
         with elsewhere() as busy:
-            time.sleep(1)
+            time.sleep(0.5)
         if busy() < CALM:
             return
 
