@@ -3,7 +3,8 @@
 import contextlib
 import hashlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -33,6 +34,7 @@ from redis.retry import Retry
 from scheduler.errors import ConfigError, QueueError, QueueUnavailable
 
 DEADLINE = 5.0
+UNANSWERED = 2  # batches that Redis may have while the next is made
 LONGEST_BLOCK = 10.0
 MOST_CONNECTIONS = 10_000  # each queue that is waited at has one; redis-py would stop at 100
 AWAY = (
@@ -104,6 +106,29 @@ class Client:
                 return commands.execute_command("EVALSHA", what.sha, len(keys), *keys, *args)
             except NoScriptError:
                 return commands.execute_command("EVAL", what.text, len(keys), *keys, *args)
+
+    def run_each(self, what: Script, keys: Sequence[str], batches: Iterable[Sequence[Any]]) -> list[Any]:
+        """Run a script for one batch of arguments after another; the next is made while Redis has the one before."""
+        commands, _ = self._opened()
+        if self._clustered:
+            return [self.run(what, keys, args) for args in batches]
+        answers: list[Any] = []
+        sent: deque[Sequence[Any]] = deque()
+        with self._translated(), _lent(commands.connection_pool) as connection:
+            for args in batches:
+                connection.send_command("EVALSHA", what.sha, len(keys), *keys, *args)
+                sent.append(args)
+                if len(sent) > UNANSWERED:
+                    answers.append(self._answer(connection, what, keys, sent.popleft()))
+            while sent:
+                answers.append(self._answer(connection, what, keys, sent.popleft()))
+        return answers
+
+    def _answer(self, connection: Any, what: Script, keys: Sequence[str], args: Sequence[Any]) -> Any:
+        try:
+            return connection.read_response()
+        except NoScriptError:
+            return self.run(what, keys, args)
 
     def call(self, *command: Any) -> Any:
         """Run one command."""
@@ -221,3 +246,16 @@ def _close(connections: Sequence[Any]) -> None:
     for each in connections:
         with contextlib.suppress(RedisError, OSError):
             each.close()
+
+
+@contextlib.contextmanager
+def _lent(pool: Any) -> Iterator[Any]:
+    """Lend a connection; one on which something went wrong is not used again."""
+    connection = pool.get_connection()
+    try:
+        yield connection
+    except BaseException:
+        connection.disconnect()
+        raise
+    finally:
+        pool.release(connection)

@@ -93,7 +93,9 @@ class Carrier:
         """Send what has ended, and take as many more as there is room for."""
         ended = self._collect()
         if ended:
-            room = 0 if self._draining else self._pool.reserve(MOST_AT_ONCE)
+            # Two batches in our hands: one is worked on while the ends of the other are on their way.
+            wanted = 2 * MOST_AT_ONCE - len(self.flight) + len(ended)
+            room = 0 if self._draining else self._pool.reserve(wanted)
             try:
                 self._exchange([result for _, result in ended], room)
             except QueueError:

@@ -22,7 +22,7 @@ from scheduler.store.queries import names, statement
 PACKAGE = Path(scheduler.__file__).parent
 PARTS = ("feeder", "settler", "upkeep", "carrier", "worker")
 DIALECT = ("queue", "exchange", "reaper")
-CLIENT = ("run", "call", "wait", "scan")
+CLIENT = ("run", "run_each", "call", "wait", "scan")
 LEDGER = ("run", "rows")
 QUEUE = ("push", "fetch", "finish", "renew", "held", "recover", "outcomes", "acknowledge", "known", "cancel", "epoch",
          "begin", "depths")  # fmt: skip

@@ -50,6 +50,7 @@ MOST_HELD = 100_000
 SHORTEST_WAIT = 0.005  # seconds: 0 would be for ever, and to Redis 6.2 so would be 0.001
 GROUP = "settlers"
 SETTLER = "settler"  # one name for all: what matters is how long nobody has acknowledged, and names would pile up
+PUSHED_AT_ONCE = 250
 PUSHED = {"n": Pushed.NEW, "k": Pushed.KNOWN, "f": Pushed.FINISHED}
 RENEWED = {"k": Renewed.KEPT, "l": Renewed.LOST, "c": Renewed.CANCEL}
 CANCELLING = {"d": Cancelling.REMOVED, "r": Cancelling.RUNNING, "u": Cancelling.UNKNOWN}
@@ -89,25 +90,28 @@ class ReliableQueue:
 
     def push(self, jobs: Sequence[QueuedJob], *, epoch: str) -> list[Pushed]:
         """Put jobs in."""
+        named = self._keys.named("jobs", "attempts", "between", "finished", "marker")
+        keys = [*self._keys.levels, *named, self._keys.epoch(self._installation)]
         found: list[Pushed] = []
+        for answer in self._client.run_each(script("reliable", "push"), keys, self._pushing(jobs, epoch)):
+            if answer == b"lost":
+                raise EpochLost
+            found += [PUSHED[each] for each in answer.decode()]
+        return found
+
+    def _pushing(self, jobs: Sequence[QueuedJob], epoch: str) -> Iterator[list[Any]]:
+        """Write jobs, so many at a time that Redis has something to do while the next are written."""
         args: list[Any] = [epoch]
         size = 0
         for job in jobs:
             record = wire.record_of(job)
             args += (job.id, job.priority + 1, wire.entry_of(job, self._keys.words), record)
             size += len(record)
-            if size > MOST_BYTES or len(args) > 4 * LARGEST_BATCH:
-                found += self._push(args)
+            if size > MOST_BYTES or len(args) > 4 * PUSHED_AT_ONCE:
+                yield args
                 args, size = [epoch], 0
-        return found + self._push(args) if len(args) > 1 else found
-
-    def _push(self, args: Sequence[Any]) -> list[Pushed]:
-        named = self._keys.named("jobs", "attempts", "between", "finished", "marker")
-        keys = [*self._keys.levels, *named, self._keys.epoch(self._installation)]
-        answer = self._client.run(script("reliable", "push"), keys, args)
-        if answer == b"lost":
-            raise EpochLost
-        return [PUSHED[each] for each in answer.decode()]
+        if len(args) > 1:
+            yield args
 
     def fetch(self, n: int, *, timeout: float) -> list[Delivery]:
         """Take jobs, or wait for one; with n = 0 only wait."""
