@@ -79,7 +79,8 @@ class Carrier:
                 raise
             self._hints += 1
             self._empty = False
-            return None if self.fetching.stopping else 0.0
+            if self.fetching.stopping:
+                return None
         self.starved = False
         # While all places are taken, whoever sends results takes the next jobs with them.
         room = self._pool.reserve(MOST_AT_ONCE) if len(self.flight) < self._pool.concurrency else 0

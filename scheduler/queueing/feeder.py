@@ -29,6 +29,8 @@ logger = logging.getLogger("scheduler")
 BATCH = 1000
 LOOK = 1000
 MOST_WAITING = 10_000
+BATCHES = 5  # of a queue, before the others have their turn
+LOOK_AT_ROOM = 10.0
 POLL = 1.0
 FULL = 0.1
 
@@ -52,6 +54,7 @@ class Feeder:
         self._lost = lost
         self._turns: dict[tuple[str, int], str] = {}  # by queue and priority, the tenant that was served last
         self._from: Place = FIRST
+        self._rooms: dict[str, tuple[dict[int, int], float]] = {}  # by queue; until when it is known
         self.stopping = False
 
     def step(self) -> float:
@@ -81,16 +84,36 @@ class Feeder:
 
     def _feed(self, queue: Queue, due: Sequence[Waiting]) -> float:
         """Feed one queue as far as there is room; return when to come back for more."""
-        depths = queue.depths()
-        room = {int(priority): MOST_WAITING - depths.waiting[priority] for priority in Priority}
-        divided = shares(self._in_turn(due), room, BATCH)
-        if not divided:
-            return FULL
+        for _ in range(BATCHES):
+            divided = shares(self._in_turn(due), self._room(queue), BATCH)
+            if not divided:
+                self._rooms.pop(queue.name, None)
+                return FULL
+            fed = self._fed(queue, divided)
+            if fed != sum(share.count for share in divided):
+                return 0.0 if fed is None or fed else FULL
+        return 0.0
+
+    def _room(self, queue: Queue) -> dict[int, int]:
+        """Say how much more may wait in Redis: as it was when we last looked, less what we fed since."""
+        room, until = self._rooms.get(queue.name, ({}, 0.0))
+        if time.monotonic() >= until:
+            depths = queue.depths()
+            room = {int(priority): MOST_WAITING - depths.waiting[priority] for priority in Priority}
+            self._rooms[queue.name] = room, time.monotonic() + LOOK_AT_ROOM
+        return room
+
+    def _fed(self, queue: Queue, divided: Sequence[Share]) -> int | None:
+        """Feed a batch; return how many it was. None: the queue was met for the first time."""
         for share in divided:
             self._turns[queue.name, share.priority] = share.tenant
         fed = self._ledger.run(self._steps(queue, divided))
-        self._ring.say([(key, State.SCHEDULED) for key in fed or ()])
-        return FULL if fed == [] else 0.0
+        if fed is None:
+            return None
+        for share in divided:
+            self._room(queue)[share.priority] -= share.count
+        self._ring.say([(key, State.SCHEDULED) for key in fed])
+        return len(fed)
 
     def _in_turn(self, due: Sequence[Waiting]) -> list[Waiting]:
         """Begin with the tenants that come after the one that was served last."""
@@ -130,7 +153,7 @@ def queued(queue: str, row: Row, installation: str) -> QueuedJob:
     """Make what travels of a row that was fed."""
     (
         tenant, id_, type_, priority, feed, attempt, json, payload, policy, tags, correlation_id, created_at,
-        expires_at, _, attempts, *_,
+        expires_at, checkpoint,
     ) = row  # fmt: skip
     return QueuedJob(
         id=str(id_),
@@ -148,5 +171,5 @@ def queued(queue: str, row: Row, installation: str) -> QueuedJob:
         created_at=created_at,
         expires_at=expires_at,
         installation=installation,
-        checkpoint=attempts[-1].get("checkpoint") if attempts else None,
+        checkpoint=checkpoint,
     )

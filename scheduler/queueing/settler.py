@@ -88,7 +88,7 @@ class Settler:
         while self._lately[0][0] < now - 1.0:
             self._lately.popleft()
         busy = sum(count for _, count in self._lately) > BUSY
-        return LINGER if busy and ends < ENDS else 0.0
+        return LINGER if busy and ends < ENDS // 4 else 0.0
 
     def _acknowledge(self) -> None:
         self._queue.acknowledge(self._settled)

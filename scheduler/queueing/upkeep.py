@@ -26,6 +26,7 @@ logger = logging.getLogger("scheduler")
 EVERY = 1.0
 SOME = 500
 SWEPT = 2000
+SWEEP_EVERY = 2  # steps
 DEADLINE = 60.0
 EXPIRED = "its lifetime has passed"
 CANCELLED = "cancelled"
@@ -45,13 +46,16 @@ class Upkeep:
         self._ring = ring
         self._events = events
         self._found = found
+        self._steps = 0
         self._at = NOBODY
         self._edge = (NOBODY, NIL)
 
     def step(self) -> float:
         """Look after everything once; what fails does not keep the rest from it."""
         failed: SchedulerError | None = None
-        for part in (self.marks, self.asked, self.sweep, self.sweep_edges):
+        self._steps += 1
+        sweeps = (self.sweep, self.sweep_edges) if self._steps % SWEEP_EVERY == 0 else ()
+        for part in (self.marks, self.asked, *sweeps):
             try:
                 part()
             except QueueError as error:

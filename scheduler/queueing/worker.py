@@ -5,6 +5,7 @@ workers hold, and those of the pool.
 """
 
 import contextlib
+import gc
 import logging
 import os
 import random
@@ -38,6 +39,7 @@ logger = logging.getLogger("scheduler")
 
 RECOVER_EVERY = 5.0
 SOONEST_TELL = 0.1
+GARBAGE = 50_000
 
 
 class Worker:
@@ -139,6 +141,9 @@ class Worker:
 
     def _run_one(self) -> None:
         before = {each: signal.signal(each, self._on_signal) for each in (signal.SIGTERM, signal.SIGINT)}
+        # This process does nothing else: what it has imported stays, and jobs make much that is soon gone.
+        gc.freeze()
+        gc.set_threshold(GARBAGE)
         try:
             self.start()
             while not self._stop.wait(1.0):

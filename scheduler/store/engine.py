@@ -13,12 +13,14 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
+import orjson
 import psycopg
 from psycopg import errors as pg
 from psycopg.abc import Buffer
 from psycopg.adapt import Loader
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import Format
+from psycopg.types.json import set_json_loads
 from sqlalchemy import Engine
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
@@ -191,6 +193,7 @@ class Database:
         if not adopted.adopted:
             adopted.adopted = True
             adopted.adapters.register_loader("timestamptz", UtcLoader)
+            set_json_loads(orjson.loads, adopted)
             self._check_encoding(adopted)
             adopted.prepare_threshold = 5 if self.prepare else None  # with None psycopg prepares nothing, asked or not
         return adopted

@@ -135,8 +135,7 @@ WITH due AS MATERIALIZED (
 taken AS (
   DELETE FROM {schema}.job_ready r WHERE r.ctid = ANY(ARRAY(SELECT place FROM due)))
 SELECT d.tenant, d.id, q.type, d.priority, q.feed, q.attempt, q.json, q.payload, q.policy, q.tags, q.correlation_id,
-       q.created_at, q.expires_at, q.queue, q.attempts, q.callback_url IS NOT NULL, q.cancel_requested_at IS NOT NULL,
-       q.retrying
+       q.created_at, q.expires_at, q.attempts -> -1 -> 'checkpoint'
 FROM due d
 LEFT JOIN LATERAL (
   -- By seq: those of a tenant lie side by side in that index, their ids all over the other. LIMIT: a probe each.

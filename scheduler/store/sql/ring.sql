@@ -124,7 +124,9 @@ SELECT q.tenant, q.id, q.queue, q.feed,
   q.expires_at <= coalesce(%(now)s::timestamptz, now()) AS expired,
   q.open_dependencies > 0 AS waits
 FROM (
-  SELECT q.* FROM {schema}.job_queue q WHERE (q.tenant, q.id) > (%(tenant)s::text, %(id)s::uuid)
+  SELECT q.tenant, q.id, q.queue, q.priority, q.run_at, q.seq, q.feed, q.open_dependencies, q.updated_at, q.expires_at,
+    q.policy
+  FROM {schema}.job_queue q WHERE (q.tenant, q.id) > (%(tenant)s::text, %(id)s::uuid)
   ORDER BY q.tenant, q.id LIMIT %(limit)s) q
 LEFT JOIN LATERAL (
   SELECT true AS waits FROM {schema}.job_ready r WHERE r.queue = q.queue AND r.priority = q.priority
