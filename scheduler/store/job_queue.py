@@ -11,6 +11,7 @@ from scheduler.model.dependencies import Edge
 from scheduler.model.fairness import FIRST, Place, Share
 from scheduler.model.states import State
 from scheduler.model.submission import Draft
+from scheduler.store.arrays import Packed, blobs, instants, integers, texts, uuids
 from scheduler.store.queries import statement
 from scheduler.store.steps import Statement
 
@@ -59,7 +60,7 @@ class QueueTable:
         first = drafts[0]
         labels = _labels(first)
         if not first.open_dependencies and all(each == labels for each in map(_labels, drafts)):
-            ids, payloads = [draft.id for draft in drafts], [draft.payload for draft in drafts]
+            ids, payloads = uuids(draft.id for draft in drafts), blobs([draft.payload for draft in drafts])
             return self._statement("submit_alike", **self._one(first), ids=ids, payloads=payloads)
         return self._statement(
             "submit",
@@ -123,25 +124,25 @@ class QueueTable:
 
     def hold_dependencies(self, keys: Iterable[JobKey]) -> Statement:
         """Keep live jobs from ending unseen: (tenant, id, priority, depth) each."""
-        return self._statement("hold_dependencies", **_keys(keys))
+        return self._statement("hold_dependencies", **packed(keys))
 
     def ended(self, keys: Iterable[JobKey]) -> Statement:
         """Read how jobs ended: (tenant, id, state) each."""
-        return self._statement("ended", **_keys(keys))
+        return self._statement("ended", **packed(keys))
 
     def settle(self, endings: Sequence[Ending]) -> Statement:
         """Move jobs into the ledger: (position from 1, tenant, id, state) for each that was there and free."""
         return self._statement(
             "settle",
-            **_keys(ending.key for ending in endings),
-            states=[ending.state.value for ending in endings],
-            feeds=[ending.feed for ending in endings],
-            attempt_numbers=[ending.attempt for ending in endings],
-            reasons=[ending.reason for ending in endings],
-            errors=[ending.error for ending in endings],
-            results=[ending.result for ending in endings],
-            records=[ending.record for ending in endings],
-            started=[ending.started_at for ending in endings],
+            **packed(ending.key for ending in endings),
+            states=texts(ending.state.value for ending in endings),
+            feeds=integers(ending.feed for ending in endings),
+            attempt_numbers=integers(ending.attempt for ending in endings),
+            reasons=texts(ending.reason for ending in endings),
+            errors=texts(ending.error for ending in endings),
+            results=blobs([ending.result for ending in endings]),
+            records=texts(ending.record for ending in endings),
+            started=instants(ending.started_at for ending in endings),
         )
 
     def any_dependents(self) -> Statement:
@@ -150,11 +151,11 @@ class QueueTable:
 
     def dependents(self, keys: Iterable[JobKey]) -> Statement:
         """Read the edges that lead to jobs: a `Dependency` each."""
-        return self._statement("dependents", **_keys(keys))
+        return self._statement("dependents", **packed(keys))
 
     def hold_dependents(self, keys: Iterable[JobKey]) -> Statement:
         """Lock jobs that wait for others, in order."""
-        return self._statement("hold_dependents", **_keys(keys))
+        return self._statement("hold_dependents", **packed(keys))
 
     def release(self, edges: Sequence[Dependency]) -> Statement:
         """Take edges away; what waits for nobody any more may be fed."""
@@ -204,9 +205,10 @@ def _sparse(values: Iterable[object]) -> list[object]:
     return [] if listed.count(None) == len(listed) else listed
 
 
-def _keys(keys: Iterable[JobKey]) -> dict[str, list[object]]:
+def packed(keys: Iterable[JobKey]) -> dict[str, Packed]:
+    """Make the parameters that name jobs."""
     listed = list(keys)
-    return {"tenants": [key.tenant for key in listed], "ids": [key.id for key in listed]}
+    return {"tenants": texts(key.tenant for key in listed), "ids": uuids(key.id for key in listed)}
 
 
 def _edges(edges: Sequence[Dependency]) -> dict[str, list[object]]:

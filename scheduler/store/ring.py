@@ -5,7 +5,8 @@ from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
 
-from scheduler.store.job_queue import JobKey
+from scheduler.store.arrays import integers, texts
+from scheduler.store.job_queue import JobKey, packed
 from scheduler.store.queries import statement
 from scheduler.store.steps import Statement
 
@@ -48,30 +49,32 @@ class RingTable:
 
     def feed_again(self, feeds: Sequence[tuple[JobKey, int]]) -> Statement:
         """Let jobs of these feeds be fed anew: (tenant, id) of each."""
-        return self._statement("feed_again", **_keys(key for key, _ in feeds), feeds=[feed for _, feed in feeds])
+        return self._statement(
+            "feed_again", **packed(key for key, _ in feeds), feeds=integers(feed for _, feed in feeds)
+        )
 
     def retry(self, retried: Sequence[Retried]) -> Statement:
         """Settle attempts: (tenant, id) of each job. None may be named twice."""
         return self._statement(
             "retry",
-            **_keys(each.key for each in retried),
-            feeds=[each.feed for each in retried],
-            attempt_numbers=[each.attempt for each in retried],
+            **packed(each.key for each in retried),
+            feeds=integers(each.feed for each in retried),
+            attempt_numbers=integers(each.attempt for each in retried),
             delays=[each.delay_us for each in retried],
-            records=[each.record for each in retried],
+            records=texts(each.record for each in retried),
         )
 
     def standing(self, keys: Iterable[JobKey]) -> Statement:
         """Read (tenant, id, feed, attempt) of each that is live."""
-        return self._statement("standing", **_keys(keys))
+        return self._statement("standing", **packed(keys))
 
     def hold_all(self, keys: Iterable[JobKey]) -> Statement:
         """Lock jobs: (tenant, id) of each that is live and free."""
-        return self._statement("hold_all", **_keys(keys))
+        return self._statement("hold_all", **packed(keys))
 
     def take_back_all(self, keys: Iterable[JobKey]) -> Statement:
         """Take jobs out of what waits to be fed: (tenant, id) of each that did."""
-        return self._statement("take_back_all", **_keys(keys))
+        return self._statement("take_back_all", **packed(keys))
 
     def some(self, name: str, *, limit: int) -> Statement:
         """Read some jobs: asked."""
@@ -87,8 +90,3 @@ class RingTable:
 
     def _statement(self, name: str, **parameters: object) -> Statement:
         return Statement(statement("ring", name, self._schema), {"now": self._now(), **parameters})
-
-
-def _keys(keys: Iterable[JobKey]) -> dict[str, list[object]]:
-    listed = list(keys)
-    return {"tenants": [key.tenant for key in listed], "ids": [key.id for key in listed]}

@@ -35,8 +35,8 @@ def test_all_names_exactly_what_is_public() -> None:
 _IMPORTED: list[Any] = [
     vars(scheduler)[name]
     for name in (
-        "Any", "Callable", "F", "Iterable", "Iterator", "JobOptions", "Mapping", "Sequence", "SchedulerOptions", "SubmitOptions",
-        "TYPE_CHECKING", "UUID", "Unpack", "datetime", "in_thread", "overload", "timedelta",
+        "Any", "Callable", "F", "Iterable", "Iterator", "JobOptions", "Mapping", "Sequence", "SchedulerOptions",
+        "SubmitOptions", "TYPE_CHECKING", "UUID", "Unpack", "datetime", "in_thread", "overload", "timedelta",
     )
     if name in vars(scheduler)
 ]  # fmt: skip

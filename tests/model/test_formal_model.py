@@ -597,7 +597,11 @@ def test_section_9_anything_else_comes_back_as_it_was_or_is_refused(value: objec
     assert repr(decode(form, encoded)) == repr(as_lists(value))
 
 
-@pytest.mark.parametrize("value", [UUID(int=7), Colour.RED, Priority.HIGH, orjson.Fragment(b"[")], ids=lambda value: repr(value).split(" object at ")[0])
+@pytest.mark.parametrize(
+    "value",
+    [UUID(int=7), Colour.RED, Priority.HIGH, orjson.Fragment(b"[")],
+    ids=lambda value: repr(value).split(" object at ")[0],
+)
 def test_section_9_an_object_is_refused_even_if_a_library_could_write_it(value: object) -> None:
     with pytest.raises(InvalidPayload):
         encode({"a": [value]})

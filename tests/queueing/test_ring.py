@@ -33,7 +33,7 @@ def test_a_job_goes_round(ring: Scheduler, make_worker: MakeWorker) -> None:
     (attempt,) = job.attempts
     assert attempt["outcome"] == "completed"
     assert attempt["previous_attempt_id"] is None
-    assert UUID(attempt["attempt_id"])
+    assert UUID(attempt["attempt_id"]).version == 5
     assert job.started_at is not None
     assert job.completed_at is not None
     assert job.created_at <= job.started_at <= job.completed_at
