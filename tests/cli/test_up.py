@@ -113,7 +113,7 @@ def test_a_killed_one_takes_its_servers_along(home: Path) -> None:
         read_until(process, "globex/cleanup")
         process.kill()
     wait_for(lambda: not running(home), "the end of the servers")
-    assert [entry.name for entry in home.iterdir()] == ["postgres"]
+    assert sorted(entry.name for entry in home.iterdir()) == ["postgres", "redis"]
 
 
 def test_a_reader_who_has_read_enough_ends_it(home: Path) -> None:

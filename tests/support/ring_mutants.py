@@ -27,7 +27,7 @@ def acknowledge_first() -> None:
 
 def commit_first() -> None:
     """The feeder takes rows away, and pushes what they said afterwards."""
-    plain = Feeder._feed
+    plain = Feeder._fed
 
     def steps(feeder: Feeder, queue: Queue, divided: Sequence[Share]) -> Steps[list[JobKey] | None]:
         ledger = feeder._ledger
@@ -43,14 +43,14 @@ def commit_first() -> None:
 
     later: list[Callable[[], object]] = []
 
-    def feed(feeder: Feeder, *args: object) -> float:
+    def fed(feeder: Feeder, *args: object) -> int | None:
         answer = plain(feeder, *args)  # type: ignore[arg-type]
         while later:
             later.pop()()
         return answer
 
     Feeder._steps = steps  # type: ignore[method-assign, assignment]
-    Feeder._feed = feed  # type: ignore[method-assign, assignment]
+    Feeder._fed = fed  # type: ignore[method-assign, assignment]
 
 
 def finish_without_fence() -> None:
@@ -68,7 +68,7 @@ def finish_without_fence() -> None:
 # Where to kill those that forget too early.
 FORGETFUL = {
     "acknowledge_first": "instance settler._run commit before",
-    "commit_first": "instance feeder._feed commit after",
+    "commit_first": "instance feeder._fed commit after",
 }
 MUTANTS: dict[str, Callable[[], None]] = {
     each.__name__: each for each in (acknowledge_first, commit_first, finish_without_fence)

@@ -173,11 +173,14 @@ ledger AS (
   INSERT INTO {schema}.job_history (at, tenant, job_id, kind, outcome, reason, attempt, started_at, finished_at, error,
     attempts, job, payload, result)
   SELECT now, tenant, id::text, 'job', state,
-    coalesce(reason, CASE WHEN state = 'cancelled' THEN cancel_reason END), greatest(attempt, known_attempt), started_at, now, error,
-    nullif(CASE WHEN record IS NULL THEN attempts ELSE attempts || record::jsonb END, '[]'),
-    jsonb_strip_nulls(jsonb_build_object('type', type, 'queue', queue, 'priority', priority, 'run_at', run_at,
+    coalesce(reason, CASE WHEN state = 'cancelled' THEN cancel_reason END), greatest(attempt, known_attempt),
+    started_at, now, error, nullif(CASE WHEN record IS NULL THEN attempts ELSE attempts || record::jsonb END, '[]'),
+    CASE WHEN coalesce(policy, tags) IS NULL AND coalesce(correlation_id, callback_url) IS NULL AND retried_from IS NULL
+    THEN jsonb_build_object('type', type, 'queue', queue, 'priority', priority, 'run_at', run_at,
+      'created_at', created_at, 'json', json)
+    ELSE jsonb_strip_nulls(jsonb_build_object('type', type, 'queue', queue, 'priority', priority, 'run_at', run_at,
       'created_at', created_at, 'policy', policy, 'tags', tags, 'correlation_id', correlation_id,
-      'callback_url', callback_url, 'retried_from', retried_from, 'json', json)), payload, result
+      'callback_url', callback_url, 'retried_from', retried_from, 'json', json)) END, payload, result
   FROM mine),
 told AS (
   INSERT INTO {schema}.job_callback (tenant, job_id, url, state, due_at, created_at)
