@@ -86,8 +86,10 @@ class Feeder:
         """Feed one queue as far as there is room; return when to come back for more."""
         for _ in range(BATCHES):
             divided = shares(self._in_turn(due), self._room(queue), BATCH)
+            if not divided:  # workers may have made room since we looked
+                del self._rooms[queue.name]
+                divided = shares(self._in_turn(due), self._room(queue), BATCH)
             if not divided:
-                self._rooms.pop(queue.name, None)
                 return FULL
             fed = self._fed(queue, divided)
             if fed != sum(share.count for share in divided):
@@ -110,9 +112,10 @@ class Feeder:
         fed = self._ledger.run(self._steps(queue, divided))
         if fed is None:
             return None
-        for share in divided:
-            self._room(queue)[share.priority] -= share.count
-        self._ring.say([(key, State.SCHEDULED) for key in fed])
+        room, _ = self._rooms[queue.name]
+        for _, priority in fed:
+            room[priority] -= 1
+        self._ring.say([(key, State.SCHEDULED) for key, _ in fed])
         return len(fed)
 
     def _in_turn(self, due: Sequence[Waiting]) -> list[Waiting]:
@@ -126,7 +129,7 @@ class Feeder:
             ),
         )
 
-    def _steps(self, queue: Queue, divided: Sequence[Share]) -> Steps[list[JobKey] | None]:
+    def _steps(self, queue: Queue, divided: Sequence[Share]) -> Steps[list[tuple[JobKey, int]] | None]:
         rows = yield self._ledger.ring.of_queue("hold_epoch", queue.name)
         if not rows:
             yield self._ledger.ring.of_queue("open_queue", queue.name)
@@ -141,7 +144,7 @@ class Feeder:
                 seconds = time.monotonic() - began
                 keys = tuple((job.tenant, job.id) for job in jobs)
                 self._events.emit(JobsFed(queue=queue.name, count=len(jobs), seconds=seconds, jobs=keys))
-        return [JobKey(row[0], row[1]) for row in rows]
+        return [(JobKey(row[0], row[1]), row[3]) for row in rows]
 
     def _until_next(self, waiting: Sequence[Waiting]) -> float:
         """Say how long until the next that is not due yet is."""

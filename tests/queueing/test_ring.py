@@ -374,3 +374,16 @@ def test_without_redis_an_instance_only_submits(dsn: str, schema: str) -> None:
             alone.wait("acme", made.id, timeout=0.1)
         with pytest.raises(scheduler.ConfigError, match="redis"):
             alone.events("acme")
+
+
+def test_many_small_feeds_do_not_use_up_the_room(ring: Scheduler, make_worker: MakeWorker) -> None:
+    @handler("mail", queue="mail")
+    def mail(ctx: scheduler.JobContext, payload: object) -> None: ...
+
+    make_worker()
+    for number in range(20):  # each is a feed of its own
+        ring.wait("acme", ring.submit("acme", "mail", number, queue="mail").id, timeout=10)
+    services = ring._running().ring
+    assert services is not None
+    rooms, _ = services.feeder._rooms["mail"]
+    assert rooms[Priority.NORMAL] >= 9_900

@@ -29,7 +29,7 @@ def commit_first() -> None:
     """The feeder takes rows away, and pushes what they said afterwards."""
     plain = Feeder._fed
 
-    def steps(feeder: Feeder, queue: Queue, divided: Sequence[Share]) -> Steps[list[JobKey] | None]:
+    def steps(feeder: Feeder, queue: Queue, divided: Sequence[Share]) -> Steps[list[tuple[JobKey, int]] | None]:
         ledger = feeder._ledger
         rows = yield ledger.ring.of_queue("hold_epoch", queue.name)
         if not rows:
@@ -39,7 +39,7 @@ def commit_first() -> None:
         rows = yield ledger.jobs.feed(queue.name, divided)
         jobs = [queued(queue.name, row, ledger.installation) for row in rows if row[2] is not None]
         later.append(lambda: queue.push(jobs, epoch=epoch))
-        return [JobKey(row[0], row[1]) for row in rows]
+        return [(JobKey(row[0], row[1]), row[3]) for row in rows]
 
     later: list[Callable[[], object]] = []
 
