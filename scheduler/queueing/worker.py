@@ -191,12 +191,13 @@ class Worker:
         """Renew when a third of the lease is over, or a handler said something; tell who is past its timeout."""
         now = time.monotonic()
         soonest = min([carrier.watch(now) for carrier in self._carriers], default=now + 1.0)
-        self._watched = {each for each, channel in list(self._channels.items()) if channel.watched()}
         third = self._lease() / 3
         if now >= self._renewed + third:
             for carrier in self._carriers:
                 carrier.renew(timedelta(seconds=self._lease()))
             self._renewed = now
+        with contextlib.suppress(QueueError):  # after the leases: nobody needs to be told
+            self._watched = {each for each, channel in list(self._channels.items()) if channel.watched()}
         return max(0.01, min(soonest, self._renewed + third) - time.monotonic())
 
     def _lease(self) -> float:

@@ -2,14 +2,20 @@
 
 import threading
 import time
+from datetime import timedelta
+
+import pytest
 
 import scheduler
-from scheduler import handler
+from scheduler import QueueError, handler
+from scheduler.dialects.channel import Channel
 from scheduler.dialects.client import Client
 from scheduler.dialects.reliable.queue import ReliableQueue
 from scheduler.embedded.redis import EmbeddedRedis
-from tests.dialects.values import job
+from scheduler.queueing import worker
+from tests.dialects.values import NOW, job
 from tests.queueing.conftest import MakeWorker
+from tests.support.waiting import rest, wait_for
 
 
 def test_a_job_that_comes_while_an_end_is_sent_is_taken_at_once(
@@ -29,3 +35,26 @@ def test_a_job_that_comes_while_an_end_is_sent_is_taken_at_once(
         queue.push([job(installation="", type="mail")], epoch="")
         assert ran.wait(10)
         assert time.monotonic() - pushed < 2.0
+
+
+def test_leases_are_kept_although_nobody_can_be_told(
+    redis: Client, redis_server: EmbeddedRedis, make_worker: MakeWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempts: list[int] = []
+
+    @handler("mail", queue="mail")
+    def mail(ctx: scheduler.JobContext, payload: object) -> None:
+        attempts.append(ctx.attempt)
+        rest(4.0)
+
+    def refused(_: Channel) -> bool:
+        raise QueueError("no permission for that key")
+
+    monkeypatch.setattr(Channel, "watched", refused)
+    monkeypatch.setattr(worker, "RECOVER_EVERY", 0.3)
+    for _ in range(2):  # what one loses, the other takes
+        make_worker(lease="1s")
+    queue = ReliableQueue(Client(redis_server.url), "mail", installation="3f1e")
+    queue.push([job(type="mail", expires_at=NOW + timedelta(days=36_500))], epoch="")
+    wait_for(lambda: queue.depths().unsettled == 1, "its end", timeout=15)
+    assert attempts == [1]
