@@ -38,9 +38,15 @@ class Limits(NamedTuple):
         return cls(retry, timeouts.for_handler(handler.timeout).total_seconds(), visibility.total_seconds())
 
 
-@cache
-def _usual(handler: Handler) -> Limits:
-    return Limits.of(RETRY, TIMEOUTS, handler)
+Usual = Callable[[Handler], Limits]
+
+
+def usual_limits(retry: RetryPolicy) -> Usual:
+    """Say what holds for jobs without a policy of their own."""
+    return cache(lambda handler: Limits.of(retry, TIMEOUTS, handler))
+
+
+USUAL = usual_limits(RETRY)
 
 
 class Attempt:
@@ -52,14 +58,19 @@ class Attempt:
     )  # fmt: skip
 
     def __init__(
-        self, delivery: Delivery, handler: Handler, worker: str, on_tell: Callable[["Attempt"], None]
-    ) -> None:  # fmt: skip
+        self,
+        delivery: Delivery,
+        handler: Handler,
+        worker: str,
+        on_tell: Callable[["Attempt"], None],
+        usual: Usual = USUAL,
+    ) -> None:
         self.delivery = delivery
         self.handler = handler
         self.worker = worker
         self.on_tell = on_tell
         policy = delivery.job.policy
-        limits = _usual(handler) if policy is None else Limits.of(*delivery.job.policies(), handler)
+        limits = usual(handler) if policy is None else Limits.of(*delivery.job.policies(), handler)
         self.retry, self.timeout, self.visibility = limits
         self.cancelled = Cancelled()
         self.received = time.monotonic()
@@ -217,9 +228,7 @@ LOST_WORKER = Failure(category=Category.SYSTEM, message="its worker was lost")
 NOBODY = Handler(type="", queue="", fn=lambda *_: None)
 
 
-def taken_back(delivery: Delivery, worker: str, backoffs: Mapping[str, Backoff]) -> Result:
+def taken_back(delivery: Delivery, worker: str, backoffs: Mapping[str, Backoff], usual: Usual = USUAL) -> Result:
     """Decide what becomes of a delivery whose worker is silent."""
-    attempt = Attempt(delivery, NOBODY, worker, lambda _: None)
-    if delivery.job.installation == "" and delivery.job.tenant == "":
-        attempt.retry = RetryPolicy()
+    attempt = Attempt(delivery, NOBODY, worker, lambda _: None, usual)
     return failed(attempt, LOST_WORKER, delivery.started_at, backoffs)

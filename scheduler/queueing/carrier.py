@@ -16,7 +16,7 @@ from scheduler.errors import QueueError, TemporaryError
 from scheduler.model.failures import ASKED_TO_CANCEL, TIMED_OUT
 from scheduler.model.handling import Handler
 from scheduler.model.retries import Backoff
-from scheduler.queueing.attempt import LEASE_LOST, NOBODY, Attempt, taken_back
+from scheduler.queueing.attempt import LEASE_LOST, NOBODY, USUAL, Attempt, Usual, taken_back
 from scheduler.queueing.pool import Pool
 from scheduler.service import Service
 
@@ -37,6 +37,8 @@ class Carrier:
         worker: str,
         handlers: Mapping[str, Handler],
         backoffs: Mapping[str, Backoff],
+        usual: Usual = USUAL,
+        block: float = BLOCK,
         said: Callable[[], None],
         refused: Callable[[], None] = lambda: None,
         begun: Callable[[Sequence[Attempt]], None] = lambda _: None,
@@ -46,6 +48,8 @@ class Carrier:
         self._worker = worker
         self._handlers = handlers
         self._backoffs = backoffs
+        self._usual = usual
+        self._block = block
         self._said = said
         self._refused = refused
         self._begun = begun
@@ -73,7 +77,7 @@ class Carrier:
             self._adopt()
         if self._empty:
             try:
-                self.queue.fetch(0, timeout=BLOCK)
+                self.queue.fetch(0, timeout=self._block)
             except BaseException:
                 self._doubt = True  # another may answer from now on, who has not heard all that we said
                 raise
@@ -140,7 +144,7 @@ class Carrier:
 
     def recover(self) -> int:
         """Take back what silent workers hold."""
-        return self.queue.recover(lambda delivery: taken_back(delivery, self._worker, self._backoffs))
+        return self.queue.recover(lambda delivery: taken_back(delivery, self._worker, self._backoffs, self._usual))
 
     def drain(self) -> None:
         """Take no more."""
@@ -235,7 +239,7 @@ class Carrier:
 
     def _attempt(self, delivery: Delivery) -> Attempt:
         handler = self._handlers.get(delivery.job.type, NOBODY)
-        return Attempt(delivery, handler, self._worker, self._tell)
+        return Attempt(delivery, handler, self._worker, self._tell, self._usual)
 
     def _run(self, attempts: Sequence[Attempt]) -> None:
         known = []

@@ -14,20 +14,25 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from types import FrameType
 from typing import Any
 
 from scheduler.dialects.channel import Channel
 from scheduler.dialects.client import Client
+from scheduler.dialects.reliable.keys import Keys
 from scheduler.dialects.reliable.queue import ReliableQueue
+from scheduler.dialects.reliable.reaper import ReaperRule
+from scheduler.dialects.reliable.wire import FILE
 from scheduler.errors import ConfigError, LifecycleError, QueueError
 from scheduler.model.durations import duration
 from scheduler.model.handling import Handler
 from scheduler.model.labels import checked_queue
+from scheduler.model.policies import RETRY
+from scheduler.model.retries import RetryPolicy
 from scheduler.model.states import State
-from scheduler.queueing.attempt import STOPPING, Attempt
+from scheduler.queueing.attempt import STOPPING, Attempt, usual_limits
 from scheduler.queueing.carrier import Carrier
 from scheduler.queueing.family import Family
 from scheduler.queueing.handlers import backoffs
@@ -37,7 +42,6 @@ from scheduler.service import Service
 
 logger = logging.getLogger("scheduler")
 
-RECOVER_EVERY = 5.0
 SOONEST_TELL = 0.1
 GARBAGE = 50_000
 
@@ -48,7 +52,9 @@ class Worker:
     redis: the URL of the Redis that feeds it. queues: names; all queues that have a handler by default.
     handlers: those to use; by default all that `@handler` registered. concurrency: how many handlers run at once in a
     process. processes: how many processes. lease: how long it may be silent before its jobs are taken back ("30s").
-    grace: how long handlers may go on once it was told to stop ("30s").
+    grace: how long handlers may go on once it was told to stop ("30s"). retry: for jobs without a policy of their own.
+    block: how long one wait for a job lasts ("5s"). reaper: how what silent workers hold is looked for.
+    originals: keys of the original by queue; with a handler of "file", jobs come from there too.
     """
 
     def __init__(
@@ -62,6 +68,10 @@ class Worker:
         processes: int = 1,
         lease: timedelta | str = timedelta(seconds=30),
         grace: timedelta | str = timedelta(seconds=30),
+        retry: RetryPolicy = RETRY,
+        block: timedelta | str = timedelta(seconds=5),
+        reaper: ReaperRule = ReaperRule(),  # noqa: B008 - frozen
+        originals: Mapping[str, Keys] | None = None,
     ) -> None:
         if dialect != "reliable":
             raise ConfigError(f'dialect: must be "reliable", not {dialect!r}')
@@ -72,6 +82,10 @@ class Worker:
         self.processes = _number(processes, "processes")
         self.lease = duration(lease, name="lease", error=ConfigError)
         self.grace = duration(grace, name="grace", error=ConfigError)
+        self._usual = usual_limits(retry.checked())
+        self._block = duration(block, name="block", error=ConfigError)
+        self._reaper = reaper
+        self._originals = originals or {}
         if self.lease < timedelta(seconds=1):
             raise ConfigError(f"lease: must be at least 1s, not {lease!r}")
         self.name = ""
@@ -98,13 +112,10 @@ class Worker:
         self.name = f"{socket.gethostname()}-{os.getpid()}-{time.time_ns()}-{secrets.token_hex(2)}-0".replace(":", "_")
         self._pool = Pool(self.concurrency, self._ended)
         for name in self.queues:
-            queue = ReliableQueue(self._client, name, worker=self.name, lease=self.lease)
             known = {handler.type: handler for handler in self._handlers if handler.queue == name}
-            carrier = Carrier(
-                queue, self._pool, worker=self.name, handlers=known, backoffs=backoffs, said=self._said,
-                refused=self._refused, begun=self._begun,
-            )  # fmt: skip
-            self._carriers.append(carrier)
+            self._carriers.append(self._carrier(name, None, known))
+            if FILE in known and name in self._originals:
+                self._carriers.append(self._carrier(name, self._originals[name], known))
         self._keeping = Service("keep", self._keep, last_backoff=min(5.0, self.lease.total_seconds() / 3))
         self._services = [self._keeping, Service("recover", self._recover)]
         for carrier in self._carriers:
@@ -112,6 +123,15 @@ class Worker:
         for service in self._services:
             service.start()
         logger.info("worker %s: queues %s, %d at once", self.name, ", ".join(self.queues), self.concurrency)
+
+    def _carrier(self, name: str, keys: Keys | None, known: Mapping[str, Handler]) -> Carrier:
+        queue = ReliableQueue(
+            self._client, name, worker=self.name, lease=self.lease, keys=keys, reaper=self._reaper
+        )  # fmt: skip
+        return Carrier(
+            queue, self._pool, worker=self.name, handlers=known, backoffs=backoffs, usual=self._usual,
+            block=self._block.total_seconds(), said=self._said, refused=self._refused, begun=self._begun,
+        )  # fmt: skip
 
     def stop(self, grace: float | None = None) -> None:
         """Take no more, let handlers end within the grace, put back what did not."""
@@ -161,7 +181,7 @@ class Worker:
 
     def _ended(self, attempt: Attempt, result: object, error: BaseException | None) -> None:
         for carrier in self._carriers:
-            if carrier.queue.name == attempt.delivery.job.queue:
+            if attempt in carrier.flight:
                 carrier.ended(attempt, result, error)
             elif carrier.starved:
                 carrier.fetching.wake()
@@ -210,17 +230,16 @@ class Worker:
             moved = carrier.recover()
             if moved:
                 logger.warning("queue %s: %d jobs taken back from silent workers", carrier.queue.name, moved)
-        return RECOVER_EVERY * random.uniform(0.75, 1.25)  # noqa: S311 - so that fleets do not look in step
+        # so that fleets do not look in step
+        return self._reaper.interval.total_seconds() * random.uniform(0.75, 1.25)  # noqa: S311
 
     def _running(self) -> list[Attempt]:
         return [attempt for carrier in self._carriers for attempt in list(carrier.flight)]
 
     def _put_back(self, attempts: Iterable[Attempt]) -> None:
-        by_queue: dict[str, list[Attempt]] = {}
-        for attempt in attempts:
-            by_queue.setdefault(attempt.delivery.job.queue, []).append(attempt)
+        listed = list(attempts)
         for carrier in self._carriers:
-            carrier.put_back(by_queue.get(carrier.queue.name, []))
+            carrier.put_back([attempt for attempt in listed if attempt in carrier.flight])
 
     def _wait(self, until: float) -> None:
         while self._running() and time.monotonic() < until:

@@ -11,8 +11,8 @@ from scheduler import QueueError, handler
 from scheduler.dialects.channel import Channel
 from scheduler.dialects.client import Client
 from scheduler.dialects.reliable.queue import ReliableQueue
+from scheduler.dialects.reliable.reaper import ReaperRule
 from scheduler.embedded.redis import EmbeddedRedis
-from scheduler.queueing import worker
 from tests.dialects.values import NOW, job
 from tests.queueing.conftest import MakeWorker
 from tests.support.waiting import rest, wait_for
@@ -51,9 +51,8 @@ def test_leases_are_kept_although_nobody_can_be_told(
         raise QueueError("no permission for that key")
 
     monkeypatch.setattr(Channel, "watched", refused)
-    monkeypatch.setattr(worker, "RECOVER_EVERY", 0.3)
     for _ in range(2):  # what one loses, the other takes
-        make_worker(lease="1s")
+        make_worker(lease="1s", reaper=ReaperRule(interval=timedelta(seconds=0.3)))
     queue = ReliableQueue(Client(redis_server.url), "mail", installation="3f1e")
     queue.push([job(type="mail", expires_at=NOW + timedelta(days=36_500))], epoch="")
     wait_for(lambda: queue.depths().unsettled == 1, "its end", timeout=15)

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import scheduler.queueing.settler
-import scheduler.queueing.worker
 from scheduler import JobContext, Scheduler, Worker, handler
 from scheduler.dialects.interface import Delivery, Result
 from scheduler.dialects.reliable.queue import ReliableQueue
+from scheduler.dialects.reliable.reaper import ReaperRule
 from tests.support.ring_mutants import mutate
 from tests.support.ring_points import Points, append
 
@@ -63,10 +63,11 @@ def note(options: Options, what: str, job_id: str, attempt: int) -> None:
 
 def be_hasty(seconds: float) -> None:
     """Shorten what is waited for before the work of the dead is taken up."""
-    scheduler.queueing.worker.RECOVER_EVERY = seconds
     scheduler.queueing.settler.PATIENCE = 1.0
     defaults: dict[str, Any] = ReliableQueue.__init__.__kwdefaults__  # type: ignore[assignment]
     defaults["settler_silence"] = timedelta(seconds=max(1.0, seconds))
+    worker: dict[str, Any] = Worker.__init__.__kwdefaults__  # type: ignore[assignment]
+    worker["reaper"] = ReaperRule(interval=timedelta(seconds=seconds))
 
 
 def note_accepted(options: Options) -> None:

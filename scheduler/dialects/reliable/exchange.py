@@ -106,7 +106,7 @@ class Exchange:
 
     def _held(self, entry: bytes, record: bytes | None, lease: bytes | None) -> Held:
         try:
-            job = wire.job_of(self._queue, entry, record or b"")
+            job = wire.job_of(self._queue, entry, record or b"", self._keys.words)
         except WireError:
             return Held(entry, None, None)
         if lease is None:
@@ -118,10 +118,10 @@ class Exchange:
     def _deliveries(self, taken: Sequence[Any], started: Any) -> tuple[list[Delivery], list[Any]]:
         found: list[Delivery] = []
         unreadable: list[Any] = []
-        queue, job_of = self._queue, wire.job_of
+        queue, words, job_of = self._queue, self._keys.words, wire.job_of
         for entry, record, attempt, note in zip(taken[::4], taken[1::4], taken[2::4], taken[3::4], strict=True):
             try:
-                job = job_of(queue, entry, record)
+                job = job_of(queue, entry, record, words)
                 if note:  # the attempt before may have left a checkpoint
                     job.checkpoint = orjson.loads(note)[2]
                 found.append(Delivery(job, attempt, started, entry))

@@ -1,10 +1,13 @@
-"""The names of keys: ours carry the queue as a hash tag; the preset has those of the original, for one queue."""
+"""The names of keys: ours carry the queue as a hash tag; those of the original are for one queue, and may be chosen."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from os.path import commonprefix
 
 from scheduler.model.labels import Priority
 
 LEVELS = tuple(priority.name.lower() for priority in Priority)
+LISTS = {"high": "jobqueue:high_priority", "low": "jobqueue:low_priority"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,18 +38,29 @@ class Keys:
         )
 
     @classmethod
-    def original(cls) -> "Keys":
-        """Name the keys as the original does: two levels, no hash tag, and so not in a cluster."""
-        high, low = "jobqueue:high_priority", "jobqueue:low_priority"
+    def original(
+        cls,
+        lists: Mapping[str, str] = LISTS,
+        *,
+        processing: str = "jobqueue:worker:%s:processing",
+        heartbeat: str = "jobqueue:processing:worker:%s",
+        completed: str = "jobqueue:completed",
+        dead: str = "jobqueue:dead_letter",
+    ) -> "Keys":
+        """Name the keys as the original does: one list for each of its priorities, the highest first."""
+        words = _spread(tuple(lists))
+        levels = tuple(lists[word] for word in words)
+        prefix = commonprefix([*lists.values()]).rpartition(":")[0] or levels[0]  # noqa: RUF071 - no paths
+        tags = {_tag(key) for key in (*levels, prefix, completed, dead, processing, heartbeat)}
         return cls(
-            levels=(high, high, low, low, low),
-            words=("high", "high", "low", "low", "low"),
-            prefix="jobqueue",
-            completed="jobqueue:completed",
-            dead="jobqueue:dead_letter",
-            processing_pattern="jobqueue:worker:%s:processing",
-            heartbeat_pattern="jobqueue:processing:worker:%s",
-            tagged=False,
+            levels=levels,
+            words=words,
+            prefix=prefix,
+            completed=completed,
+            dead=dead,
+            processing_pattern=processing,
+            heartbeat_pattern=heartbeat,
+            tagged=len(tags) == 1 and tags != {""},
         )
 
     def processing(self, worker: str) -> str:
@@ -68,3 +82,15 @@ class Keys:
     def named(self, *names: str) -> list[str]:
         """Name others: jobs, attempts, between, retries, finished, workers, marker, cancels, notes, reasons."""
         return [f"{self.prefix}:{name}" for name in names]
+
+
+def _spread(words: tuple[str, ...]) -> tuple[str, ...]:
+    """Spread fewer priorities over our levels: of two, CRITICAL and HIGH are the first."""
+    last = len(words) - 1
+    return tuple(words[min(last, (level * len(words) + 1) // len(LEVELS))] for level in range(len(LEVELS)))
+
+
+def _tag(key: str) -> str:
+    """Read the part of a key by which a cluster chooses its server, if it has one."""
+    _, _, rest = key.partition("{")
+    return rest.partition("}")[0] if "}" in rest else ""

@@ -4,6 +4,7 @@ Why no answer is needed to be safe: a script that was not answered ran whole or 
 this worker's list (`held` finds them), an end that it took is in the stream, and saying it again is refused.
 """
 
+import contextlib
 import hashlib
 import math
 import time
@@ -37,8 +38,8 @@ from scheduler.dialects.reliable.exchange import (
     calls,
 )
 from scheduler.dialects.reliable.keys import Keys
-from scheduler.dialects.reliable.reaper import Reaper
-from scheduler.errors import ConfigError, EpochLost, QueueError, WireError
+from scheduler.dialects.reliable.reaper import Reaper, ReaperRule
+from scheduler.errors import ConfigError, EpochLost, QueueError, QueueUnavailable, WireError
 from scheduler.model.attempts import QueuedJob
 from scheduler.model.labels import Priority
 from scheduler.model.states import State
@@ -68,6 +69,7 @@ class ReliableQueue:
         worker: str = "",
         lease: timedelta = timedelta(seconds=30),
         keys: Keys | None = None,
+        reaper: ReaperRule = ReaperRule(),  # noqa: B008 - frozen
         most_unsettled: int = MOST_UNSETTLED,
         kept: int = KEPT,
         settler_silence: timedelta = SETTLER_SILENCE,
@@ -84,9 +86,10 @@ class ReliableQueue:
         self._settler_silence = settler_silence
         self._density = 100  # ends in an entry of the stream, as last seen
         self._exchange = Exchange(client, name, self._keys, Bounds(most_unsettled, kept))
-        self._reaper = Reaper(client, self._keys, self._exchange)
-        if not self._keys.tagged and client.clustered:
-            raise ConfigError(f"queue {name!r}: the names of the original have no hash tag; a cluster needs ours")
+        self._reaper = Reaper(client, self._keys, self._exchange, reaper)
+        with contextlib.suppress(QueueUnavailable):  # a cluster that comes back later refuses such keys itself
+            if not self._keys.tagged and client.clustered:
+                raise ConfigError(f"queue {name!r}: the names of the original have no hash tag; a cluster needs ours")
 
     def push(self, jobs: Sequence[QueuedJob], *, epoch: str) -> list[Pushed]:
         """Put jobs in."""

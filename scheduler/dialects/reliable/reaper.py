@@ -3,6 +3,7 @@
 import random
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -13,19 +14,27 @@ from scheduler.dialects.reliable.keys import Keys
 
 MOST_WORKERS = 100
 MOST_HELD = 100
-SCAN_COUNT = 100
 SCAN_SECONDS = 0.2
-SCAN_PAUSE = 0.01
 LEASE = timedelta(seconds=30)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReaperRule:
+    """How often silent workers are looked for, and how gently: the pause between pages of a scan, and their size."""
+
+    interval: timedelta = timedelta(seconds=5)
+    base_delay: timedelta = timedelta(milliseconds=10)
+    scan_count: int = 100
 
 
 class Reaper:
     """Takes back what silent workers of one queue hold: ours by their registry, the original's by their lists."""
 
-    def __init__(self, client: Client, keys: Keys, exchange: Exchange) -> None:
+    def __init__(self, client: Client, keys: Keys, exchange: Exchange, rule: ReaperRule) -> None:
         self._client = client
         self._keys = keys
         self._exchange = exchange
+        self._rule = rule
         self._workers = keys.named("workers")
         self._cursor: Any = 0
         self._suspects: set[str] = set()  # silent in the round before
@@ -68,9 +77,9 @@ class Reaper:
         pattern = glob(begin) + "*" + glob(end)
         until = time.monotonic() + SCAN_SECONDS
         while True:
-            self._cursor, found = self._client.scan(begin, self._cursor, pattern, SCAN_COUNT)
+            self._cursor, found = self._client.scan(begin, self._cursor, pattern, self._rule.scan_count)
             for key in found:
-                worker = key.decode(errors="replace")[len(begin) : -len(end)]
+                worker = key.decode(errors="replace")[len(begin) :].removesuffix(end)
                 if not self._client.call("EXISTS", self._keys.heartbeat(worker)):
                     self._seen.add(worker)
             silent = self._seen & self._suspects
@@ -81,7 +90,8 @@ class Reaper:
                 return
             if time.monotonic() > until:
                 return
-            time.sleep(SCAN_PAUSE * random.uniform(0.5, 1.5))  # noqa: S311 - so that fleets do not scan in step
+            # so that fleets do not scan in step
+            time.sleep(self._rule.base_delay.total_seconds() * random.uniform(0.5, 1.5))  # noqa: S311
 
 
 def _written(

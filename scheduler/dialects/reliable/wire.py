@@ -60,11 +60,11 @@ def record_of(job: QueuedJob) -> bytes:
     return b"%d:%d:%d:%b%b" % (job.feed, job.attempt, len(encoded), encoded, job.payload)
 
 
-def job_of(queue: str, entry: bytes, record: bytes) -> QueuedJob:
-    """Read an entry with its record."""
+def job_of(queue: str, entry: bytes, record: bytes, words: Sequence[str] = LEVELS) -> QueuedJob:
+    """Read an entry with its record; `words` are its priorities as `Keys` has them."""
     try:
         if not record:
-            return _foreign(queue, entry)
+            return _foreign(queue, entry, words)
         feed, attempt, length, rest = record.split(b":", 3)
         size = int(length)
         head = orjson.loads(rest[:size])
@@ -90,16 +90,16 @@ def job_of(queue: str, entry: bytes, record: bytes) -> QueuedJob:
         raise WireError(f"a job of queue {queue!r} cannot be read: {type(error).__name__}") from error
 
 
-def _foreign(queue: str, entry: bytes) -> QueuedJob:
+def _foreign(queue: str, entry: bytes, words: Sequence[str]) -> QueuedJob:
     """Read a job that a producer of the original made: the whole entry is its payload."""
     outer = orjson.loads(entry)
-    level = outer.get("priority")
+    fits = [each for each in Priority if words[each] == outer.get("priority")]
     return QueuedJob(
         id=id_of(entry).decode(),
         tenant="",
         type=FILE,
         queue=queue,
-        priority=Priority(LEVELS.index(level)) if level in LEVELS else Priority.LOW,
+        priority=max(fits, key=lambda each: LEVELS[each] == words[each], default=Priority.LOW),
         feed=0,
         attempt=int(outer.get("retries", 0)),
         form="json",
