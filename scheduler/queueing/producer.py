@@ -1,0 +1,75 @@
+"""The producer: one pass through a folder, its files into queues as the original's jobs, and what came of it."""
+
+import logging
+import random
+import threading
+from collections.abc import Callable, Iterator
+from itertools import islice
+
+from scheduler.dialects.client import Client
+from scheduler.dialects.reliable.keys import Keys
+from scheduler.dialects.reliable.produce import Entry, Intake, Produced, entry_of
+from scheduler.errors import QueueUnavailable
+from scheduler.model.files import ProducerRule, Summary
+from scheduler.queueing.scan import Scan
+
+logger = logging.getLogger("scheduler")
+
+BATCH = 250
+FIRST_BACKOFF = 0.2
+LAST_BACKOFF = 5.0
+
+
+class Producer:
+    """Queues the files of a folder that are new or have changed; `progress` is told after each batch."""
+
+    def __init__(
+        self,
+        client: Client,
+        rule: ProducerRule,
+        keys: Keys,
+        *,
+        progress: Callable[[Summary], object] | None = None,
+    ) -> None:
+        self._intake = Intake(client, rule, keys)
+        self._rule = rule
+        self._progress = progress or (lambda _: None)
+
+    def run(self, stop: threading.Event) -> Summary:
+        """Go through the folder once, until the end or until `stop` is set; wait for a Redis that is away."""
+        summary = Summary()
+        for batch in _batches(Scan(self._rule, summary, stop)):
+            self._put(batch, summary, stop)
+            if stop.is_set():
+                break
+        summary.finished = not stop.is_set()
+        return summary
+
+    def _put(self, batch: list[Entry], summary: Summary, stop: threading.Event) -> None:
+        failures = 0
+        while batch and not stop.is_set():
+            try:
+                done = self._intake.put(batch)
+            except QueueUnavailable as error:
+                pause = min(FIRST_BACKOFF * 2**failures, LAST_BACKOFF) * random.uniform(0.75, 1.25)  # noqa: S311
+                failures = min(failures + 1, 10)
+                logger.warning("producer: %s; trying again in %.1f s", error, pause)
+                stop.wait(pause)
+                continue
+            failures = 0
+            _count(done, summary)
+            self._progress(summary)
+            batch = done.waiting
+            stop.wait(done.pause)
+
+
+def _count(done: Produced, summary: Summary) -> None:
+    summary.unchanged += done.unchanged
+    for file in done.queued:
+        summary.queued[file.priority] += 1
+
+
+def _batches(scan: Scan) -> Iterator[list[Entry]]:
+    files = iter(scan)
+    while batch := [entry_of(file) for file in islice(files, BATCH)]:
+        yield batch
