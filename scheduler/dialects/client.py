@@ -1,7 +1,9 @@
-"""A connection to Redis, alone or a cluster: scripts by their hash, a deadline on every wait, and errors of ours."""
+"""A connection to Redis, by whatever road: scripts by their hash, a deadline on every wait, and errors of ours."""
 
 import contextlib
 import hashlib
+import logging
+import ssl
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -10,8 +12,6 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-import redis
-from redis.backoff import NoBackoff
 from redis.exceptions import (
     AuthenticationError,
     BusyLoadingError,
@@ -29,14 +29,15 @@ from redis.exceptions import (
     TimeoutError,  # noqa: A004
     TryAgainError,
 )
-from redis.retry import Retry
 
-from scheduler.errors import ConfigError, QueueError, QueueUnavailable
+from scheduler.dialects.roads import Opened, check_files, open_connections
+from scheduler.errors import QueueError, QueueUnavailable
+from scheduler.model.addresses import RedisOptions
 
-DEADLINE = 5.0
+logger = logging.getLogger("scheduler")
+
 UNANSWERED = 2  # batches that Redis may have while the next is made
 LONGEST_BLOCK = 10.0
-MOST_CONNECTIONS = 10_000  # each queue that is waited at has one; redis-py would stop at 100
 AWAY = (
     ConnectionError,
     TimeoutError,
@@ -87,83 +88,63 @@ def script(dialect: str, name: str) -> Script:
 class Client:
     """Commands and scripts, from any thread; opened by the first of them, and again after a fork."""
 
-    def __init__(self, url: str, *, deadline: float = DEADLINE) -> None:
-        self._url = url
-        self._deadline = deadline
+    def __init__(self, redis: str | RedisOptions) -> None:
+        self._options = RedisOptions.of(redis) if isinstance(redis, str) else redis
+        check_files(self._options.tls)
         self._lock = threading.Lock()
-        self._open: tuple[Any, Any] | None = None
-        self._clustered = False
-        try:
-            redis.ConnectionPool.from_url(url)  # opens nothing yet
-        except ValueError as error:
-            raise ConfigError(f"redis: {error}") from None
+        self._open: Opened | None = None
+        self._warned = False
+        self._turns = threading.BoundedSemaphore(self._options.max_connections)
 
     def run(self, what: Script, keys: Sequence[str], args: Sequence[Any]) -> Any:
         """Run a script."""
-        commands, _ = self._opened()
-        with self._translated():
-            try:
-                return commands.execute_command("EVALSHA", what.sha, len(keys), *keys, *args)
-            except NoScriptError:
-                return commands.execute_command("EVAL", what.text, len(keys), *keys, *args)
+        with self._turn() as opened:
+            return _run(opened, what, keys, args)
 
     def run_each(self, what: Script, keys: Sequence[str], batches: Iterable[Sequence[Any]]) -> list[Any]:
         """Run a script for one batch of arguments after another; the next is made while Redis has the one before."""
-        commands, _ = self._opened()
-        if self._clustered:
+        if self.clustered:
             return [self.run(what, keys, args) for args in batches]
         answers: list[Any] = []
         sent: deque[Sequence[Any]] = deque()
-        with self._translated(), _lent(commands.connection_pool) as connection:
+        with self._turn() as opened, _lent(opened.commands.connection_pool) as connection:
             for args in batches:
                 connection.send_command("EVALSHA", what.sha, len(keys), *keys, *args)
                 sent.append(args)
                 if len(sent) > UNANSWERED:
-                    answers.append(self._answer(connection, what, keys, sent.popleft()))
+                    answers.append(_answer(opened, connection, what, keys, sent.popleft()))
             while sent:
-                answers.append(self._answer(connection, what, keys, sent.popleft()))
+                answers.append(_answer(opened, connection, what, keys, sent.popleft()))
         return answers
-
-    def _answer(self, connection: Any, what: Script, keys: Sequence[str], args: Sequence[Any]) -> Any:
-        try:
-            return connection.read_response()
-        except NoScriptError:
-            return self.run(what, keys, args)
 
     def call(self, *command: Any) -> Any:
         """Run one command."""
-        commands, _ = self._opened()
-        with self._translated():
-            return commands.execute_command(*command)
+        with self._turn() as opened:
+            return opened.commands.execute_command(*command)
 
     def wait(self, *command: Any, near: str | None = None) -> Any:
         """Run a command that blocks, on connections of its own; it may say to wait up to LONGEST_BLOCK seconds.
 
         `near`: a key of it, where one cannot tell from its name which of its words are keys.
         """
-        _, blocking = self._opened()
+        opened = self._opened()
         with self._translated():
-            return blocking.execute_command(*command, **self._at(blocking, near))
+            return opened.blocking.execute_command(*command, **_at(opened, opened.blocking, near))
 
     def scan(self, near: str, cursor: Any, pattern: str, count: int) -> tuple[Any, list[bytes]]:
         """Look for keys in the server that has the key `near`; give back the cursor to go on with, 0 at the end."""
-        commands, _ = self._opened()
-        with self._translated():
+        with self._turn() as opened:
             command = ("SCAN", cursor, "MATCH", pattern, "COUNT", count)
-            answer = commands.execute_command(*command, **self._at(commands, near))
+            answer = opened.commands.execute_command(*command, **_at(opened, opened.commands, near))
             if isinstance(answer, dict):
                 [answer] = answer.values()
             following, found = answer
             return (next(iter(following.values())) if isinstance(following, dict) else following), found
 
-    def _at(self, connection: Any, near: str | None) -> dict[str, Any]:
-        return {"target_nodes": connection.get_node_from_key(near)} if near and self._clustered else {}
-
     @contextlib.contextmanager
     def subscribed(self, channel: str) -> Iterator[Callable[[float], list[bytes]]]:
         """Listen on a channel; what is yielded returns what was said within so many seconds."""
-        _, blocking = self._opened()
-        listening = blocking.pubsub(ignore_subscribe_messages=True)
+        listening = self._opened().blocking.pubsub(ignore_subscribe_messages=True)
         with self._translated():
             listening.subscribe(channel)
 
@@ -181,45 +162,41 @@ class Client:
     @property
     def clustered(self) -> bool:
         """Whether it is a cluster: then the keys of a command must share their hash tag."""
-        self._opened()
-        return self._clustered
+        return self._opened().clustered
 
     def close(self) -> None:
         """Close all connections; the next command opens them again."""
         with self._lock:
             opened, self._open = self._open, None
-        _close(opened or ())
+        if opened is not None:
+            opened.close()
 
-    def _opened(self) -> tuple[Any, Any]:
+    def _opened(self) -> Opened:
         opened = self._open
         if opened is None:
             with self._translated():
-                made = self._connect()
+                made = open_connections(self._options, LONGEST_BLOCK)
             with self._lock:
                 opened = self._open = self._open or made
+                warn, self._warned = made.warning if not self._warned else None, True
+            if warn is not None:
+                logger.warning("%s", warn)
             if opened is not made:
-                _close(made)  # another thread was faster
+                made.close()  # another thread was faster
         return opened
 
-    def _connect(self) -> tuple[Any, Any]:
-        single = self._redis(redis.Redis, self._deadline)
-        with contextlib.closing(single):
-            mode = single.info("server").get("redis_mode")
-        self._clustered = mode == "cluster"
-        kind = redis.RedisCluster if self._clustered else redis.Redis
-        return self._redis(kind, self._deadline), self._redis(kind, LONGEST_BLOCK + self._deadline)
-
-    def _redis(self, kind: Any, timeout: float) -> Any:
-        """Open; a command is never repeated for us, because a script that was not answered may have run."""
-        return kind.from_url(
-            self._url,
-            socket_timeout=timeout,
-            socket_connect_timeout=self._deadline,
-            max_connections=MOST_CONNECTIONS,
-            **({} if self._url.startswith("unix") else {"socket_keepalive": True}),
-            retry=Retry(NoBackoff(), 0),
-            protocol=2,
-        )
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[Opened]:
+        """Wait for our turn to run a command, when as many as may be are under way."""
+        opened = self._opened()
+        if not self._turns.acquire(timeout=self._options.timeout.total_seconds()):
+            most = self._options.max_connections
+            raise QueueUnavailable(f"Redis: {most} commands are under way, as many as max_connections lets")
+        try:
+            with self._translated():
+                yield opened
+        finally:
+            self._turns.release()
 
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:
@@ -228,6 +205,8 @@ class Client:
         except AuthenticationError as error:
             raise QueueError(f"Redis refused our name or password: {error}") from error
         except AWAY as error:
+            if isinstance(error.__context__, ssl.SSLCertVerificationError):
+                raise QueueError(f"Redis has a certificate that we do not trust; is tls.ca its CA? {error}") from error
             if isinstance(error, ReadOnlyError | MasterDownError):
                 self.close()  # a failover: the address may lead to another server now
             raise QueueUnavailable(f"Redis: {error}") from error
@@ -242,10 +221,22 @@ class Client:
             raise QueueUnavailable(f"Redis: {error}") from error
 
 
-def _close(connections: Sequence[Any]) -> None:
-    for each in connections:
-        with contextlib.suppress(RedisError, OSError):
-            each.close()
+def _run(opened: Opened, what: Script, keys: Sequence[str], args: Sequence[Any]) -> Any:
+    try:
+        return opened.commands.execute_command("EVALSHA", what.sha, len(keys), *keys, *args)
+    except NoScriptError:
+        return opened.commands.execute_command("EVAL", what.text, len(keys), *keys, *args)
+
+
+def _answer(opened: Opened, connection: Any, what: Script, keys: Sequence[str], args: Sequence[Any]) -> Any:
+    try:
+        return connection.read_response()
+    except NoScriptError:
+        return _run(opened, what, keys, args)
+
+
+def _at(opened: Opened, connection: Any, near: str | None) -> dict[str, Any]:
+    return {"target_nodes": connection.get_node_from_key(near)} if near and opened.clustered else {}
 
 
 @contextlib.contextmanager

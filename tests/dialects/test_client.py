@@ -80,13 +80,13 @@ def test_a_server_that_never_answers() -> None:
     with listening(_silence) as url:
         begun = time.monotonic()
         with pytest.raises(QueueUnavailable):
-            Client(url, deadline=0.3).call("PING")
+            Client(f"{url}?timeout=300ms").call("PING")
         assert time.monotonic() - begun < 2
 
 
 def test_a_server_that_stops_answering(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_module, "LONGEST_BLOCK", 0.2)
-    client = Client(server.url, deadline=0.3)
+    client = Client(f"{server.url}?timeout=300ms")
     assert client.call("PING")
     assert client.wait("BLPOP", "nothing", 0.1) is None
     process = server.admin("INFO", "server")["process_id"]
@@ -133,10 +133,12 @@ def _error(said: str) -> BaseException:
     """What becomes of a server that answers with an error, once it has said what it is."""
 
     def talk(connection: socket.socket) -> None:
-        info = b"redis_mode:standalone\r\n"
+        hello = b"*4\r\n$7\r\nversion\r\n$5\r\n7.0.0\r\n$4\r\nmode\r\n$10\r\nstandalone\r\n"
         while heard := connection.recv(65536):
-            if b"INFO" in heard:
-                connection.sendall(b"$%d\r\n%b\r\n" % (len(info), info))
+            if b"HELLO" in heard:
+                connection.sendall(hello)
+            elif b"INFO" in heard and b"SETINFO" not in heard:
+                connection.sendall(b"$0\r\n\r\n")
             elif b"GET" in heard:
                 connection.sendall(f"-{said}\r\n".encode())
             else:
