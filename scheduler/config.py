@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Literal, TypedDict
 
 from scheduler.errors import ConfigError, InvalidName
+from scheduler.model.addresses import RedisOptions
 from scheduler.model.durations import duration
 from scheduler.model.labels import checked_queue
 from scheduler.model.payloads import DEFAULT_LIMIT, LARGEST_LIMIT
@@ -28,7 +29,7 @@ class Settings:
     """The arguments of `Scheduler`, checked; no label means host and process id, no database the environment's."""
 
     database: "str | Engine | None"
-    redis: str | None
+    redis: RedisOptions | None
     queues: Mapping[str, str]
     schema: str
     tenants: Tenants
@@ -49,7 +50,7 @@ class Settings:
 class SchedulerOptions(TypedDict, total=False):
     """The options of `Scheduler` and `initialise`; each is explained there."""
 
-    redis: str | None
+    redis: str | RedisOptions | None
     queues: Mapping[str, Mapping[str, str]]
     schema: str
     tenants: Tenants
@@ -135,12 +136,10 @@ def _database(database: object) -> "str | Engine | None":
     raise ConfigError(f"database: must be a DSN, a SQLAlchemy Engine or None, not {type(database).__name__}")
 
 
-def _redis(url: object) -> str | None:
-    if url is None:
-        return None
-    if not isinstance(url, str) or not url.startswith(("redis://", "rediss://", "unix://")):
-        raise ConfigError("redis: must be a URL that begins with redis://, rediss:// or unix://, or None")
-    return url
+def _redis(redis: object) -> RedisOptions | None:
+    if redis is None or isinstance(redis, RedisOptions):
+        return redis
+    return RedisOptions.of(redis)
 
 
 def _queues(queues: object) -> dict[str, str]:

@@ -17,6 +17,7 @@ from scheduler.coroutines import Coroutines
 from scheduler.dialects.client import Client
 from scheduler.errors import StoreError, StoreUnavailable
 from scheduler.events import Events
+from scheduler.model.addresses import RedisOptions
 from scheduler.model.body import Body
 from scheduler.model.definition import Key
 from scheduler.periodic.claim import Claimer
@@ -144,7 +145,7 @@ class Instance:
         if self.ring is not None:
             self.ring.start()
 
-    def _ring(self, redis: str) -> RingServices:
+    def _ring(self, redis: RedisOptions) -> RingServices:
         ring_table = RingTable(self.settings.schema, self._now)
         installation = str(run_steps(self.databases, alone(ring_table.installation()))[0][0])
         ledger = Ledger(databases=self.databases, jobs=self.queue, ring=ring_table, installation=installation)

@@ -89,7 +89,7 @@ class Client:
     """Commands and scripts, from any thread; opened by the first of them, and again after a fork."""
 
     def __init__(self, redis: str | RedisOptions) -> None:
-        self._options = RedisOptions.of(redis) if isinstance(redis, str) else redis
+        self._options = redis if isinstance(redis, RedisOptions) else RedisOptions.of(redis)
         check_files(self._options.tls)
         self._lock = threading.Lock()
         self._open: Opened | None = None

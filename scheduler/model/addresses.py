@@ -101,10 +101,10 @@ class RedisOptions:
         return [_host(address, place, usual) for place, address in enumerate(self.addresses, 1)]
 
     @classmethod
-    def of(cls, url: str, **options: Any) -> Self:
+    def of(cls, url: object, **options: Any) -> Self:
         """Read a URL; options that are given besides win over what it says."""
         if not isinstance(url, str):
-            raise ConfigError(f"redis: must be a URL, not {type(url).__name__}")
+            raise ConfigError(f"redis: must be a URL like redis://localhost:6379/0, not {type(url).__name__}")
         found = _URL.fullmatch(url)
         if found is None or found[1].lower() not in SCHEMES:
             raise ConfigError(f"redis: must be a URL that begins with {'://, '.join(SCHEMES)}://")
