@@ -12,6 +12,7 @@ from scheduler.dialects.interface import Delivery, Result
 from scheduler.dialects.reliable import wire
 from scheduler.dialects.reliable.keys import Keys
 from scheduler.errors import WireError
+from scheduler.model.labels import Priority
 from scheduler.model.states import State
 
 LARGEST_BATCH = 1000
@@ -72,7 +73,7 @@ class Exchange:
         self._jobs, self._attempts = keys.named("jobs", "attempts")
         self._between = keys.named("between", "retries", "finished", "workers", "marker")
         self._after = keys.named("cancels", "notes")
-        self._reasons = keys.named("reasons")[0]
+        self._reasons, self._origins = keys.named("reasons", "origins")
 
     def run(self, worker: str, what: Call, n: int, lease: timedelta, *, dead: bool = False) -> Answer:
         """End what a worker has, and take up to n."""
@@ -102,13 +103,16 @@ class Exchange:
             ids = [wire.id_of(entry) for entry in page]
             records = self._client.call("HMGET", self._jobs, *ids)
             leases = self._client.call("HMGET", self._attempts, *ids)
-            yield [self._held(*each) for each in zip(page, records, leases, strict=True)]
+            origins = self._client.call("HMGET", self._origins, *ids)
+            yield [self._held(*each) for each in zip(page, records, leases, origins, strict=True)]
 
-    def _held(self, entry: bytes, record: bytes | None, lease: bytes | None) -> Held:
+    def _held(self, entry: bytes, record: bytes | None, lease: bytes | None, origin: bytes | None) -> Held:
         try:
             job = wire.job_of(self._queue, entry, record or b"", self._keys.words)
         except WireError:
             return Held(entry, None, None)
+        if origin and (queue := origin.decode()) in (levels := self._keys.levels) and levels[job.priority] != queue:
+            job.priority = Priority(levels.index(queue))  # where it was put counts more than what it says
         if lease is None:
             # A worker of the original took it: it says neither when nor how often.
             return Held(entry, Delivery(job, job.attempt + 1, wire.EPOCH, entry), None)

@@ -38,7 +38,7 @@ class Intake:
     """Where files are queued."""
 
     def __init__(self, client: Client, rule: ProducerRule, keys: Keys, *, remembered: timedelta = REMEMBERED) -> None:
-        self._levels = {word: level for level, word in reversed([*enumerate(keys.words, start=1)])}
+        self._levels = {word: keys.words.index(word) + 1 for word in keys.words}
         rule.check_priorities(self._levels)
         self._client = client
         self._rule = rule

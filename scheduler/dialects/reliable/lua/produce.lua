@@ -65,7 +65,7 @@ redis.call('PEXPIRE', before, 2 * kept)
 for level, entries in pairs(lists) do redis.call('LPUSH', KEYS[level], unpack(entries)) end
 if put > 0 and redis.call('EXISTS', marker) == 0 then redis.call('LPUSH', marker, '1') end
 used_until = used_until + put * interval
-if put > 0 and rate > 0 then
+if used_until > now then
   redis.call('SET', rate_key, string.format('%.0f', used_until), 'PX', math.ceil((used_until - now) / 1000) + 1)
 end
 if waiting == 0 then return {table.concat(answer), 0} end
