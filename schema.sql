@@ -1,4 +1,4 @@
--- The whole schema, version 3. Applied by `initialise()` or `scheduler migrate` into its own Postgres schema
+-- The whole schema, version 5. Applied by `initialise()` or `scheduler migrate` into its own Postgres schema
 -- (search_path is set around it); a database of an earlier version is brought here by store/sql/migrations.
 -- Names are compared bytewise (COLLATE "C"): every instance then locks rows in one and the same order.
 
@@ -68,8 +68,15 @@ CREATE TABLE job_history (
   missed_from  timestamptz,
   missed_count bigint           NOT NULL DEFAULT 0 CHECK (missed_count >= 0),
   error        text             CHECK (octet_length(error) <= 16384),
-  attempts     jsonb            CHECK (jsonb_typeof(attempts) = 'array'),  -- earlier starts of a fire; all of a job
-  job          jsonb            CHECK (jsonb_typeof(job) = 'object'),      -- a one-shot job as it was submitted
+  attempts     jsonb            CHECK (jsonb_typeof(attempts) = 'array'),  -- earlier; of a job also the last, unless
+                                                                           -- this row says all that there is to it
+  type         text,                      -- of a one-shot job: as it was submitted, down to `job`, what is rarer of it
+  queue        text COLLATE "C",
+  priority     smallint,
+  run_at       timestamptz,
+  created_at   timestamptz,
+  json         boolean,
+  job          jsonb            CHECK (jsonb_typeof(job) = 'object'),      -- or which job a queued fire became
   payload      bytea,
   result       bytea            CHECK (octet_length(result) <= 1048576),
   UNIQUE (tenant, job_id, at, kind),
@@ -82,7 +89,9 @@ CREATE TABLE job_history (
   CONSTRAINT skipped_has_a_reason CHECK (outcome <> 'skipped' OR reason IS NOT NULL),
   CONSTRAINT only_a_run_has_a_fence CHECK ((fence IS NULL) = (kind IN ('audit', 'job')
     OR outcome IN ('skipped', 'queued'))),
-  CONSTRAINT a_job_is_described CHECK ((job IS NOT NULL) = (kind = 'job' OR outcome = 'queued')),
+  CONSTRAINT a_job_is_described CHECK ((kind = 'job') = (type IS NOT NULL AND queue IS NOT NULL
+    AND priority IS NOT NULL AND run_at IS NOT NULL AND created_at IS NOT NULL AND json IS NOT NULL)),
+  CONSTRAINT only_jobs_are_described CHECK (kind = 'job' OR (job IS NOT NULL) = (outcome = 'queued')),
   CONSTRAINT missed_whole_or_not_at_all CHECK ((missed_from IS NULL) = (missed_count = 0))
 ) PARTITION BY RANGE (at);
 

@@ -50,11 +50,10 @@ WITH queued AS (
 INSERT INTO {schema}.job_ready (queue, priority, tenant, run_at, seq, id)
 SELECT queue, priority, tenant, run_at, seq, id FROM queued"""
 ENDED = """
-INSERT INTO {schema}.job_history (at, tenant, job_id, kind, outcome, attempt, finished_at, job, payload)
+INSERT INTO {schema}.job_history (at, tenant, job_id, kind, outcome, attempt, finished_at, type,
+  queue, priority, run_at, created_at, json, payload)
 SELECT now() - n * interval '0.1 second', 'tenant' || n % 100, gen_random_uuid()::text, 'job', 'completed', 1,
-  now() - n * interval '0.1 second',
-  '{{"type": "mail", "queue": "default", "priority": 2, "run_at": "2030-01-01T00:00:00+00:00",
-     "created_at": "2030-01-01T00:00:00+00:00", "json": true}}',
+  now() - n * interval '0.1 second', 'mail', 'default', 2, now(), now(), true,
   convert_to('{{"number":' || n || ',"address":"somebody@example.com"}}', 'utf8')
 FROM generate_series({begin}, {end}, -1) n"""
 PARTITIONS = "SELECT {schema}.tend_history(now() - {days} * interval '1 day', {days} + 7, NULL)"

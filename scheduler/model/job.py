@@ -46,8 +46,9 @@ class HistoryEntry:
     """One row of the ledger: a fire or a trigger at its end (or skipped), or an audit row.
 
     `missed_count` fires from `missed_from` on were missed and are what this run stands for, besides its own.
-    `attempts` are the earlier starts of a fire that was re-driven, or all of a submitted job. `job` describes that
-    job; of a fire that was `queued` it has the `id` of the job that it became.
+    `attempts` are the earlier starts of a fire that was re-driven, or those of a submitted job of which there is more
+    to say than this row does. `job` describes that job; of a fire that was `queued` it has the `id` of the job that it
+    became.
     """
 
     at: datetime

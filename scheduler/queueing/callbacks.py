@@ -162,10 +162,11 @@ def body_of(callback: Callback) -> bytes:
         "state": callback.state,
         "completed_at": callback.created_at,
     }
-    if callback.job is not None:
-        said["type"], said["queue"] = callback.job["type"], callback.job["queue"]
+    if callback.type is not None:
+        labels = callback.labels or {}
+        said["type"], said["queue"] = callback.type, callback.queue
         said["attempt"], said["reason"] = callback.job_attempt, callback.reason
-        said["correlation_id"], said["tags"] = callback.job.get("correlation_id"), callback.job.get("tags") or {}
+        said["correlation_id"], said["tags"] = labels.get("correlation_id"), labels.get("tags") or {}
     if callback.error is not None:
         said["error"] = callback.error
     if callback.result is not None:

@@ -20,7 +20,7 @@ def end(table: QueueTable, endings: Sequence[Ending]) -> Steps[list[tuple[JobKey
     )
     while endings:
         rows = yield table.settle(endings)
-        states = {JobKey(tenant, id_): State(state) for _, tenant, id_, state in rows}
+        states = {ending.key: ending.state for ending in (endings[position - 1] for (position,) in rows)}
         ended += states.items()
         endings = yield from _follow(table, states)
     return ended

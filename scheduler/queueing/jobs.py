@@ -171,24 +171,30 @@ def _live(tenant: str, row: Row) -> Job:
 
 
 def _over(tenant: str, row: Row) -> Job:
-    id_, outcome, reason, attempt, started_at, finished_at, error, attempts, job, payload, result = row
-    retry, timeouts = policy_of(job.get("policy"))
-    retried_from = job.get("retried_from")
+    (
+        id_, outcome, reason, attempt, worker, started_at, finished_at, error, attempts, type_, queue, priority, run_at,
+        created_at, json, rarer, payload, result, at,
+    ) = row  # fmt: skip
+    labels = rarer or {}
+    retry, timeouts = policy_of(labels.get("policy"))
+    retried_from = labels.get("retried_from")
+    known = list(attempts or ())
+    if started_at is not None and (not known or known[-1]["attempt"] < attempt):  # the row says all of its last one
+        times = {"started_at": started_at.isoformat(), "finished_at": finished_at.isoformat()}
+        known.append({"attempt": attempt, "outcome": outcome, **times, "worker": worker})
     return Job(
-        id=UUID(id_), tenant=tenant, type=job["type"], queue=job["queue"], priority=Priority(job["priority"]),
-        state=State(outcome), attempt=attempt, created_at=datetime.fromisoformat(job["created_at"]),
-        updated_at=finished_at, run_at=datetime.fromisoformat(job["run_at"]), expires_at=None, started_at=started_at,
-        completed_at=finished_at, tags=job.get("tags", {}), correlation_id=job.get("correlation_id"),
-        callback_url=job.get("callback_url"), retry=retry, timeouts=timeouts,
-        attempts=named_attempts(UUID(id_), attempts), reason=reason, error=error,
-        retried_from=UUID(retried_from) if retried_from else None, json=job["json"],
+        id=UUID(id_), tenant=tenant, type=type_, queue=queue, priority=Priority(priority), state=State(outcome),
+        attempt=attempt, created_at=created_at, updated_at=at, run_at=run_at, expires_at=None,
+        started_at=started_at, completed_at=at, tags=labels.get("tags", {}),
+        correlation_id=labels.get("correlation_id"), callback_url=labels.get("callback_url"), retry=retry,
+        timeouts=timeouts, attempts=named_attempts(UUID(id_), known), reason=reason, error=error,
+        retried_from=UUID(retried_from) if retried_from else None, json=json,
         raw_payload=payload, raw_result=result,
     )  # fmt: skip
 
 
 def _cursor(job: Job, row: Row) -> str:
-    ended = job.completed_at
-    place = ["live", row[-1]] if ended is None else ["over", ended.isoformat(), str(job.id)]
+    place = ["live", row[-1]] if job.completed_at is None else ["over", row[-1].isoformat(), str(job.id)]
     return base64.urlsafe_b64encode(orjson.dumps(place)).decode()
 
 

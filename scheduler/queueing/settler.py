@@ -200,9 +200,16 @@ def _ending(key: JobKey, each: AttemptEnd) -> Ending:
         attempt=each.attempt,
         error=each.error,
         result=each.result,
-        record=orjson.dumps(record(each)).decode(),
+        record=None if _plain(each) else orjson.dumps(record(each)).decode(),
+        worker=each.worker,
         started_at=each.started_at,
+        finished_at=each.ended_at,
     )
+
+
+def _plain(each: AttemptEnd) -> bool:
+    """Whether the row of a job that ended says all that there is to say of its last attempt."""
+    return each.state is State.COMPLETED and each.checkpoint is None and each.category is None and each.code is None
 
 
 def record(each: AttemptEnd) -> dict[str, Any]:

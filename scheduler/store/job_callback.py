@@ -14,7 +14,7 @@ from scheduler.store.steps import Statement
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Callback:
-    """The end of a job, claimed to be told. `job`: what the ledger has of it; None if it has it no longer."""
+    """The end of a job, claimed to be told; without a `type` the ledger has it no longer."""
 
     tenant: str
     job_id: UUID
@@ -22,7 +22,9 @@ class Callback:
     state: State
     attempt: int
     created_at: datetime
-    job: dict[str, Any] | None
+    type: str | None
+    queue: str | None
+    labels: dict[str, Any] | None
     job_attempt: int | None
     reason: str | None
     error: str | None
@@ -70,8 +72,8 @@ class CallbackTable:
 
 def claimed(row: Row) -> Callback:
     """Read a row of `claim`."""
-    tenant, job_id, url, state, attempt, created_at, job, job_attempt, reason, error, result = row
+    tenant, job_id, url, state, attempt, created_at, type_, queue, labels, job_attempt, reason, error, result = row
     return Callback(
-        tenant=tenant, job_id=job_id, url=url, state=State(state), attempt=attempt, created_at=created_at, job=job,
-        job_attempt=job_attempt, reason=reason, error=error, result=result,
+        tenant=tenant, job_id=job_id, url=url, state=State(state), attempt=attempt, created_at=created_at, type=type_,
+        queue=queue, labels=labels, job_attempt=job_attempt, reason=reason, error=error, result=result,
     )  # fmt: skip

@@ -1,7 +1,8 @@
 """The `job_history` table: the ledger."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
+from typing import Any
 
 from scheduler.model.job import HistoryEntry
 from scheduler.model.outcomes import Outcome
@@ -49,7 +50,23 @@ class HistoryTable:
                 missed_count=row[12],
                 error=row[13],
                 attempts=tuple(row[14] or ()),
-                job=row[15],
+                job=_described(*row[15:]),
             )
             for row in rows
         ]
+
+
+def _described(  # noqa: PLR0917 - the columns, in their order
+    type_: str | None,
+    queue: str,
+    priority: int,
+    run_at: datetime,
+    created_at: datetime,
+    json: bool,  # noqa: FBT001
+    rarer: Mapping[str, Any] | None,
+) -> Mapping[str, Any] | None:
+    """Describe a one-shot job, or name the one that a fire became."""
+    if type_ is None:
+        return rarer
+    common = {"type": type_, "queue": queue, "priority": priority, "run_at": run_at, "created_at": created_at}
+    return {**common, "json": json, **(rarer or {})}

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 from scheduler.model.dependencies import Edge
@@ -14,6 +14,8 @@ from scheduler.model.submission import Draft
 from scheduler.store.arrays import Packed, blobs, instants, integers, texts, uuids
 from scheduler.store.queries import statement
 from scheduler.store.steps import Statement
+
+T = TypeVar("T")
 
 
 class JobKey(NamedTuple):
@@ -35,7 +37,10 @@ class Dependency(NamedTuple):
 # Not frozen: made for every job that ends, freezing would cost three times as much.
 @dataclass(slots=True, kw_only=True)
 class Ending:
-    """The end of a job. Without a feed it ends whichever feed is under way; `record` is its last attempt, as JSON."""
+    """The end of a job. Without a feed it ends whichever feed is under way.
+
+    `record`: its last attempt, as JSON, if there is more to say of it than `worker`, `started_at` and `finished_at`.
+    """
 
     key: JobKey
     state: State
@@ -45,7 +50,9 @@ class Ending:
     error: str | None = None
     result: bytes | None = None
     record: str | None = None
+    worker: str | None = None
     started_at: datetime | None = None
+    finished_at: datetime | None = None
 
 
 class QueueTable:
@@ -131,18 +138,20 @@ class QueueTable:
         return self._statement("ended", **packed(keys))
 
     def settle(self, endings: Sequence[Ending]) -> Statement:
-        """Move jobs into the ledger: (position from 1, tenant, id, state) for each that was there and free."""
+        """Move jobs into the ledger: the position, from 1, of each that was there and free."""
         return self._statement(
             "settle",
             **packed(ending.key for ending in endings),
             states=texts(ending.state.value for ending in endings),
             feeds=integers(ending.feed for ending in endings),
             attempt_numbers=integers(ending.attempt for ending in endings),
-            reasons=texts(ending.reason for ending in endings),
-            errors=texts(ending.error for ending in endings),
-            results=blobs([ending.result for ending in endings]),
-            records=texts(ending.record for ending in endings),
+            reasons=texts(_sparse([ending.reason for ending in endings])),
+            errors=texts(_sparse([ending.error for ending in endings])),
+            results=blobs(_sparse([ending.result for ending in endings])),
+            records=texts(_sparse([ending.record for ending in endings])),
+            workers=texts(ending.worker for ending in endings),
             started=instants(ending.started_at for ending in endings),
+            finished=instants(ending.finished_at for ending in endings),
         )
 
     def any_dependents(self) -> Statement:
@@ -199,10 +208,10 @@ _labels = attrgetter(
 )  # fmt: skip
 
 
-def _sparse(values: Iterable[object]) -> list[object]:
+def _sparse(values: Iterable[T]) -> list[T]:
     """List what many jobs have none of: `unnest` makes NULLs of what is missing."""
     listed = list(values)
-    return [] if listed.count(None) == len(listed) else listed
+    return [] if listed.count(None) == len(listed) else listed  # type: ignore[arg-type]
 
 
 def packed(keys: Iterable[JobKey]) -> dict[str, Packed]:

@@ -27,7 +27,8 @@ GOOD: dict[str, dict[str, Any]] = {
     },
     "job_history": {
         "at": START, "tenant": "acme", "job_id": str(ONE), "kind": "job", "outcome": "completed", "finished_at": START,
-        "job": Jsonb({"type": "x"}), "missed_count": 0, "payload": b"null",
+        "type": "x", "queue": "default", "priority": 2, "run_at": START, "created_at": START, "json": True,
+        "missed_count": 0, "payload": b"null",
     },
     "job_instance": {
         "id": ONE, "label": "host:1", "started_at": START, "seen_at": START, "expires_at": START, "skew": "0s",
@@ -46,6 +47,9 @@ GOOD: dict[str, dict[str, Any]] = {
         "tenant": "acme", "job_id": ONE, "url": "http://x", "state": "failed", "attempt": 1, "due_at": START,
         "created_at": START, "gave_up_at": START, "error": "x",
     },
+}  # fmt: skip
+FIRE: dict[str, Any] = {
+    "kind": "fire", "type": None, "queue": None, "priority": None, "run_at": None, "created_at": None, "json": None,
 }  # fmt: skip
 
 FREE = {"owner": None, "fire_at": None, "created_at": None, "expires_at": None}
@@ -78,17 +82,18 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("job_history", {"attempts": Jsonb({})}, "job_history_attempts_check"),
     ("job_history", {"job": Jsonb([])}, "job_history_job_check"),
     ("job_history", {"result": bytes(1_048_577)}, "job_history_result_check"),
-    ("job_history", {"kind": "rumour", "job": None, "fence": 1}, "outcome_fits_kind"),
+    ("job_history", {**FIRE, "kind": "rumour", "fence": 1}, "outcome_fits_kind"),
     ("job_history", {"outcome": "success"}, "outcome_fits_kind"),
     ("job_history", {"outcome": "running"}, "outcome_fits_kind"),
-    ("job_history", {"kind": "fire", "outcome": "skipped", "job": None}, "skipped_has_a_reason"),
+    ("job_history", {**FIRE, "outcome": "skipped"}, "skipped_has_a_reason"),
     ("job_history", {"fence": 1}, "only_a_run_has_a_fence"),
-    ("job_history", {"kind": "fire", "outcome": "success", "job": None}, "only_a_run_has_a_fence"),
-    ("job_history", {"kind": "audit", "outcome": "paused", "job": None, "fence": 1}, "only_a_run_has_a_fence"),
-    ("job_history", {"kind": "fire", "outcome": "queued", "fence": 1}, "only_a_run_has_a_fence"),
-    ("job_history", {"job": None}, "a_job_is_described"),
+    ("job_history", {**FIRE, "outcome": "success"}, "only_a_run_has_a_fence"),
+    ("job_history", {**FIRE, "kind": "audit", "outcome": "paused", "fence": 1}, "only_a_run_has_a_fence"),
+    ("job_history", {**FIRE, "outcome": "queued", "job": Jsonb({}), "fence": 1}, "only_a_run_has_a_fence"),
+    *[("job_history", {column: None}, "a_job_is_described") for column in FIRE if column != "kind"],
     ("job_history", {"kind": "fire", "outcome": "success", "fence": 1}, "a_job_is_described"),
-    ("job_history", {"kind": "trigger", "outcome": "queued", "job": None}, "a_job_is_described"),
+    ("job_history", {**FIRE, "outcome": "success", "fence": 1, "job": Jsonb({})}, "only_jobs_are_described"),
+    ("job_history", {**FIRE, "kind": "trigger", "outcome": "queued"}, "only_jobs_are_described"),
     ("job_history", {"missed_from": START}, "missed_whole_or_not_at_all"),
     ("job_history", {"missed_count": 1}, "missed_whole_or_not_at_all"),
     ("job_instance", {"ids": []}, "each_job_has_a_tenant"),
@@ -206,11 +211,11 @@ def test_a_ledger_row_has_an_outcome_of_its_kind_and_no_other(tables: psycopg.Co
     with tables.transaction(force_rollback=True):
         for kind in OUTCOMES:
             for outcome in set().union(*OUTCOMES.values()):
-                described = kind == "job" or outcome == "queued"
+                described = {} if kind == "job" else FIRE
                 runs = kind in ("fire", "trigger") and outcome not in ("skipped", "queued")
                 row = {
-                    **GOOD["job_history"], "kind": kind, "outcome": outcome, "reason": "misfire",
-                    "job": Jsonb({}) if described else None, "fence": 1 if runs else None,
+                    **GOOD["job_history"], **described, "kind": kind, "outcome": outcome, "reason": "misfire",
+                    "job": Jsonb({}) if outcome == "queued" else None, "fence": 1 if runs else None,
                 }  # fmt: skip
                 try:
                     with tables.transaction(force_rollback=True):

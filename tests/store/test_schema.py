@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from psycopg.sql import SQL, Identifier
 
-from scheduler import ConfigError, Scheduler, SchemaMismatch, State
+from scheduler import ConfigError, Priority, Scheduler, SchemaMismatch, State
 from scheduler.store import schema as store_schema
 from scheduler.store.engine import Database
 from scheduler.store.queries import read
@@ -79,6 +79,34 @@ def test_jobs_that_wait_are_found_after_the_migration_in_their_order(dsn: str, s
         assert connection.execute(ready).fetchall() == [(UUID(int=2),), (last.id,)]
 
 
+ENDED = """
+INSERT INTO job_history (at, tenant, job_id, kind, outcome, attempt, started_at, finished_at, attempts, job, payload)
+VALUES (now(), 't', '00000000-0000-0000-0000-000000000001', 'job', 'completed', 1, now(), now(),
+  '[{"attempt": 1, "outcome": "completed", "worker": "w"}]',
+  '{"type": "x", "queue": "mail", "priority": 1, "run_at": "2026-01-01T00:00:00+00:00",
+    "created_at": "2026-01-01T00:00:00+00:00", "json": true, "tags": {"a": "b"}}', 'null'),
+  (now(), 't', '00000000-0000-0000-0000-000000000002', 'job', 'cancelled', 0, NULL, now(), NULL,
+  '{"type": "y", "queue": "mail", "priority": 2, "run_at": "2026-01-01T00:00:00+00:00",
+    "created_at": "2026-01-01T00:00:00+00:00", "json": true}', 'null')"""
+
+
+def test_jobs_that_ended_before_the_migration_are_found_after_it(dsn: str, schema: str) -> None:
+    database = Database.open(dsn, schema=schema, prepare=True)
+    with database.transaction() as connection:
+        store_schema.create(connection, schema, read("migrations/001.sql"), 1)
+        for version in (2, 3, 4):
+            store_schema.upgrade(connection, schema, version)
+        connection.execute(ENDED.encode())
+    assert store_schema.migrate(database) == (4, store_schema.VERSION)
+    database.close()
+    with Scheduler(dsn, schema=schema, lease="2s") as instance:
+        first, second = instance.get("t", UUID(int=1)), instance.get("t", UUID(int=2))
+        assert (first.type, first.queue, first.priority, first.tags) == ("x", "mail", Priority.HIGH, {"a": "b"})
+        assert [each["worker"] for each in first.attempts] == ["w"]
+        assert (second.type, second.tags, second.attempts) == ("y", {}, ())
+        assert [job.type for job in instance.find("t", queue="mail", type="y").jobs] == ["y"]
+
+
 def test_twenty_instances_that_start_at_once_apply_it_once(dsn: str, schema: str) -> None:
     results: list[object] = []
 
@@ -118,13 +146,13 @@ def test_a_bad_schema_name_is_refused(name: Any) -> None:
 def test_without_migrate_a_mismatch_names_both_versions(
     dsn: str, schema: str, make_scheduler: MakeScheduler, connection: psycopg.Connection[Any]
 ) -> None:
-    with pytest.raises(SchemaMismatch, match=r"version 0.*needs version 4.*scheduler migrate"):
+    with pytest.raises(SchemaMismatch, match=r"version 0.*needs version 5.*scheduler migrate"):
         make_scheduler(migrate=False)
     make_scheduler()
     make_scheduler(migrate=False)
     connection.execute("INSERT INTO schema_version VALUES (99)")
     for migrate in (True, False):
-        with pytest.raises(SchemaMismatch, match="version 99.*needs version 4.*upgrade"):
+        with pytest.raises(SchemaMismatch, match="version 99.*needs version 5.*upgrade"):
             make_scheduler(migrate=migrate)
 
 

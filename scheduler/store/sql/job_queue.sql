@@ -144,25 +144,29 @@ ORDER BY d.priority, row_number() OVER (PARTITION BY d.priority, d.tenant ORDER 
 
 -- name: settle
 -- End jobs: out of job_queue and job_ready, into the ledger, and what is to be told of it into job_callback. A success
--- ends whatever feed it is of, anything else only the present one (a NULL feed: any). Rows that another transaction
--- holds are passed over: no row back, look where it stands.
+-- ends whatever feed it is of, anything else only the present one (a NULL feed: any). One row for each that ended: its
+-- position. Rows that another transaction holds are passed over: no row back, look where it stands.
+-- By ctid, which is safe here: we hold the row, and so nobody moves it.
 WITH t AS (SELECT coalesce(%(now)s::timestamptz, now()) AS now),
 p AS MATERIALIZED (
   SELECT * FROM unnest((SELECT %(tenants)b::text[]), (SELECT %(ids)b::uuid[]), (SELECT %(states)b::text[]),
                        (SELECT %(feeds)b::int4[]), (SELECT %(attempt_numbers)b::int4[]), (SELECT %(reasons)b::text[]),
                        (SELECT %(errors)b::text[]), (SELECT %(results)b::bytea[]), (SELECT %(records)b::text[]),
-                       (SELECT %(started)b::timestamptz[]))
-    WITH ORDINALITY AS p(tenant, id, state, feed, attempt, reason, error, result, record, started_at, ord)
+                       (SELECT %(workers)b::text[]), (SELECT %(started)b::timestamptz[]),
+                       (SELECT %(finished)b::timestamptz[]))
+    WITH ORDINALITY AS p(tenant, id, state, feed, attempt, reason, error, result, record, worker, started_at,
+      finished_at, ord)
   ORDER BY p.tenant COLLATE "C", p.id),
 mine AS MATERIALIZED (
-  SELECT p.*, t.now, q.json, q.type, q.queue, q.priority, q.run_at, q.created_at, q.policy, q.tags, q.correlation_id,
-    q.callback_url, q.retried_from, q.attempts, q.payload, q.seq, q.retrying, q.feed AS known_feed,
-    q.attempt AS known_attempt, q.cancel_reason
+  SELECT p.*, t.now, q.*
   FROM t CROSS JOIN p CROSS JOIN LATERAL (
-    SELECT q.* FROM {schema}.job_queue q
+    SELECT q.ctid AS place, q.json, q.type, q.queue, q.priority, q.run_at, q.created_at, q.policy, q.tags,
+      q.correlation_id, q.callback_url, q.retried_from, q.attempts, q.payload, q.seq, q.retrying,
+      q.feed AS known_feed, q.attempt AS known_attempt, q.cancel_reason
+    FROM {schema}.job_queue q
     WHERE q.tenant = p.tenant AND q.id = p.id AND (p.state = 'completed' OR p.feed IS NULL OR q.feed <= p.feed)
     FOR UPDATE SKIP LOCKED) q),
-gone AS (DELETE FROM {schema}.job_queue q USING mine m WHERE q.tenant = m.tenant AND q.id = m.id),
+gone AS (DELETE FROM {schema}.job_queue q WHERE q.ctid = ANY(ARRAY(SELECT place FROM mine))),
 unfed AS (  -- not for those that have just been fed; should that be undone, the row is dropped by the next feed
   DELETE FROM {schema}.job_ready r USING mine m
   WHERE (m.state <> 'completed' OR m.retrying OR m.feed IS DISTINCT FROM m.known_feed)
@@ -170,23 +174,23 @@ unfed AS (  -- not for those that have just been fed; should that be undone, the
     AND r.seq = m.seq),
 edges AS (DELETE FROM {schema}.job_dependency d USING mine m WHERE d.tenant = m.tenant AND d.job_id = m.id),
 ledger AS (
-  INSERT INTO {schema}.job_history (at, tenant, job_id, kind, outcome, reason, attempt, started_at, finished_at, error,
-    attempts, job, payload, result)
+  INSERT INTO {schema}.job_history (at, tenant, job_id, kind, outcome, reason, attempt, holder, started_at,
+    finished_at, error, attempts, type, queue, priority, run_at, created_at, json, job, payload, result)
   SELECT now, tenant, id::text, 'job', state,
-    coalesce(reason, CASE WHEN state = 'cancelled' THEN cancel_reason END), greatest(attempt, known_attempt),
-    started_at, now, error, nullif(CASE WHEN record IS NULL THEN attempts ELSE attempts || record::jsonb END, '[]'),
-    CASE WHEN coalesce(policy, tags) IS NULL AND coalesce(correlation_id, callback_url) IS NULL AND retried_from IS NULL
-    THEN jsonb_build_object('type', type, 'queue', queue, 'priority', priority, 'run_at', run_at,
-      'created_at', created_at, 'json', json)
-    ELSE jsonb_strip_nulls(jsonb_build_object('type', type, 'queue', queue, 'priority', priority, 'run_at', run_at,
-      'created_at', created_at, 'policy', policy, 'tags', tags, 'correlation_id', correlation_id,
-      'callback_url', callback_url, 'retried_from', retried_from, 'json', json)) END, payload, result
+    coalesce(reason, CASE WHEN state = 'cancelled' THEN cancel_reason END), greatest(attempt, known_attempt), worker,
+    started_at, coalesce(finished_at, now), error,
+    nullif(CASE WHEN record IS NULL THEN attempts ELSE attempts || record::jsonb END, '[]'),
+    type, queue, priority, run_at, created_at, json,
+    CASE WHEN coalesce(policy, tags) IS NOT NULL OR coalesce(correlation_id, callback_url) IS NOT NULL
+      OR retried_from IS NOT NULL
+    THEN jsonb_strip_nulls(jsonb_build_object('policy', policy, 'tags', tags, 'correlation_id', correlation_id,
+      'callback_url', callback_url, 'retried_from', retried_from)) END, payload, result
   FROM mine),
 told AS (
   INSERT INTO {schema}.job_callback (tenant, job_id, url, state, due_at, created_at)
   SELECT tenant, id, callback_url, state, now, now FROM mine WHERE callback_url IS NOT NULL
   ON CONFLICT DO NOTHING)
-SELECT m.ord, m.tenant, m.id, m.state FROM mine m;
+SELECT m.ord FROM mine m;
 
 -- name: any_dependents
 -- Whether any job waits for another; a later statement than the one that ended some. Always one row.
@@ -248,8 +252,8 @@ WHERE q.tenant = %(tenant)s AND q.id = %(id)s;
 
 -- name: over
 -- One job that has ended. No row: there is none.
-SELECT h.job_id, h.outcome, h.reason, h.attempt, h.started_at, h.finished_at, h.error, h.attempts, h.job, h.payload,
-       h.result
+SELECT h.job_id, h.outcome, h.reason, h.attempt, h.holder, h.started_at, h.finished_at, h.error, h.attempts, h.type,
+       h.queue, h.priority, h.run_at, h.created_at, h.json, h.job, h.payload, h.result, h.at
 FROM {schema}.job_history h
 WHERE h.tenant = %(tenant)s AND h.job_id = %(id)s AND h.kind = 'job' LIMIT 1;
 
@@ -276,11 +280,11 @@ ORDER BY q.seq DESC LIMIT %(limit)s;
 
 -- name: find_over
 -- Jobs of a tenant that have ended, newest end first. No row: that was all.
-SELECT h.job_id, h.outcome, h.reason, h.attempt, h.started_at, h.finished_at, h.error, h.attempts, h.job, h.payload,
-       h.result
+SELECT h.job_id, h.outcome, h.reason, h.attempt, h.holder, h.started_at, h.finished_at, h.error, h.attempts, h.type,
+       h.queue, h.priority, h.run_at, h.created_at, h.json, h.job, h.payload, h.result, h.at
 FROM {schema}.job_history h
 WHERE h.tenant = %(tenant)s AND h.kind = 'job'
-  AND (%(type)s::text IS NULL OR h.job ->> 'type' = %(type)s) AND (%(queue)s::text IS NULL OR h.job ->> 'queue' = %(queue)s)
+  AND (%(type)s::text IS NULL OR h.type = %(type)s) AND (%(queue)s::text IS NULL OR h.queue = %(queue)s)
   AND (%(tag)s::text IS NULL
        OR h.job -> 'tags' ->> %(tag)s::text = coalesce(%(tag_value)s::text, h.job -> 'tags' ->> %(tag)s::text))
   AND (%(states)b::text[] IS NULL OR h.outcome = ANY(%(states)b::text[]))
