@@ -43,6 +43,7 @@ from scheduler.errors import (
     WaitTimeout,
 )
 from scheduler.model.body import Cancelled, RunContext
+from scheduler.model.breaker import BreakerRule
 from scheduler.model.definition import JobOptions, JobSpec, Registration
 from scheduler.model.handling import JobContext
 from scheduler.model.job import Explanation, HistoryEntry, JobInfo
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AlreadyInitialised",
+    "BreakerRule",
     "Cancelled",
     "CatchUp",
     "ConfigError",

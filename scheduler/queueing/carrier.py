@@ -13,10 +13,12 @@ from datetime import timedelta
 
 from scheduler.dialects.interface import Delivery, Note, Queue, Renewed, Result
 from scheduler.errors import QueueError, TemporaryError
+from scheduler.model.breaker import BreakerRule, BreakerState
 from scheduler.model.failures import ASKED_TO_CANCEL, TIMED_OUT
 from scheduler.model.handling import Handler
 from scheduler.model.retries import Backoff
 from scheduler.queueing.attempt import LEASE_LOST, NOBODY, USUAL, Attempt, Usual, taken_back
+from scheduler.queueing.gate import Gate
 from scheduler.queueing.pool import Pool
 from scheduler.service import Service
 
@@ -42,6 +44,7 @@ class Carrier:
         said: Callable[[], None],
         refused: Callable[[], None] = lambda: None,
         begun: Callable[[Sequence[Attempt]], None] = lambda _: None,
+        breaker: BreakerRule | None = None,
     ) -> None:
         self.queue = queue
         self._pool = pool
@@ -53,6 +56,8 @@ class Carrier:
         self._said = said
         self._refused = refused
         self._begun = begun
+        self._gate = Gate(queue.name, breaker)
+        self.breaker = self._gate.breaker
         self.flight: set[Attempt] = set()
         self._results: queues.SimpleQueue[tuple[Attempt, Result] | None] = queues.SimpleQueue()
         self._unsent: list[tuple[Attempt, Result]] = []
@@ -75,6 +80,9 @@ class Carrier:
             return None
         if self._doubt:
             self._adopt()
+        self.starved = False
+        if pause := self._gate.pause():
+            return min(pause, BLOCK)
         if self._empty:
             try:
                 self.queue.fetch(0, timeout=self._block)
@@ -85,24 +93,32 @@ class Carrier:
             self._empty = False
             if self.fetching.stopping:
                 return None
-        self.starved = False
+            if self._gate.pause():
+                self.queue.finish([], fetch=0)  # it opened meanwhile: what we were told is for others to look at
+                return 0.0
         # While all places are taken, whoever sends results takes the next jobs with them.
         room = self._pool.reserve(MOST_AT_ONCE) if len(self.flight) < self._pool.concurrency else 0
         if not room:
             self.starved = True
             return 1.0
-        self._exchange([], room)
+        allowed, changes = self._gate.allow(room)
+        self._pool.free(room - allowed)
+        if allowed:
+            self._exchange([], allowed, changes)
         return 0.0
 
     def finish_step(self) -> float | None:
         """Send what has ended, and take as many more as there is room for."""
         ended = self._collect()
         if ended:
+            if self._gate.judge(ended[len(self._unsent) :]):
+                self._changed()
             # Two batches in our hands: one is worked on while the ends of the other are on their way.
             wanted = 2 * MOST_AT_ONCE - len(self.flight) + len(ended)
-            room = 0 if self._draining else self._pool.reserve(wanted)
+            closed = self.breaker.state is BreakerState.CLOSED  # if not, whoever fetches takes the probe
+            room = self._pool.reserve(wanted) if closed and not self._draining else 0
             try:
-                self._exchange([result for _, result in ended], room)
+                self._exchange([result for _, result in ended], *self._gate.allow(room))
             except QueueError:
                 self._unsent = ended
                 raise
@@ -127,6 +143,8 @@ class Carrier:
             if answer is Renewed.LOST and attempt in self.flight:
                 attempt.lost = True
                 attempt.cancelled.because(LEASE_LOST)
+                if self._gate.lost(attempt):
+                    self._changed()
             elif answer is Renewed.CANCEL:
                 attempt.cancelled.because(ASKED_TO_CANCEL)
 
@@ -138,6 +156,8 @@ class Carrier:
                 continue
             if attempt.deadline <= now:
                 attempt.cancelled.because(TIMED_OUT)
+                if self._gate.late(attempt):
+                    self._changed()
             else:
                 soonest = min(soonest, attempt.deadline)
         return soonest
@@ -185,7 +205,7 @@ class Carrier:
                 ended.append(more)
         return ended
 
-    def _exchange(self, results: Sequence[Result], room: int) -> None:
+    def _exchange(self, results: Sequence[Result], room: int, changes: int) -> None:
         """End and take in one round trip."""
         accepted: list[bool] = []
         hints = self._hints
@@ -202,6 +222,8 @@ class Carrier:
         except BaseException:
             self._doubt = True
             self._pool.free(room)
+            if room:
+                self._gate.took([], changes)
             raise
         self._pool.free(room - len(attempts))
         if not all(accepted):
@@ -209,7 +231,8 @@ class Carrier:
         if len(attempts) < room:
             self._empty = self._hints == hints  # what was said meanwhile may be about what we did not see
             self.fetching.wake()
-        self._run(attempts)
+        if room:
+            self._run(attempts, changes)
 
     def _adopt(self) -> None:
         """Find what an unanswered call took for us."""
@@ -225,7 +248,7 @@ class Carrier:
             self._doubt = True
             raise
         self._pool.free(-len(attempts))
-        self._run(attempts)
+        self._run(attempts, self.breaker.changes)
 
     def _hold(self, call: Callable[[], Sequence[Delivery]]) -> list[Attempt]:
         """Make a call that takes jobs: they are in our hands before anybody looks for what was lost.
@@ -241,7 +264,11 @@ class Carrier:
         handler = self._handlers.get(delivery.job.type, NOBODY)
         return Attempt(delivery, handler, self._worker, self._tell, self._usual)
 
-    def _run(self, attempts: Sequence[Attempt]) -> None:
+    def _run(self, attempts: Sequence[Attempt], changes: int) -> None:
+        if not self._gate.took(attempts, changes):
+            self._pool.free(len(attempts))
+            self.put_back(attempts)
+            return
         known = []
         for attempt in attempts:
             if attempt.handler is not NOBODY:
@@ -251,7 +278,15 @@ class Carrier:
             kind = attempt.delivery.job.type
             self.ended(attempt, None, TemporaryError(f"no handler of {kind!r} is registered in this worker"))
         self._pool.take(known)
+        if self.breaker.changes != changes:
+            self._changed()  # whoever opened the breaker may not have seen them in the pool
         self._begun(known)
+
+    def _changed(self) -> None:
+        """Go by what the breaker says now: while it is open, nothing begins that has not."""
+        if self.breaker.state is BreakerState.OPEN:
+            self.put_back(self._pool.give_back(self.flight))
+        self.fetching.wake()
 
     def _tell(self, _: Attempt) -> None:
         self._said()

@@ -6,7 +6,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 
 from scheduler.coroutines import Call, Coroutines
 from scheduler.model.handling import Handler
@@ -67,21 +67,30 @@ class Pool:
             inline.append(attempt)
         self._start(inline)
 
-    def give_back(self) -> list[Attempt]:
-        """Take back what has not started."""
+    def give_back(self, of: Container[Attempt] | None = None) -> list[Attempt]:
+        """Take back what has not started; `of`: of these alone."""
         found: list[Attempt] = []
+        others: list[Attempt | None] = []
         with self._lock:
-            for line in self._waiting.values():
-                found += line
-                line.clear()
+            for handler, line in self._waiting.items():
+                found += [attempt for attempt in line if of is None or attempt in of]
+                self._waiting[handler] = deque(attempt for attempt in line if of is not None and attempt not in of)
+        in_line = len(found)
         while True:
             try:
                 attempt = self._queue.get_nowait()
             except queue.Empty:
                 break
-            if attempt is not None:
+            if attempt is not None and (of is None or attempt in of):
                 found.append(attempt)
-        self.free(len(found))
+            else:
+                others.append(attempt)
+        for other in others:
+            self._queue.put(other)
+        with self._lock:
+            self._reserved -= len(found)
+            followers = [self._follower(attempt.handler) for attempt in found[in_line:]]
+        self._start([follower for follower in followers if follower is not None])
         return found
 
     def stop(self) -> None:
@@ -159,15 +168,19 @@ class Pool:
         return result, None
 
     def _leave(self, attempt: Attempt, result: object, error: BaseException | None) -> None:
-        follower: Attempt | None = None
         with self._lock:
             self._done += 1
             self._reserved -= 1
-            if attempt.handler.concurrency is not None:
-                line = self._waiting.get(attempt.handler)
-                follower = line.popleft() if line else None
-                if follower is None:
-                    self._busy[attempt.handler] -= 1
+            follower = self._follower(attempt.handler)
         if follower is not None:
             self._start([follower])
         self._ended(attempt, result, error)
+
+    def _follower(self, handler: Handler) -> Attempt | None:
+        """Hand on the place of an attempt to the next in line of its handler."""
+        if handler.concurrency is None:
+            return None
+        if line := self._waiting.get(handler):
+            return line.popleft()
+        self._busy[handler] -= 1
+        return None

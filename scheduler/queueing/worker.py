@@ -26,6 +26,7 @@ from scheduler.dialects.reliable.queue import ReliableQueue
 from scheduler.dialects.reliable.reaper import ReaperRule
 from scheduler.dialects.reliable.wire import FILE
 from scheduler.errors import ConfigError, LifecycleError, QueueError
+from scheduler.model.breaker import BreakerRule
 from scheduler.model.durations import duration
 from scheduler.model.handling import Handler
 from scheduler.model.labels import checked_queue
@@ -55,6 +56,8 @@ class Worker:
     grace: how long handlers may go on once it was told to stop ("30s"). retry: for jobs without a policy of their own.
     block: how long one wait for a job lasts ("5s"). reaper: how what silent workers hold is looked for.
     originals: keys of the original by queue; with a handler of "file", jobs come from there too.
+    breaker: when a queue whose jobs fail is left alone for a while; never by default. fetch: "strict", higher
+    priorities first, or "weighted", every priority its share.
     """
 
     def __init__(
@@ -72,6 +75,8 @@ class Worker:
         block: timedelta | str = timedelta(seconds=5),
         reaper: ReaperRule = ReaperRule(),  # noqa: B008 - frozen
         originals: Mapping[str, Keys] | None = None,
+        breaker: BreakerRule | None = None,
+        fetch: str = "strict",
     ) -> None:
         if dialect != "reliable":
             raise ConfigError(f'dialect: must be "reliable", not {dialect!r}')
@@ -86,6 +91,10 @@ class Worker:
         self._block = duration(block, name="block", error=ConfigError)
         self._reaper = reaper
         self._originals = originals or {}
+        self._breaker = None if breaker is None else breaker.checked()
+        if fetch not in ("strict", "weighted"):
+            raise ConfigError(f'fetch: must be "strict" or "weighted", not {fetch!r}')
+        self._weighted = fetch == "weighted"
         if self.lease < timedelta(seconds=1):
             raise ConfigError(f"lease: must be at least 1s, not {lease!r}")
         self.name = ""
@@ -126,11 +135,13 @@ class Worker:
 
     def _carrier(self, name: str, keys: Keys | None, known: Mapping[str, Handler]) -> Carrier:
         queue = ReliableQueue(
-            self._client, name, worker=self.name, lease=self.lease, keys=keys, reaper=self._reaper
+            self._client, name, worker=self.name, lease=self.lease, keys=keys, reaper=self._reaper,
+            weighted=self._weighted,
         )  # fmt: skip
         return Carrier(
             queue, self._pool, worker=self.name, handlers=known, backoffs=backoffs, usual=self._usual,
             block=self._block.total_seconds(), said=self._said, refused=self._refused, begun=self._begun,
+            breaker=self._breaker,
         )  # fmt: skip
 
     def stop(self, grace: float | None = None) -> None:

@@ -19,6 +19,7 @@ LARGEST_BATCH = 1000
 MOST_RESULTS = 500
 MOST_BYTES = 8 * 1024 * 1024  # in one call; and so many more as one job has
 PAGE = 100
+PLACES = 31
 NO_DELAY = timedelta()
 VERBS = {
     State.COMPLETED: "completed",
@@ -65,7 +66,7 @@ class Held(NamedTuple):
 class Exchange:
     """The deliveries of one queue."""
 
-    def __init__(self, client: Client, queue: str, keys: Keys, bounds: Bounds) -> None:
+    def __init__(self, client: Client, queue: str, keys: Keys, bounds: Bounds, *, weighted: bool = False) -> None:
         self._client = client
         self._queue = queue
         self._keys = keys
@@ -73,6 +74,7 @@ class Exchange:
         self._jobs, self._attempts = keys.named("jobs", "attempts")
         self._between = keys.named("between", "retries", "finished", "workers", "marker")
         self._after = keys.named("cancels", "notes")
+        self._place: int | None = 0 if weighted else None  # among those that the levels have in turn
         self._reasons, self._origins = keys.named("reasons", "origins")
 
     def run(self, worker: str, what: Call, n: int, lease: timedelta, *, dead: bool = False) -> Answer:
@@ -84,11 +86,13 @@ class Exchange:
         ]  # fmt: skip
         args = [
             worker, lease // wire.MILLISECOND, min(n, LARGEST_BATCH), "dead" if dead else "live", *self._limits,
-            len(what.values) // 5, *what.values,
+            "" if self._place is None else self._place, len(what.values) // 5, *what.values,
         ]  # fmt: skip
         answer, wait, now, *taken = self._client.run(script("reliable", "finish"), keys, args)
         if answer == b"alive":
             return Answer([], [], wait, alive=True)
+        if self._place is not None:
+            self._place = (self._place + len(taken) // 4) % PLACES
         deliveries, unreadable = self._deliveries(taken, wire.instant_of(now))
         if unreadable:
             self.run(worker, Call(unreadable, []), 0, lease)

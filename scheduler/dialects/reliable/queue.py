@@ -73,6 +73,7 @@ class ReliableQueue:
         most_unsettled: int = MOST_UNSETTLED,
         kept: int = KEPT,
         settler_silence: timedelta = SETTLER_SILENCE,
+        weighted: bool = False,  # every level has a share of what is fetched, instead of the higher one first
     ) -> None:
         if ":" in worker:
             raise ConfigError(f"worker must not contain ':', which ends a name in keys, but is {worker!r}")
@@ -85,7 +86,7 @@ class ReliableQueue:
         self._worker = worker
         self._settler_silence = settler_silence
         self._density = 100  # ends in an entry of the stream, as last seen
-        self._exchange = Exchange(client, name, self._keys, Bounds(most_unsettled, kept))
+        self._exchange = Exchange(client, name, self._keys, Bounds(most_unsettled, kept), weighted=weighted)
         self._reaper = Reaper(client, self._keys, self._exchange, reaper)
         with contextlib.suppress(QueueUnavailable):  # a cluster that comes back later refuses such keys itself
             if not self._keys.tagged and client.clustered:

@@ -1,5 +1,5 @@
 -- Part of finish: end deliveries.
--- ARGV[9..] 5 values for each: id; verb:delay:ledger:feed:attempt, or +ledger:feed:attempt if it completed; entry;
+-- ARGV[10..] 5 values for each: id; verb:delay:ledger:feed:attempt, or +ledger:feed:attempt if it completed; entry;
 -- level and entry to go on with, or why it is dead; end as JSON. Verbs: completed, dead, cancelled, retry, back, drop,
 -- unreadable. The delay is in ms; for back, it is the attempts before. Ledgers count from 1, 0: none. A feed after ~: a
 -- worker of the original took it.
@@ -68,11 +68,11 @@ end
 local function close()
   if count == 0 then return '' end
   local ids, answer = {}, {}
-  for i = 1, count do ids[i] = ARGV[5 * i + 4] end
+  for i = 1, count do ids[i] = ARGV[5 * i + 5] end
   local held = redis.call('HMGET', attempts, unpack(ids))
   local ours_only = redis.call('ZSCORE', workers, worker) -- nobody of the original has a place there
   for i, id in ipairs(ids) do
-    local head, entry, again, outcome = ARGV[5 * i + 5], ARGV[5 * i + 6], ARGV[5 * i + 7], ARGV[5 * i + 8]
+    local head, entry, again, outcome = ARGV[5 * i + 6], ARGV[5 * i + 7], ARGV[5 * i + 8], ARGV[5 * i + 9]
     local verb, delay, ledger, token = read(head)
     local here = redis.call('LREM', processing, -1, entry) == 1
     local ours = held[i] and string.find(held[i], token .. by_worker, 1, true) == 1

@@ -26,18 +26,20 @@
 -- ARGV[5] most unsettled ends
 -- ARGV[6] most entries kept in completed and in dead letters
 -- ARGV[7] how long completed is kept, in ms
--- ARGV[8] number of results
--- ARGV[9..] 5 values for each result, as `close` reads them
+-- ARGV[8] the place among 31 after which levels have their shares, or empty: higher levels first
+-- ARGV[9] number of results
+-- ARGV[10..] 5 values for each result, as `close` reads them
 -- Returns {1 or 0 for each result, or "alive"; ms until one should look again or -1; now in ms; of each that was taken
 -- entry, record, attempt, note}
 local processing, heartbeat, jobs, attempts, between = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local retries, finished, workers, marker = KEYS[11], KEYS[12], KEYS[13], KEYS[14]
 local dead, reasons, completed, cancels, notes = KEYS[15], KEYS[16], KEYS[17], KEYS[18], KEYS[19]
 local worker, lease, wanted, kept = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[6])
-local taking_back, count = ARGV[4] == 'dead', tonumber(ARGV[8])
+local taking_back, place, count = ARGV[4] == 'dead', tonumber(ARGV[8]), tonumber(ARGV[9])
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local restless = false -- whether one of those who wait should learn when the next retry is due
+-- Whether one of those who wait should learn when the next retry is due: so when somebody who was told does not look.
+local restless = count == 0 and wanted == 0
 
 if taking_back and redis.call('EXISTS', heartbeat) == 1 then return {'alive', -1, now} end
 -- The first write asks for no memory: so a full Redis refuses what is pushed, and neither work nor its end.
@@ -45,6 +47,7 @@ redis.call('PEXPIRE', heartbeat, lease)
 
 -- include: close
 -- include: take
+-- include: choose
 
 local answer = close()
 local full = redis.call('HLEN', finished) >= tonumber(ARGV[5])

@@ -1,15 +1,6 @@
--- Part of finish: move due retries into their lists, then jobs, higher levels first, into the worker's hands.
+-- Part of finish: put jobs into the worker's hands.
 -- An entry whose job was removed, or is in other hands, is dropped; one that is not a job is a dead letter.
-local MOST_BYTES, CHUNK = 16 * 1024 * 1024, 100
 local leased, bytes, mine = {}, 0, ':' .. worker .. ':' .. now
-
-local function promote()
-  local due = redis.call('ZRANGEBYSCORE', retries, '-inf', now, 'LIMIT', 0, wanted)
-  for _, member in ipairs(due) do
-    redis.call('LPUSH', KEYS[tonumber(string.sub(member, 1, 1))], string.sub(member, 2))
-  end
-  if #due > 0 then redis.call('ZREM', retries, unpack(due)) end
-end
 
 local function bury(entry)
   redis.call('LREM', processing, 1, entry)
@@ -60,29 +51,19 @@ local function lease_all(ids, entries, taken)
   if #begun > 0 and waits[1] ~= nil then redis.call('HDEL', between, unpack(begun)) end
 end
 
-local function take()
-  local taken = {}
-  promote()
-  for level = 1, 5 do
-    while #taken / 4 < wanted and bytes < MOST_BYTES do
-      local found = redis.call('RPOP', KEYS[level], math.min(CHUNK, wanted - #taken / 4))
-      if not found or #found == 0 then break end
-      redis.call('LPUSH', processing, unpack(found))
-      local ids, entries = {}, {}
-      for _, entry in ipairs(found) do
-        local id = string.match(entry, '"id": ?"([^"]+)"')
-        if id then
-          ids[#ids + 1] = id
-          entries[#entries + 1] = entry
-        else
-          bury(entry)
-        end
-      end
-      if #ids > 0 then lease_all(ids, entries, taken) end
+local function hold(found, taken)
+  redis.call('LPUSH', processing, unpack(found))
+  local ids, entries = {}, {}
+  for _, entry in ipairs(found) do
+    local id = string.match(entry, '"id": ?"([^"]+)"')
+    if id then
+      ids[#ids + 1] = id
+      entries[#entries + 1] = entry
+    else
+      bury(entry)
     end
   end
-  restless = restless or #taken > 0
-  return taken
+  if #ids > 0 then lease_all(ids, entries, taken) end
 end
 
 -- Whoever took the marker has looked; if there is more, the next of those who wait shall look. Who leaves with jobs
