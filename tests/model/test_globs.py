@@ -53,9 +53,10 @@ def test_a_folder_that_is_excluded_whole_is_known_by_its_name() -> None:
     "glob", ["", "/a", "a//b", "a/", "../a", "a/./b", "[", "[a", "a\\", "{a", "a}", "{a}}", "[z-a]"]
 )
 def test_what_is_no_glob_is_refused_by_name(glob: str) -> None:
-    for key in ("include_globs", "exclude_globs"):
-        with pytest.raises(ConfigError, match=rf"^producer\.{key}: '"):
-            ProducerRule(**{key: ("**/*", glob)})
+    with pytest.raises(ConfigError, match=r"^producer\.include_globs: '"):
+        ProducerRule(include_globs=("**/*", glob))
+    with pytest.raises(ConfigError, match=r"^producer\.exclude_globs: '"):
+        ProducerRule(exclude_globs=("**/*", glob))
 
 
 def test_the_rule_names_every_key_that_is_wrong_at_once() -> None:
