@@ -147,6 +147,7 @@ class Client:
         listening = self._opened().blocking.pubsub(ignore_subscribe_messages=True)
         with self._translated():
             listening.subscribe(channel)
+            listening.get_message(timeout=self._options.timeout.total_seconds())  # once it answers, nothing is missed
 
         def hear(timeout: float) -> list[bytes]:
             with self._translated():

@@ -126,8 +126,8 @@ def _checked(server: dict[str, str], options: RedisOptions) -> dict[str, str]:
     if mode == "sentinel":
         raise QueueError("Redis: this is a Sentinel; write redis+sentinel://host:26379/mymaster to find its server")
     if mode == "cluster":
-        if options.path or options.master or options.db:
-            raise QueueError("Redis: this is a cluster; it has only database 0, and is reached by redis://host,host")
+        if options.path is not None:
+            raise QueueError("Redis: this is a cluster; write redis://host,host with some of its nodes")
     elif options.master is None and len(options.addresses) > 1:
         raise QueueError(
             "Redis: several addresses are for a cluster, and this server is none; name one, or write"

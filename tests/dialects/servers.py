@@ -55,13 +55,15 @@ class Server:
         if user.closed(Path(binary)):
             binary = shutil.copy(binary, str(path))
             Path(binary).chmod(0o755)
-        command = [
+        folder.keep(self._command(binary, path), [signal.SIGTERM, signal.SIGKILL], dict(os.environ))
+        folder.wait(self._answers)
+        return self
+
+    def _command(self, binary: str, path: Path) -> list[str]:
+        return [
             binary, "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no",
             "--dir", str(path), *self._options,
         ]  # fmt: skip
-        folder.keep(command, [signal.SIGTERM, signal.SIGKILL], dict(os.environ))
-        folder.wait(self._answers)
-        return self
 
     def stop(self) -> None:
         folder, self._folder = self._folder, None
@@ -85,6 +87,16 @@ class Server:
                 return connection.recv(16)[:1] in (b"+", b"-")
         except OSError:
             return False
+
+
+class Sentinel(Server):
+    """A Sentinel that watches a server; its options are lines of its file."""
+
+    def _command(self, binary: str, path: Path) -> list[str]:
+        file = path / "sentinel.conf"
+        file.write_text("\n".join([f"port {self.port}", "bind 127.0.0.1", f"dir {path}", *self._options]), "utf-8")
+        file.chmod(0o666)  # it writes down there what it learns
+        return [binary, str(file), "--sentinel"]
 
 
 class House:
