@@ -4,8 +4,8 @@ import math
 
 import click
 
+from scheduler.cli import inspect, run
 from scheduler.cli.database import DATABASE, database_options, given, one_line, opened
-from scheduler.cli.inspect import COMMANDS
 from scheduler.cli.show import emit_json
 from scheduler.cli.up import Up
 from scheduler.store import schema as store_schema
@@ -64,5 +64,5 @@ def migrate(database: str | None, schema: str, *, as_json: bool) -> None:
         click.echo(f"schema {schema}: version {before} -> {after}{'' if before != after else ' (nothing to do)'}")
 
 
-for command in COMMANDS:
+for command in (*inspect.COMMANDS, *run.COMMANDS):
     cli.add_command(command)

@@ -8,11 +8,11 @@ import contextlib
 import gc
 import logging
 import os
+import queue
 import random
 import secrets
 import signal
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
@@ -26,6 +26,7 @@ from scheduler.dialects.reliable.queue import ReliableQueue
 from scheduler.dialects.reliable.reaper import ReaperRule
 from scheduler.dialects.reliable.wire import FILE
 from scheduler.errors import ConfigError, LifecycleError, QueueError
+from scheduler.model.addresses import RedisOptions
 from scheduler.model.breaker import BreakerRule
 from scheduler.model.durations import duration
 from scheduler.model.handling import Handler
@@ -62,7 +63,7 @@ class Worker:
 
     def __init__(
         self,
-        redis: str,
+        redis: str | RedisOptions,
         queues: Iterable[str] | None = None,
         *,
         dialect: str = "reliable",
@@ -103,8 +104,8 @@ class Worker:
         self._renewed = 0.0
         self._channels: dict[str, Channel] = {}  # by the installations whose jobs came here
         self._watched: set[str] = set()
-        self._stop = threading.Event()
-        self._signals = 0
+        self._signals: queue.SimpleQueue[int] = queue.SimpleQueue()  # a signal may come while we wait for it
+        self._asked = False
 
     def run(self) -> None:
         """Work until SIGTERM or SIGINT: take no more, let handlers end, put back the rest. A second ends at once."""
@@ -117,7 +118,6 @@ class Worker:
         """Start working in threads of this process, and return."""
         if self._carriers:
             raise LifecycleError("this worker is already started")
-        self._stop.clear()
         self.name = f"{socket.gethostname()}-{os.getpid()}-{time.time_ns()}-{secrets.token_hex(2)}-0".replace(":", "_")
         self._pool = Pool(self.concurrency, self._ended)
         for name in self.queues:
@@ -134,12 +134,12 @@ class Worker:
         logger.info("worker %s: queues %s, %d at once", self.name, ", ".join(self.queues), self.concurrency)
 
     def _carrier(self, name: str, keys: Keys | None, known: Mapping[str, Handler]) -> Carrier:
-        queue = ReliableQueue(
+        keyed = ReliableQueue(
             self._client, name, worker=self.name, lease=self.lease, keys=keys, reaper=self._reaper,
             weighted=self._weighted,
         )  # fmt: skip
         return Carrier(
-            queue, self._pool, worker=self.name, handlers=known, backoffs=backoffs, usual=self._usual,
+            keyed, self._pool, worker=self.name, handlers=known, backoffs=backoffs, usual=self._usual,
             block=self._block.total_seconds(), said=self._said, refused=self._refused, begun=self._begun,
             breaker=self._breaker,
         )  # fmt: skip
@@ -177,18 +177,17 @@ class Worker:
         gc.set_threshold(GARBAGE)
         try:
             self.start()
-            while not self._stop.wait(1.0):
-                pass
+            self._signals.get()
             self.stop()
         finally:
             for number, action in before.items():
                 signal.signal(number, action)
 
     def _on_signal(self, number: int, _: FrameType | None) -> None:
-        self._signals += 1
-        if self._signals > 1:
+        if self._asked:
             os._exit(128 + number)  # what it holds is taken back when its lease is over
-        self._stop.set()
+        self._asked = True
+        self._signals.put(number)
 
     def _ended(self, attempt: Attempt, result: object, error: BaseException | None) -> None:
         for carrier in self._carriers:

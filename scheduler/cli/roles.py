@@ -1,0 +1,209 @@
+"""The roles of a process: what `scheduler run` starts out of its configuration, and how it ends."""
+
+import contextlib
+import importlib
+import logging
+import os
+import queue
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import FrameType
+
+import scheduler
+from scheduler.app import Scheduler
+from scheduler.cli import rules
+from scheduler.cli.options import Configuration
+from scheduler.cli.produce import produce
+from scheduler.dialects.client import Client
+from scheduler.errors import ConfigError, NotInitialised, QueueUnavailable, SchedulerError
+from scheduler.model.addresses import RedisOptions
+from scheduler.model.failures import describe
+from scheduler.queueing.handlers import handlers
+from scheduler.queueing.worker import Worker
+
+ROLES = ("scheduler", "producer", "worker", "all")
+LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "error": logging.ERROR}  # warnings by default
+
+logger = logging.getLogger("scheduler")
+
+
+class BadApp(SchedulerError):
+    """The module of the app cannot be used."""
+
+
+def run(role: str, config: Configuration, app: str | None, *, as_json: bool = False) -> None:
+    """Run a role until a signal; a producer until it has seen every file."""
+    if role == "worker":
+        work(config, app)
+        return
+    if role == "all" and config.worker.processes > 1:
+        raise ConfigError("worker.processes: must be 1 in role all, which is one process; for more, run --role=worker")
+    process = Process(config)
+    try:
+        if role != "producer":
+            process.schedule(app)
+        _log(config)
+        if role == "all":
+            process.work()
+        if role != "scheduler":
+            process.produce(alone=role == "producer", as_json=as_json)
+        logger.info("role %s: started", role)
+        process.wait()
+    finally:
+        process.stop()
+
+
+def work(config: Configuration, app: str | None, queues: Sequence[str] | None = None) -> None:
+    """Run a worker of some queues, or of all that have handlers."""
+    if app is not None:
+        loaded(app)
+    _log(config)
+    _worker(config, queues).run()
+
+
+class Process:
+    """The parts that run, until a signal or the end of their work. A second signal ends it at once.
+
+    A signal's handler only puts into a queue: it runs between any two lines of the main thread.
+    """
+
+    def __init__(self, config: Configuration) -> None:
+        self._config = config
+        self._inbox: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+        self._asked = False
+        self._scheduler: Scheduler | None = None
+        self._worker: Worker | None = None
+        self._producing: threading.Thread | None = None
+        self._stop = threading.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+
+    def schedule(self, app: str | None) -> None:
+        """Start the scheduler of the process, then let the app register its jobs with it."""
+        config = self._config
+        options = rules.scheduler_options(config)
+        if options["redis"] is not None:
+            _greet(config)
+        self._scheduler = scheduler.initialise(config.scheduler.database, **options)
+        register = None if app is None else loaded(app)
+        if register is not None:
+            with _blamed(f"app: {app} failed"):
+                register(self._scheduler)
+
+    def work(self) -> None:
+        """Start a worker."""
+        self._worker = _worker(self._config, None)
+        self._worker.start()
+
+    def produce(self, *, alone: bool, as_json: bool) -> None:
+        """Start a producer; alone, its end is the end of the process."""
+        client = Client(_greet(self._config))
+        rule, keys = rules.producer_rule(self._config), rules.original_keys(self._config)
+
+        def report() -> None:
+            try:
+                produce(client, rule, keys, self._stop, as_json=as_json)
+            except BaseException as error:  # noqa: BLE001 - raised again in the main thread
+                self._inbox.put(error)
+            else:
+                if alone:
+                    self._inbox.put(None)
+
+        self._producing = threading.Thread(target=report, name="scheduler-produce", daemon=True)
+        self._producing.start()
+
+    def wait(self) -> None:
+        """Wait for the end; raises what failed."""
+        error = self._inbox.get()
+        if error is not None:
+            raise error
+
+    def stop(self) -> None:
+        """Stop all parts at once: none takes any more while another comes to its end."""
+        self._stop.set()
+        stopping = None if self._worker is None else threading.Thread(target=self._worker.stop, daemon=True)
+        if stopping is not None:
+            stopping.start()
+        if self._scheduler is not None and self._scheduler.is_running():
+            scheduler.cancel(timeout=self._config.scheduler.grace.total_seconds())
+        for thread in (stopping, self._producing):
+            if thread is not None:
+                thread.join()
+
+    def _on_signal(self, number: int, _: FrameType | None) -> None:
+        if self._asked:
+            os._exit(128 + number)  # what it holds is taken back when its leases are over
+        self._asked = True
+        self._inbox.put(None)
+
+
+def loaded(app: str) -> Callable[[Scheduler], object] | None:
+    """Import a module, for what it registers; of `module:function` return the function, which registers jobs."""
+    module, _, name = app.partition(":")
+    sys.path.insert(0, str(Path.cwd()))
+    with _blamed(f"app: {module} cannot be imported"):
+        found = importlib.import_module(module)
+    if not name:
+        return None
+    function = getattr(found, name, None)
+    if not callable(function):
+        raise BadApp(f"app: {module} has no function {name!r}; it would be given the scheduler, to register jobs")
+    return function  # type: ignore[no-any-return]
+
+
+@contextlib.contextmanager
+def _blamed(what: str) -> Iterator[None]:
+    """Say of an error of the app where it is, in one line."""
+    try:
+        yield
+    except NotInitialised as error:
+        cure = "register jobs in a function that is given the scheduler, and name it, as in --app module:register"
+        raise BadApp(f"{what}: {error} Only the roles scheduler and all have a scheduler; {cure}") from None
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it is, it is theirs
+        frames = traceback.extract_tb(error.__traceback__)
+        where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if len(frames) > 1 else ""
+        raise BadApp(f"{what}: {describe(error)}{where}") from None
+
+
+def _worker(config: Configuration, queues: Sequence[str] | None) -> Worker:
+    if not handlers:
+        raise ConfigError("app: there are no handlers; name the module that has them: --app module")
+    return Worker(
+        _greet(config),
+        queues,
+        concurrency=config.worker.count,
+        processes=config.worker.processes,
+        lease=config.worker.heartbeat_ttl,
+        grace=config.worker.grace,
+        retry=rules.retry_policy(config),
+        block=config.worker.brpoplpush_timeout,
+        reaper=rules.reaper_rule(config),
+        breaker=rules.breaker_rule(config),
+        fetch=config.worker.fetch,
+        originals={config.worker.file_queue: rules.original_keys(config)},
+    )
+
+
+def _greet(config: Configuration) -> RedisOptions:
+    """See whether Redis lets us in, and say how it is reached; one that is away is waited for by whoever needs it."""
+    redis = rules.redis_options(config)
+    if redis is None:
+        raise ConfigError("redis.addr: must not be empty; producers and workers need a Redis")
+    client = Client(redis)
+    try:
+        client.clustered  # noqa: B018 - it opens the connections
+    except QueueUnavailable as error:
+        logger.warning("%s; waiting for it", error)
+    finally:
+        client.close()
+    return redis
+
+
+def _log(config: Configuration) -> None:
+    """Write logs to stderr, unless the app has said where they go."""
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logger.setLevel(LEVELS.get(config.observability.log_level, logging.WARNING))
