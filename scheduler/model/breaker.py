@@ -92,11 +92,13 @@ class Breaker:
 
         Whoever calls leaves out what was taken before the last change: how it ends is no news.
         """
+        if not succeeded + failed:
+            return
         if self.state is BreakerState.CLOSED:
             self._count(succeeded, failed, int(now // self._part))
             if self.total >= self._least and self.failed / self.total >= self._threshold:
                 self._change(BreakerState.OPEN, now)
-        elif self.probing and succeeded + failed:
+        elif self.probing:
             self._change(BreakerState.OPEN if failed else BreakerState.CLOSED, now)
 
     def _count(self, succeeded: int, failed: int, part: int) -> None:

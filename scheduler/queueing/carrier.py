@@ -94,7 +94,7 @@ class Carrier:
             if self.fetching.stopping:
                 return None
             if self._gate.pause():
-                self.queue.finish([], fetch=0)  # it opened meanwhile: what we were told is for others to look at
+                self._exchange([], 0, 0)  # it opened meanwhile: what we were told is for others to look at
                 return 0.0
         # While all places are taken, whoever sends results takes the next jobs with them.
         room = self._pool.reserve(MOST_AT_ONCE) if len(self.flight) < self._pool.concurrency else 0
@@ -206,12 +206,12 @@ class Carrier:
         return ended
 
     def _exchange(self, results: Sequence[Result], room: int, changes: int) -> None:
-        """End and take in one round trip."""
+        """End and take in one round trip; with neither, others who wait are told to look."""
         accepted: list[bool] = []
         hints = self._hints
 
         def call() -> Sequence[Delivery]:
-            if not results:
+            if room and not results:
                 return self.queue.fetch(room, timeout=0)
             answers, taken = self.queue.finish(results, fetch=room)
             accepted.extend(answers)
