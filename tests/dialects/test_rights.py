@@ -1,0 +1,140 @@
+"""Users of Redis with the rights that docs/redis.md gives them: enough for everything, and for nothing else."""
+
+import re
+import threading
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from scheduler import Scheduler, Worker, handler
+from scheduler.dialects.channel import Channel
+from scheduler.dialects.client import Client, script
+from scheduler.dialects.interface import Cancelling, Pushed, Renewed
+from scheduler.dialects.reliable.queue import ReliableQueue
+from scheduler.errors import QueueError, QueueUnavailable
+from scheduler.model.oneshot import JobChange
+from scheduler.model.states import State
+from scheduler.queueing.handlers import handlers
+from tests.dialects.servers import House
+from tests.dialects.values import back, ended, job, retried
+from tests.support.waiting import wait_for
+
+DOCUMENT = (Path(__file__).parents[2] / "docs/redis.md").read_text("utf-8")
+LINES = {words[2]: words[1:] for words in map(str.split, re.findall(r"^ACL SETUSER .+$", DOCUMENT, re.MULTILINE))}
+SCRIPTS = {
+    "worker": ["finish", "renew", "silent"],
+    "scheduler": ["acknowledge", "begin", "cancel", "depths", "known", "push"],
+}
+
+
+@pytest.fixture(params=[*SCRIPTS])
+def role(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def enter(house: House, role: str) -> Client:
+    """Make the user as documented, and come in as it."""
+    more = ["+cluster|slots", "+command"] if house.clustered else []
+    house.everywhere("ACL", *LINES[role], *more)
+    return Client(house.url.replace("//", f"//{role}:secret@"))
+
+
+@pytest.fixture
+def worker(house: House) -> Iterator[Client]:
+    client = enter(house, "worker")
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def scheduler(house: House) -> Iterator[Client]:
+    client = enter(house, "scheduler")
+    yield client
+    client.close()
+
+
+def test_everything_that_a_scheduler_and_a_worker_do(scheduler: Client, worker: Client, house: House) -> None:
+    ledger = ReliableQueue(scheduler, "mail", installation="3f1e")
+    ours = ReliableQueue(worker, "mail", worker="w1")
+    ledger.begin("1")
+    assert ledger.epoch() == "1"
+    jobs = [job() for _ in range(6)]
+    assert ledger.push(jobs, epoch="1") == [Pushed.NEW] * 6
+    first, second, third, fourth, fifth = ours.fetch(5, timeout=1)
+    assert ours.renew({first: None, second: None}, lease=timedelta(seconds=30)) == [Renewed.KEPT] * 2
+    assert len(ours.held()) == 5
+    assert all(ours.finish([ended(first), retried(second), back(third), ended(fourth, State.DEAD_LETTER)])[0])
+    assert ledger.cancel([fifth.job.id, jobs[5].id]) == [Cancelling.RUNNING, Cancelling.REMOVED]
+    assert ledger.known([fifth.job.id])[0] is not None
+    assert ledger.depths().running == 1
+    ends = wait_for(lambda: ledger.outcomes(10, timeout=0.1), "the ends")
+    ledger.acknowledge(ends)
+    silent = ReliableQueue(worker, "mail", worker="w2", lease=timedelta(milliseconds=50))
+    assert len(silent.fetch(1, timeout=1)) == 1
+    wait_for(lambda: ours.recover(retried) == 1, "what a silent worker had is taken back")
+    house.run("LPUSH", "jobqueue:{mail}:critical", "not a job")
+    ours.fetch(5, timeout=0)
+    assert ledger.depths().dead == 2  # the fourth, and this
+
+
+def test_state_changes_are_said_and_heard(scheduler: Client, worker: Client) -> None:
+    heard: list[JobChange] = []
+    channel, told = Channel(scheduler, "3f1e"), Channel(worker, "3f1e")
+    listening = threading.Thread(target=lambda: heard.extend(islice(channel.listen("acme", lambda: False), 1)))
+    listening.start()
+    wait_for(told.watched, "somebody listens")
+    told.say([("acme", "1", State.RUNNING)], datetime.now(UTC))
+    listening.join(5)
+    assert [change.state for change in heard] == [State.RUNNING]
+
+
+def test_a_job_goes_round(house: House, dsn: str, schema: str, caplog: pytest.LogCaptureFixture) -> None:
+    before = dict(handlers)
+    clients = {role: enter(house, role) for role in SCRIPTS}
+    handler("twice", queue="mail")(lambda context, payload: payload * 2)
+    worker = Worker(clients["worker"]._options, ["mail"])
+    try:
+        worker.start()
+        with Scheduler(dsn, schema=schema, redis=clients["scheduler"]._options) as ring:
+            made = ring.submit("acme", "twice", 21, queue="mail")
+            assert ring.wait("acme", made.id, timeout=10).result == 42
+    finally:
+        worker.stop(grace=1.0)
+        handlers.clear()
+        handlers.update(before)
+    assert "NOPERM" not in caplog.text
+    assert "permission" not in caplog.text
+
+
+def test_nothing_else_is_allowed(house: House, role: str) -> None:
+    client = enter(house, role)
+    refused: list[Callable[[], object]] = [
+        lambda: client.call("HGET", "app:users", "1"),
+        lambda: client.run(script("reliable", "finish" if role == "worker" else "push"), ["app:users"] * 30, []),
+        lambda: ReliableQueue(client, "other", worker="w1").fetch(1, timeout=0),
+        lambda: ReliableQueue(client, "other").push([job()], epoch=""),
+        lambda: client.call("PUBLISH", "app:news", "x"),
+        lambda: client.call("FLUSHALL"),
+        lambda: client.call("CONFIG", "GET", "*"),
+        lambda: client.call("KEYS", "*"),
+        lambda: client.call("DEL", "jobqueue:{mail}:low"),
+    ]
+    for call in refused:
+        with pytest.raises(QueueError, match="(?i)noperm|no permissions|can't run|not allowed") as caught:
+            call()
+        assert not isinstance(caught.value, QueueUnavailable)
+    client.close()
+
+
+def test_the_line_has_every_command_of_the_scripts(role: str) -> None:
+    """Also those of paths that are seldom taken; and no command that neither a script nor a call of ours names."""
+    allowed = {word[1:].upper() for word in LINES[role] if word.startswith("+")}
+    texts = [script("reliable", name).text for name in SCRIPTS[role]]
+    used = {command for text in texts for command in re.findall(r"redis\.p?call\('(\w+)'", text)}
+    sources = (Path(__file__).parents[2] / "scheduler/dialects").rglob("*.py")
+    named = {"SUBSCRIBE"} | {word for path in sources for word in re.findall(r'"([A-Z]+)"', path.read_text("utf-8"))}
+    assert used <= allowed
+    assert {command.partition("|")[0] for command in allowed} <= used | named
