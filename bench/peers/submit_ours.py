@@ -1,6 +1,7 @@
 """Ours. Also `install DATABASE SCHEMA`, and `batches DATABASE SCHEMA BATCHES WARM N`: feed and settle."""
 
 import time
+from uuid import UUID
 
 import psycopg
 from commands import URL
@@ -13,6 +14,7 @@ from scheduler.model.states import State
 from scheduler.queueing.ending import end
 from scheduler.store.engine import Database
 from scheduler.store.job_queue import Ending, JobKey, QueueTable
+from scheduler.store.ring import RingTable
 from scheduler.store.schema import migrate
 from scheduler.store.steps import Databases
 from scheduler.store.steps import run as run_steps
@@ -57,7 +59,12 @@ def install(database, schema):
 def feed(table, size):
     """Take a batch in one transaction, as a feeder does: who waits, and of each tenant its share."""
     waiting = [Waiting._make(row) for row in (yield table.waiting(limit=size))]
-    return (yield table.feed("default", shares(waiting, {Priority.NORMAL: size}, size)))
+    taking = table.feed("default", shares(waiting, {Priority.NORMAL: size}, size))
+    rows = yield taking
+    if not rows:
+        yield RingTable(table._schema, lambda: None).of_queue("open_queue", "default")
+        rows = yield taking
+    return rows
 
 
 def batches(database, schema, count, warm, size):
@@ -71,7 +78,7 @@ def batches(database, schema, count, warm, size):
         began = time.perf_counter()
         rows = run_steps(stores, feed(table, size))
         feeding += time.perf_counter() - began
-        endings = [Ending(key=JobKey(row[0], row[1]), state=State.COMPLETED, feed=row[4], attempt=1) for row in rows]
+        endings = [Ending(key=JobKey(row[1], UUID(row[2])), state=State.COMPLETED, feed=row[5], attempt=1) for row in rows]
         began = time.perf_counter()
         ended = run_steps(stores, end(table, endings))
         settling += time.perf_counter() - began

@@ -15,9 +15,8 @@ def end(table: QueueTable, endings: Sequence[Ending]) -> Steps[list[tuple[JobKey
     """
     ended: list[tuple[JobKey, State]] = []
     # Of several ends of one job a success is what counts.
-    endings = list(
-        {each.key: each for each in sorted(endings, key=lambda each: each.state is State.COMPLETED)}.values()
-    )
+    completed = State.COMPLETED
+    endings = list({each.key: each for each in sorted(endings, key=lambda each: each.state is completed)}.values())
     while endings:
         rows = yield table.settle(endings)
         states = {ending.key: ending.state for ending in (endings[position - 1] for (position,) in rows)}

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from itertools import groupby
+from uuid import UUID
 
 from scheduler.dialects.interface import Queue
 from scheduler.errors import EpochLost, QueueError
@@ -33,6 +34,7 @@ BATCHES = 5  # of a queue, before the others have their turn
 LOOK_AT_ROOM = 10.0
 POLL = 1.0
 FULL = 0.1
+PRIORITIES = tuple(Priority)
 
 
 class Feeder:
@@ -109,13 +111,14 @@ class Feeder:
         """Feed a batch; return how many it was. None: the queue was met for the first time."""
         for share in divided:
             self._turns[queue.name, share.priority] = share.tenant
-        fed = self._ledger.run(self._steps(queue, divided))
+        fed = self._ledger.run(self._steps(queue, divided), keep=True)
         if fed is None:
             return None
         room, _ = self._rooms[queue.name]
-        for _, priority in fed:
+        for _, _, _, priority, *_ in fed:
             room[priority] -= 1
-        self._ring.say([(key, State.SCHEDULED) for key, _ in fed])
+        if fed:
+            self._ring.say((JobKey(tenant, UUID(id_)), State.SCHEDULED) for _, tenant, id_, *_ in fed)
         return len(fed)
 
     def _in_turn(self, due: Sequence[Waiting]) -> list[Waiting]:
@@ -129,22 +132,23 @@ class Feeder:
             ),
         )
 
-    def _steps(self, queue: Queue, divided: Sequence[Share]) -> Steps[list[tuple[JobKey, int]] | None]:
-        rows = yield self._ledger.ring.of_queue("hold_epoch", queue.name)
+    def _steps(self, queue: Queue, divided: Sequence[Share]) -> Steps[list[Row] | None]:
+        rows = yield self._ledger.jobs.feed(queue.name, divided)
         if not rows:
             yield self._ledger.ring.of_queue("open_queue", queue.name)
             return None
-        epoch = rows[0][0]
-        rows = yield self._ledger.jobs.feed(queue.name, divided)
-        jobs = [queued(queue.name, row, self._ledger.installation) for row in rows if row[2] is not None]
+        mark, tenant, *_ = rows[0]
+        if tenant is None:
+            return []
+        jobs = [queued(queue.name, row, self._ledger.installation) for row in rows if row[4] is not None]
         if jobs:
             began = time.monotonic()
-            queue.push(jobs, epoch=str(epoch))
+            queue.push(jobs, epoch=str(mark))
             if self._events:
                 seconds = time.monotonic() - began
                 keys = tuple((job.tenant, job.id) for job in jobs)
                 self._events.emit(JobsFed(queue=queue.name, count=len(jobs), seconds=seconds, jobs=keys))
-        return [(JobKey(row[0], row[1]), row[3]) for row in rows]
+        return rows
 
     def _until_next(self, waiting: Sequence[Waiting]) -> float:
         """Say how long until the next that is not due yet is."""
@@ -155,15 +159,15 @@ class Feeder:
 def queued(queue: str, row: Row, installation: str) -> QueuedJob:
     """Make what travels of a row that was fed."""
     (
-        tenant, id_, type_, priority, feed, attempt, json, payload, policy, tags, correlation_id, created_at,
+        _, tenant, id_, priority, type_, feed, attempt, json, payload, policy, tags, correlation_id, created_at,
         expires_at, checkpoint,
     ) = row  # fmt: skip
     return QueuedJob(
-        id=str(id_),
+        id=id_,
         tenant=tenant,
         type=type_,
         queue=queue,
-        priority=Priority(priority),
+        priority=PRIORITIES[priority],
         feed=feed,
         attempt=attempt,
         form="json" if json else "bytes",

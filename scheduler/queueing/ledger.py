@@ -20,9 +20,9 @@ class Ledger:
     ring: RingTable
     installation: str
 
-    def run(self, steps: Steps[T], *, deadline: float | None = None) -> T:
-        """Run steps in a transaction, each at most `deadline` seconds."""
-        return run(self.databases, steps, deadline=deadline)
+    def run(self, steps: Steps[T], *, deadline: float | None = None, keep: bool = False) -> T:
+        """Run steps in a transaction, each at most `deadline` seconds, their plans kept or not."""
+        return run(self.databases, steps, deadline=deadline, keep=keep)
 
     def rows(self, statement: Statement) -> list[Row]:
         """Run one statement."""

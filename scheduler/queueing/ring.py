@@ -4,7 +4,7 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 
@@ -72,10 +72,10 @@ class Ring:
             logger.warning("queue %s: will be asked later to cancel: %s", queue, error)
             return None
 
-    def say(self, changes: Sequence[tuple[JobKey, State]]) -> None:
+    def say(self, changes: Iterable[tuple[JobKey, State]]) -> None:
         """Say state changes aloud, if anybody listens; if Redis is away nobody hears them."""
         try:
-            if changes and self.channel.watched():
+            if self.channel.watched():
                 self.channel.say([(key.tenant, str(key.id), state) for key, state in changes], self._now())
         except QueueError as error:
             logger.debug("state changes are not said: %s", error)

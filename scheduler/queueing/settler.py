@@ -39,6 +39,7 @@ PATIENCE = 5.0
 HELD = 0.05
 REFUSED = 5.0
 DEADLINE = 30.0
+COMPLETED, RETRYING = State.COMPLETED, State.RETRYING  # looked up once: it is dear, and this is done for every end
 
 
 class Settler:
@@ -143,16 +144,16 @@ class Settler:
 def settle(ledger: Ledger, ends: Sequence[AttemptEnd]) -> Steps[tuple[list[AttemptEnd], list[tuple[JobKey, State]]]]:
     """Settle ends in one transaction; return those whose rows others hold, and who went into which state."""
     keyed = [(JobKey(each.tenant, UUID(each.job_id)), each) for each in ends]
-    retries = _retries([(key, each) for key, each in keyed if each.state is State.RETRYING])
-    finals = [(key, each) for key, each in keyed if each.state is not State.RETRYING]
+    retries = _retries([(key, each) for key, each in keyed if each.state is RETRYING])
+    finals = [(key, each) for key, each in keyed if each.state is not RETRYING]
     settled: list[tuple[JobKey, State]] = []
     if retries:
         rows = yield ledger.ring.retry(retries)
-        settled += [(JobKey(*row), State.RETRYING) for row in rows]
+        settled += [(JobKey(*row), RETRYING) for row in rows]
     if finals:
         over = yield from end(ledger.jobs, [_ending(key, each) for key, each in finals])
         settled += over
-        spawning = [(key, each) for key, each in finals if each.spawned and each.state is State.COMPLETED]
+        spawning = [(key, each) for key, each in finals if each.spawned and each.state is COMPLETED]
         if spawning:
             ended = dict(over)
             drafts = [draft_of(new) for key, each in spawning if ended.get(key) is each.state for new in each.spawned]
@@ -209,7 +210,7 @@ def _ending(key: JobKey, each: AttemptEnd) -> Ending:
 
 def _plain(each: AttemptEnd) -> bool:
     """Whether the row of a job that ended says all that there is to say of its last attempt."""
-    return each.state is State.COMPLETED and each.checkpoint is None and each.category is None and each.code is None
+    return each.state is COMPLETED and each.checkpoint is None and each.category is None and each.code is None
 
 
 def record(each: AttemptEnd) -> dict[str, Any]:

@@ -130,10 +130,16 @@ class Database:
     @contextlib.contextmanager
     def transaction(self, deadline: float | None = None) -> Iterator[BoundedConnection]:
         """Run several statements as one; a server-side timeout stands behind the deadline."""
-        with self.connection(deadline) as connection, connection.transaction():
+        with self.connection(deadline) as connection:
             milliseconds = str(int(connection.deadline * 1000))
-            connection.execute(statement("session", "bound_statements", self.schema), {"milliseconds": milliseconds})
-            yield connection
+            connection.execute(statement("session", "begin", milliseconds), prepare=False)  # two in one round trip
+            try:
+                yield connection
+            except BaseException:
+                with contextlib.suppress(psycopg.Error):
+                    connection.rollback()
+                raise
+            connection.commit()
 
     @contextlib.contextmanager
     def connection(self, deadline: float | None = None) -> Iterator[BoundedConnection]:

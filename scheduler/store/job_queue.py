@@ -142,7 +142,7 @@ class QueueTable:
         return self._statement(
             "settle",
             **packed(ending.key for ending in endings),
-            states=texts(ending.state.value for ending in endings),
+            states=texts(ending.state for ending in endings),
             feeds=integers(ending.feed for ending in endings),
             attempt_numbers=integers(ending.attempt for ending in endings),
             reasons=texts(_sparse([ending.reason for ending in endings])),
@@ -175,7 +175,10 @@ class QueueTable:
         return self._statement("waiting", **after._asdict(), limit=limit)
 
     def feed(self, queue: str, shares: Sequence[Share]) -> Statement:
-        """Take what is due out of one queue: of each priority and tenant its share. None may be named twice."""
+        """Take what is due out of one queue: of each priority and tenant its share. None may be named twice.
+
+        (mark, tenant, id, priority, ...) each, as `feeder.queued` reads them.
+        """
         return self._statement(
             "feed",
             queue=queue,

@@ -40,7 +40,7 @@ class RingTable:
         return self._statement("epochs")
 
     def of_queue(self, name: str, queue: str, **parameters: object) -> Statement:
-        """Make a statement on one queue: open_queue, hold_epoch, seize_epoch, next_epoch."""
+        """Make a statement on one queue: open_queue, seize_epoch, next_epoch."""
         return self._statement(name, queue=queue, **parameters)
 
     def feed_all_again(self, queue: str, *, after: JobKey, limit: int) -> Statement:

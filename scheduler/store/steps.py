@@ -48,13 +48,16 @@ Steps = Generator[Statement, list[Row], T]
 SyncCaller = psycopg.Connection[Any] | Connection | Session
 
 
-def run(databases: "Databases", steps: Steps[T], *, deadline: float | None = None) -> T:
-    """Run steps on a connection of our own, in a transaction if there are several, at most `deadline` seconds each."""
+def run(databases: "Databases", steps: Steps[T], *, deadline: float | None = None, keep: bool = False) -> T:
+    """Run steps on a connection of our own, in a transaction if there are several, at most `deadline` seconds each.
+
+    `keep`: their plans are kept, because no other would be better later.
+    """
     try:
         statement = next(steps)
     except StopIteration as end:  # there is nothing to do
         return end.value  # type: ignore[no-any-return]
-    database = databases.preparing if statement.alone else databases.planning
+    database = databases.preparing if statement.alone or keep else databases.planning
     opened = database.connection(deadline) if statement.alone else database.transaction(deadline)
     with opened as connection:
         while True:

@@ -1,7 +1,8 @@
 """A scheduler on the test's schema with time that the test moves, and its tables to look into."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+from uuid import UUID
 
 import psycopg
 import pytest
@@ -10,7 +11,10 @@ from scheduler import Scheduler as RealScheduler
 from scheduler import Worker
 from scheduler.dialects.client import Client
 from scheduler.embedded.redis import EmbeddedRedis
+from scheduler.model.fairness import Share
 from scheduler.queueing.handlers import handlers
+from scheduler.store.job_queue import QueueTable
+from scheduler.store.ring import RingTable
 from scheduler.store.steps import Steps, run
 from scheduler.testing import Scheduler
 
@@ -29,6 +33,17 @@ def own(dsn: str, schema: str, instance: Scheduler) -> Iterator[psycopg.Connecti
         connection.execute("SELECT set_config('search_path', %s, false)", (schema,))
         connection.commit()
         yield connection
+
+
+def fed(table: QueueTable, queue: str, divided: Sequence[Share], **given: Any) -> Steps[list[Any]]:
+    """Take what is due as a feeder does: (tenant, id, priority, type, ...) each."""
+    feed = table.feed(queue, divided)
+    feed.parameters.update(given)  # type: ignore[attr-defined]
+    rows = yield feed
+    if not rows:
+        yield RingTable(table._schema, lambda: None).of_queue("open_queue", queue)
+        rows = yield feed
+    return [(tenant, UUID(id_), *rest) for _, tenant, id_, *rest in rows if tenant is not None]
 
 
 def steps(instance: Scheduler, made: Steps[Any]) -> Any:

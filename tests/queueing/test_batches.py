@@ -11,7 +11,7 @@ from scheduler import InvalidOption, InvalidPayload, NewJob, Priority, RetryPoli
 from scheduler.model.fairness import Share
 from scheduler.queueing.calls import PART
 from scheduler.testing import START, Scheduler
-from tests.queueing.conftest import steps
+from tests.queueing.conftest import fed, steps
 
 HOUR = timedelta(hours=1)
 
@@ -20,11 +20,8 @@ def test_a_large_batch_goes_out_in_parts_and_is_there_in_order_and_whole(instanc
     made = instance.submit_many(NewJob("acme", "x", n) for n in range(3 * PART + 1))
     assert [job.duplicate for job in made] == [False] * len(made)
     table = instance._running().queue
-
-    def take() -> Any:
-        return (yield table.feed("default", [Share(Priority.NORMAL, "acme", 10_000)]))
-
-    assert [row[1] for row in steps(instance, take())] == [job.id for job in made]
+    rows = steps(instance, fed(table, "default", [Share(Priority.NORMAL, "acme", 10_000)]))
+    assert [row[1] for row in rows] == [job.id for job in made]
 
 
 @pytest.mark.parametrize("wrong", [{"payload": {1, 2}}, {"timeouts": "long"}, {"tags": {"a": 1}}])

@@ -14,7 +14,7 @@ from scheduler.queueing.ending import end
 from scheduler.store.job_queue import Ending, JobKey, QueueTable
 from scheduler.store.steps import Statement, Steps, run_inside
 from scheduler.testing import START, Scheduler
-from tests.queueing.conftest import steps
+from tests.queueing.conftest import fed, steps
 from tests.support.waiting import wait_for
 
 FORGET = "SELECT pg_stat_clear_snapshot()"  # else a transaction sees what it saw first
@@ -53,7 +53,7 @@ def test_a_feed_goes_by_priority_and_takes_the_tenants_in_turn(instance: Schedul
     instance.submit_many([*new, NewJob("a", "x", "first", priority=Priority.HIGH), NewJob("c", "x", delay="1m")])
     divided = shares(looked(instance), {1: 10, 2: 6}, 100)
     assert divided == [Share(1, "a", 10), Share(2, "a", 3), Share(2, "b", 3)]
-    rows = steps(instance, just(instance._running().queue.feed("default", divided)))
+    rows = steps(instance, fed(instance._running().queue, "default", divided))
     taken = [(row[0], instance.get(row[0], row[1]).payload) for row in rows]
     assert taken == [("a", "first"), ("a", 0), ("b", 0), ("a", 1), ("b", 1), ("a", 2)]
     assert {row[13] for row in rows} == {None}  # nobody left a checkpoint
@@ -62,13 +62,16 @@ def test_a_feed_goes_by_priority_and_takes_the_tenants_in_turn(instance: Schedul
 
 def test_two_feeders_take_different_jobs(instance: Scheduler, own: psycopg.Connection[Any]) -> None:
     made = instance.submit_many([NewJob("acme", "x") for _ in range(4)])
-    feed = instance._running().queue.feed("default", [Share(2, "acme", 2)])
-    feed.parameters["now"] = instance.clock.now()  # type: ignore[index]
-    first = [row[1] for row in run_inside(own, just(feed))]
-    second = [row[1] for row in steps(instance, just(feed))]
+
+    def feed(count: int) -> Steps[list[Any]]:
+        return fed(instance._running().queue, "default", [Share(2, "acme", count)], now=instance.clock.now())
+
+    assert steps(instance, feed(0)) == []  # from now on there is such a queue
+    first = [row[1] for row in run_inside(own, feed(2))]
+    second = [row[1] for row in steps(instance, feed(2))]
     own.rollback()
     assert [*first, *second] == [job.id for job in made]
-    assert {row[1] for row in steps(instance, just(feed))} == set(first)
+    assert {row[1] for row in steps(instance, feed(2))} == set(first)
 
 
 class Meanwhile:
@@ -101,7 +104,7 @@ def test_a_cancel_waits_for_the_feeder_that_has_the_job(
     instance: Scheduler, own: psycopg.Connection[Any], committed: bool
 ) -> None:
     made = instance.submit("acme", "x")
-    assert len(run_inside(own, just(instance._running().queue.feed("default", [Share(2, "acme", 1)])))) == 1
+    assert len(run_inside(own, fed(instance._running().queue, "default", [Share(2, "acme", 1)]))) == 1
     cancel = Meanwhile(own, lambda: instance.cancel_job("acme", made.id))
     own.commit() if committed else own.rollback()
     assert cancel.end() is (State.SCHEDULED if committed else State.CANCELLED)
@@ -125,7 +128,7 @@ def test_a_priority_cannot_change_once_the_feeder_has_committed(
     instance: Scheduler, own: psycopg.Connection[Any]
 ) -> None:
     made = instance.submit("acme", "x")
-    run_inside(own, just(instance._running().queue.feed("default", [Share(2, "acme", 1)])))
+    run_inside(own, fed(instance._running().queue, "default", [Share(2, "acme", 1)]))
     update = Meanwhile(own, lambda: instance.update_job("acme", made.id, priority=Priority.HIGH))
     own.commit()
     assert isinstance(update.end(), IllegalTransition)
@@ -134,4 +137,4 @@ def test_a_priority_cannot_change_once_the_feeder_has_committed(
 
 def feed_all(instance: Scheduler, table: QueueTable) -> list[Any]:
     divided = shares(looked(instance), dict.fromkeys(Priority, 100), 100)
-    return [row[1] for row in steps(instance, just(table.feed("default", divided)))]
+    return [row[1] for row in steps(instance, fed(table, "default", divided))]

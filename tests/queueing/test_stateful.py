@@ -33,10 +33,9 @@ from scheduler import (
 from scheduler.model.fairness import Share
 from scheduler.model.oneshot import Job
 from scheduler.queueing.ending import end
-from scheduler.store.job_queue import Ending, JobKey, QueueTable
-from scheduler.store.steps import Steps
+from scheduler.store.job_queue import Ending, JobKey
 from scheduler.testing import Scheduler
-from tests.queueing.conftest import steps
+from tests.queueing.conftest import fed, steps
 
 TENANTS = ("acme", "globex")
 QUEUES = ("mail", "media")
@@ -340,11 +339,9 @@ class Machine(RuleBasedStateMachine):
                 self.take(queue, priority, 100)
 
     def take(self, queue: str, priority: int, limit: int) -> None:
-        def take() -> Any:
-            given = [Share(priority, tenant, limit) for tenant in TENANTS]
-            return (yield self.instance._running().queue.feed(queue, given))
-
-        taken = [self.model.jobs[row[1]] for row in steps(self.instance, take())]
+        given = [Share(priority, tenant, limit) for tenant in TENANTS]
+        rows = steps(self.instance, fed(self.instance._running().queue, queue, given))
+        taken = [self.model.jobs[row[1]] for row in rows]
         due = [
             job
             for job in self.model.jobs.values()
@@ -635,16 +632,13 @@ def test_whatever_is_done_to_jobs_the_rows_agree_with_the_model(
     )
 
 
-def fed(table: QueueTable) -> Steps[list[Any]]:
-    return (yield table.feed("default", [Share(Priority.NORMAL, "acme", 10)]))
-
-
 def test_a_job_that_waits_for_two_of_one_key_waits_for_one_job(instance: Scheduler) -> None:
     first, second = (NewJob("acme", "x", idempotency_key="k") for _ in range(2))
     made = instance.submit_many([first, second, NewJob("acme", "last", after=[first, second])])
     table = instance._running().queue
     steps(instance, end(table, [Ending(key=JobKey("acme", made[0].id), state=State.COMPLETED)]))
-    assert [row[1] for row in steps(instance, fed(table))] == [made[2].id]
+    rows = steps(instance, fed(table, "default", [Share(Priority.NORMAL, "acme", 10)]))
+    assert [row[1] for row in rows] == [made[2].id]
 
 
 @pytest.mark.timeout(20)

@@ -38,7 +38,7 @@ from scheduler.model.fairness import Share
 from scheduler.queueing.ending import end
 from scheduler.store.job_queue import Ending, JobKey, QueueTable
 from scheduler.testing import START, Scheduler
-from tests.queueing.conftest import steps
+from tests.queueing.conftest import fed, steps
 
 HOUR = timedelta(hours=1)
 
@@ -336,28 +336,25 @@ def test_a_job_waits_for_all_that_it_comes_after(instance: Scheduler) -> None:
     first, second = instance.submit("acme", "a"), instance.submit("acme", "b")
     last = instance.submit("acme", "c", after=[first, second.id], priority=Priority.BULK)
     table = instance._running().queue
-    assert fed(instance, table) == {first.id, second.id}
+    assert ready(instance, table) == {first.id, second.id}
     finish(instance, first)
-    assert fed(instance, table) == set()
+    assert ready(instance, table) == set()
     finish(instance, second)
-    assert fed(instance, table) == {last.id}
+    assert ready(instance, table) == {last.id}
 
 
-def fed(instance: Scheduler, table: QueueTable) -> set[UUID]:
-    def take() -> Any:
-        found = yield table.feed("default", [Share(priority, "acme", 100) for priority in Priority])
-        return {row[1] for row in found}
-
-    return steps(instance, take())  # type: ignore[no-any-return]
+def ready(instance: Scheduler, table: QueueTable) -> set[UUID]:
+    found = steps(instance, fed(table, "default", [Share(priority, "acme", 100) for priority in Priority]))
+    return {row[1] for row in found}
 
 
 def test_a_job_waits_for_any_of_several_to_end(instance: Scheduler) -> None:
     first, second = instance.submit("acme", "a"), instance.submit("acme", "b")
     last = instance.submit("acme", "c", after_any=[first, second])
     table = instance._running().queue
-    fed(instance, table)
+    ready(instance, table)
     finish(instance, second, state=State.FAILED)
-    assert fed(instance, table) == {last.id}
+    assert ready(instance, table) == {last.id}
     finish(instance, first)
     assert instance.get("acme", last.id).state is State.SCHEDULED
 
@@ -371,7 +368,7 @@ def test_what_ends_badly_takes_along_all_that_wait_for_its_success(instance: Sch
     finish(instance, root, state=state)
     assert states(instance, [root, child, grandchild]) == [state] * 3
     assert instance.get("acme", grandchild.id).reason == f"its dependency {child.id} {state}"
-    assert fed(instance, instance._running().queue) == {anyway.id}
+    assert ready(instance, instance._running().queue) == {anyway.id}
 
 
 @pytest.mark.parametrize(
@@ -390,7 +387,7 @@ def test_a_dependency_that_has_ended_counts_at_once(instance: Scheduler, ended: 
     anyway = instance.submit("acme", "d", after_any=[before])
     assert states(instance, made) == [becomes, becomes]
     assert instance.get("acme", anyway.id).state is State.PENDING
-    assert anyway.id in fed(instance, instance._running().queue)
+    assert anyway.id in ready(instance, instance._running().queue)
 
 
 def test_unknown_dependencies_are_named(instance: Scheduler) -> None:
@@ -437,7 +434,7 @@ def test_a_fan_out_of_a_thousand_comes_together_in_one(instance: Scheduler) -> N
     assert instance.get("acme", made[-1].id).state is State.PENDING
     finish(instance, *made[:999])
     assert instance.get("acme", made[-1].id).state is State.PENDING
-    assert made[-1].id not in fed(instance, table)
+    assert made[-1].id not in ready(instance, table)
     finish(instance, made[999])
     assert instance.get("acme", made[-1].id).state is State.PENDING
 
@@ -546,7 +543,7 @@ def test_what_may_change_of_a_job_until_when(instance: Scheduler) -> None:
     assert (job.priority, job.tags, job.correlation_id) == (Priority.CRITICAL, {"b": "2"}, "c")
     assert instance.update_job("acme", made.id, tags={}).tags == {}
     table = instance._running().queue
-    assert fed(instance, table) == {made.id}
+    assert ready(instance, table) == {made.id}
     assert instance.update_job("acme", made.id, tags={"c": "3"}).tags == {"c": "3"}
     with pytest.raises(IllegalTransition, match="has been fed"):
         instance.update_job("acme", made.id, priority=Priority.LOW)
@@ -563,7 +560,7 @@ def test_cancel_ends_what_has_not_begun_and_asks_what_has(instance: Scheduler) -
     assert states(instance, [made, child]) == [State.CANCELLED] * 2
     assert instance.get("acme", made.id).reason == "changed my mind"
     running = instance.submit("acme", "x")
-    fed(instance, instance._running().queue)
+    ready(instance, instance._running().queue)
     assert instance.cancel_job("acme", running.id) is State.SCHEDULED
     assert instance.get("acme", running.id).cancel_requested_at == START
     finish(instance, running)

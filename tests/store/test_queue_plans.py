@@ -62,9 +62,9 @@ FILL = [
     " SELECT tenant, id, gen_random_uuid(), 'after' FROM job_queue",
     "INSERT INTO job_key (tenant, type, key, job_id, expires_at)"
     " SELECT tenant, 'mail', id::text, id, now() FROM job_queue",
-    "INSERT INTO job_history (at, tenant, job_id, kind, outcome, finished_at, type, queue, priority, run_at, created_at,"
-    " json) SELECT now() - n * interval '1 s', 't' || n % 100, gen_random_uuid()::text, 'job', 'completed', now(),"
-    " 'mail', 'default', 2, now(), now(), true FROM generate_series(1, {ended}) n",
+    "INSERT INTO job_history (at, tenant, job_id, kind, outcome, finished_at, type, queue, priority, run_at,"
+    " created_at, json) SELECT now() - n * interval '1 s', 't' || n % 100, gen_random_uuid()::text, 'job', 'completed',"
+    " now(), 'mail', 'default', 2, now(), now(), true FROM generate_series(1, {ended}) n",
     "ANALYZE job_queue, job_ready, job_dependency, job_key, job_history",
 ]
 

@@ -9,7 +9,7 @@ from scheduler.model.attempts import AttemptEnd
 from scheduler.model.fairness import Share
 from scheduler.queueing.feeder import Feeder, queued
 from scheduler.queueing.settler import Settler
-from scheduler.store.job_queue import JobKey
+from scheduler.store.engine import Row
 from scheduler.store.steps import Steps
 
 
@@ -29,17 +29,18 @@ def commit_first() -> None:
     """The feeder takes rows away, and pushes what they said afterwards."""
     plain = Feeder._fed
 
-    def steps(feeder: Feeder, queue: Queue, divided: Sequence[Share]) -> Steps[list[tuple[JobKey, int]] | None]:
+    def steps(feeder: Feeder, queue: Queue, divided: Sequence[Share]) -> Steps[list[Row] | None]:
         ledger = feeder._ledger
-        rows = yield ledger.ring.of_queue("hold_epoch", queue.name)
+        rows = yield ledger.jobs.feed(queue.name, divided)
         if not rows:
             yield ledger.ring.of_queue("open_queue", queue.name)
             return None
-        epoch = str(rows[0][0])
-        rows = yield ledger.jobs.feed(queue.name, divided)
-        jobs = [queued(queue.name, row, ledger.installation) for row in rows if row[2] is not None]
-        later.append(lambda: queue.push(jobs, epoch=epoch))
-        return [(JobKey(row[0], row[1]), row[3]) for row in rows]
+        mark, tenant, *_ = rows[0]
+        if tenant is None:
+            return []
+        jobs = [queued(queue.name, row, ledger.installation) for row in rows if row[4] is not None]
+        later.append(lambda: queue.push(jobs, epoch=str(mark)))
+        return rows
 
     later: list[Callable[[], object]] = []
 

@@ -92,8 +92,9 @@ class Troubles:
             self._connection.execute("DELETE FROM job_ready WHERE id = %s", (first,))
             self._connection.execute("DELETE FROM job_queue WHERE id = %s", (first,))
             self._connection.execute(
-                "INSERT INTO job_history (at, tenant, job_id, kind, outcome, finished_at, type, queue, priority, run_at,"
-                " created_at, json) VALUES (now(), %s, %s, 'job', 'completed', now(), 'x', 'x', 2, now(), now(), true)",
+                "INSERT INTO job_history (at, tenant, job_id, kind, outcome, finished_at, type, queue, priority,"
+                " run_at, created_at, json)"
+                " VALUES (now(), %s, %s, 'job', 'completed', now(), 'x', 'x', 2, now(), now(), true)",
                 (TENANT, first),
             )  # fmt: skip
 

@@ -21,6 +21,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LATER = datetime(9999, 1, 1, tzinfo=UTC)
 FILE = "file"
 PRIORITIES = tuple(Priority)
+STATES = {state.value: state for state in State}
 ID = re.compile(rb'"id": ?"([^"]+)"')
 RETRIES = re.compile(rb'"retries": ?\d+')
 MILLISECOND = timedelta(milliseconds=1)
@@ -170,7 +171,7 @@ def _end(read: Mapping[str, Any]) -> AttemptEnd:
         job_id=read["id"],
         feed=read["feed"],
         attempt=read["attempt"],
-        state=State(read["state"]),
+        state=STATES[read["state"]],
         started_at=datetime.fromisoformat(read["started"]),
         ended_at=datetime.fromisoformat(read["ended"]),
         worker=read["worker"],

@@ -120,11 +120,15 @@ FROM groups g ORDER BY g.turn;
 
 -- name: feed
 -- Take what is due out of job_ready, as many of each (priority, tenant) as is said, the older first; rows that another
--- feeder holds are passed over. The rows of job_queue are only read. By priority, then the tenants in turn. No row:
+-- feeder holds are passed over. The rows of job_queue are only read. By priority, then the tenants in turn. Each with
+-- the mark of the queue, which is held first: nobody declares its Redis lost until this transaction ends, and a feed
+-- that began before such a declaration is committed before it. No row: the queue was never fed. One without a tenant:
 -- nothing is due. A NULL type: the job has ended meanwhile.
 -- By ctid, which is safe here: a row of job_ready is never updated, and we hold it.
-WITH due AS MATERIALIZED (
-  SELECT r.* FROM unnest((SELECT %(priorities)b::int2[]), (SELECT %(tenants)b::text[]), (SELECT %(counts)b::int4[]))
+WITH mark AS MATERIALIZED (SELECT epoch FROM {schema}.job_epoch WHERE queue = %(queue)s FOR SHARE),
+due AS MATERIALIZED (
+  SELECT r.* FROM mark CROSS JOIN unnest((SELECT %(priorities)b::int2[]), (SELECT %(tenants)b::text[]),
+      (SELECT %(counts)b::int4[]))
     AS s(priority, tenant, count)
   CROSS JOIN LATERAL (
     SELECT r.ctid AS place, r.tenant, r.id, r.priority, r.run_at, r.seq FROM {schema}.job_ready r
@@ -134,9 +138,9 @@ WITH due AS MATERIALIZED (
     FOR UPDATE SKIP LOCKED) r),
 taken AS (
   DELETE FROM {schema}.job_ready r WHERE r.ctid = ANY(ARRAY(SELECT place FROM due)))
-SELECT d.tenant, d.id, q.type, d.priority, q.feed, q.attempt, q.json, q.payload, q.policy, q.tags, q.correlation_id,
-       q.created_at, q.expires_at, q.attempts -> -1 -> 'checkpoint'
-FROM due d
+SELECT m.epoch, d.tenant, d.id::text, d.priority, q.type, q.feed, q.attempt, q.json, q.payload, q.policy, q.tags,
+       q.correlation_id, q.created_at, q.expires_at, q.attempts -> -1 -> 'checkpoint'
+FROM mark m LEFT JOIN due d ON true
 LEFT JOIN LATERAL (
   -- By seq: those of a tenant lie side by side in that index, their ids all over the other. LIMIT: a probe each.
   SELECT * FROM {schema}.job_queue q WHERE q.tenant = d.tenant AND q.seq = d.seq LIMIT 1) q ON true

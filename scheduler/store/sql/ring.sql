@@ -10,11 +10,6 @@ SELECT queue, epoch FROM {schema}.job_epoch ORDER BY queue;
 -- A queue that is fed for the first time. No row back, ever.
 INSERT INTO {schema}.job_epoch (queue, epoch) VALUES (%(queue)s, 0) ON CONFLICT DO NOTHING;
 
--- name: hold_epoch
--- The mark of a queue; nobody declares its Redis lost until this transaction ends, and a feed that began before such a
--- declaration is committed before it. No row: it was never fed.
-SELECT epoch FROM {schema}.job_epoch WHERE queue = %(queue)s FOR SHARE;
-
 -- name: seize_epoch
 -- Declare that the Redis of a queue is lost, after those who feed it at the moment. No row: somebody else just did.
 SELECT epoch FROM {schema}.job_epoch WHERE queue = %(queue)s AND epoch = %(epoch)s FOR UPDATE;

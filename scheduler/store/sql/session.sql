@@ -1,6 +1,6 @@
--- name: bound_statements
--- Behind the client's deadline stands the server's, for this transaction.
-SELECT set_config('statement_timeout', %(milliseconds)s, true);
+-- name: begin
+-- Behind the client's deadline stands the server's, for this transaction: milliseconds, here in the place of a schema.
+BEGIN; SET LOCAL statement_timeout = {schema};
 
 -- name: listen
 -- Hear what is said on a channel, here in the place of a schema: the schema's own, or that of its queues.

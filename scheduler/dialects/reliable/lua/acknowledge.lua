@@ -7,8 +7,14 @@
 -- Returns how many entries were there
 local outcomes, finished = KEYS[1], KEYS[2]
 local last = 2 + tonumber(ARGV[2])
-for i = last + 1, #ARGV, 2 do
-  if redis.call('HGET', finished, ARGV[i]) == ARGV[i + 1] then redis.call('HDEL', finished, ARGV[i]) end
+local CHUNK = 500
+for first = last + 1, #ARGV, 2 * CHUNK do
+  local ids, over = {}, {}
+  for i = first, math.min(first + 2 * CHUNK, #ARGV) - 1, 2 do ids[#ids + 1] = ARGV[i] end
+  for i, token in ipairs(redis.call('HMGET', finished, unpack(ids))) do
+    if token == ARGV[first + 2 * i - 1] then over[#over + 1] = ids[i] end
+  end
+  if #over > 0 then redis.call('HDEL', finished, unpack(over)) end
 end
 redis.call('XACK', outcomes, ARGV[1], unpack(ARGV, 3, last))
 return redis.call('XDEL', outcomes, unpack(ARGV, 3, last))
