@@ -34,12 +34,13 @@ def new_binary() -> str | None:
 
 
 class Server:
-    """A Redis; `stop` and `start` again keep its port, and nothing else."""
+    """A Redis; `stop` and `start` again keep its port, and nothing else. With files for TLS it has a port for that."""
 
-    def __init__(self, binary: str, *options: str) -> None:
+    def __init__(self, binary: str, *options: str, tls: Sequence[str] = ()) -> None:
         self.port = free_port()
+        self.tls_port = free_port() if tls else 0
         self._binary = binary
-        self._options = options
+        self._options = (*options, "--tls-port", str(self.tls_port), *tls) if tls else options
         self._folder: Folder | None = None
 
     @property
@@ -122,8 +123,8 @@ class House:
 
 
 @contextlib.contextmanager
-def one(binary: str, *options: str) -> Iterator[Server]:
-    server = Server(binary, *options)
+def one(binary: str, *options: str, tls: Sequence[str] = ()) -> Iterator[Server]:
+    server = Server(binary, *options, tls=tls)
     try:
         yield started(server)
     finally:
@@ -131,17 +132,17 @@ def one(binary: str, *options: str) -> Iterator[Server]:
 
 
 @contextlib.contextmanager
-def cluster(binary: str) -> Iterator[House]:
+def cluster(binary: str, *, tls: Sequence[str] = ()) -> Iterator[House]:
     """Three masters, and the slots among them."""
     with contextlib.ExitStack() as stack:
         options = ("--cluster-enabled", "yes", "--cluster-node-timeout", "5000")
-        nodes = [stack.enter_context(one(binary, *options)) for _ in range(3)]
+        nodes = [stack.enter_context(one(binary, *options, tls=tls)) for _ in range(3)]
         for number, node in enumerate(nodes):
             first, last = SLOTS * number // 3, SLOTS * (number + 1) // 3
             node.admin("CLUSTER", "ADDSLOTS", *range(first, last))
             node.admin("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
         for node in nodes[1:]:
-            nodes[0].admin("CLUSTER", "MEET", "127.0.0.1", node.port)
+            nodes[0].admin("CLUSTER", "MEET", "127.0.0.1", node.tls_port or node.port)
         wait_for(lambda: all(_whole(node) for node in nodes), "the cluster is whole", timeout=60)
         yield House(nodes, clustered=True)
 

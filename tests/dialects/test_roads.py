@@ -1,12 +1,11 @@
 """The roads to Redis, with real servers: a Unix socket, TLS, nodes of a cluster; how many connections, who answers."""
 
 import logging
-import shutil
 import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
 
@@ -17,7 +16,7 @@ from scheduler.dialects.reliable.queue import ReliableQueue
 from scheduler.dialects.roads import RedisEvicts
 from scheduler.errors import ConfigError, QueueError, QueueUnavailable
 from scheduler.model.addresses import RedisOptions
-from tests.dialects.servers import House, Server, cluster, free_port, new_binary, one
+from tests.dialects.servers import House, Sentinel, Server, cluster, free_port, new_binary, one, started
 from tests.dialects.test_client import listening
 from tests.dialects.values import ended, job
 from tests.support.certificates import Authority
@@ -63,47 +62,52 @@ def test_a_unix_socket(newest: str) -> None:
             Client(f"unix://{door}").call("PING")
 
 
-class Tls:
-    """A server that speaks TLS only with those who have a certificate, on its second port."""
-
-    def __init__(self, binary: str, *, asks: str = "yes", hosts: str = "DNS:localhost,IP:127.0.0.1") -> None:
-        self.authority = Authority()
-        self.port = free_port()
-        cert, key = self.authority.issue("server", hosts=hosts)
-        options = ("--tls-port", str(self.port), "--tls-cert-file", cert, "--tls-key-file", key)
-        self._server = Server(
-            binary, *options, "--tls-ca-cert-file", self.authority.ca, "--tls-auth-clients", asks
-        )  # fmt: skip
-
-    def __enter__(self) -> Self:
-        self._server.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.stop()
-        shutil.rmtree(self.authority.folder)
-
-    def url(self, *options: str, host: str = "localhost") -> str:
-        return f"rediss://{host}:{self.port}/0?{'&'.join((f'tls_ca={self.authority.ca}', *options))}"
+@pytest.fixture(scope="module")
+def authority() -> Iterator[Authority]:
+    made = Authority()
+    yield made
+    made.close()
 
 
-def test_tls_with_certificates_on_both_sides(newest: str) -> None:
-    with Tls(newest) as server:
-        cert, key = server.authority.issue("client")
-        carries_a_job(server.url(f"tls_cert={cert}", f"tls_key={key}"))
+def test_tls_with_certificates_on_both_sides(newest: str, authority: Authority) -> None:
+    cert, key = authority.issue("client")
+    with one(newest, tls=authority.server(asks="yes")) as server:
+        url = f"rediss://localhost:{server.tls_port}?tls_ca={authority.ca}"
+        carries_a_job(f"{url}&tls_cert={cert}&tls_key={key}")
         with pytest.raises(QueueUnavailable):
-            Client(server.url()).call("PING")  # it does not say who it is
+            Client(url).call("PING")  # it does not say who it is
 
 
-def test_tls_refuses_whom_it_does_not_trust(newest: str) -> None:
-    with Tls(newest, asks="no", hosts="DNS:localhost") as server:
-        carries_a_job(server.url())
+def test_tls_refuses_whom_it_does_not_trust(newest: str, authority: Authority) -> None:
+    with one(newest, tls=authority.server(hosts="DNS:localhost")) as server:
+        url = f"rediss://localhost:{server.tls_port}"
+        carries_a_job(f"{url}?tls_ca={authority.ca}")
         with pytest.raises(QueueError, match="certificate that we do not trust") as caught:
-            Client(f"rediss://localhost:{server.port}").call("PING")  # signed by none that the system trusts
+            Client(url).call("PING")  # signed by none that the system trusts
         assert not isinstance(caught.value, QueueUnavailable)
+        elsewhere = f"rediss://127.0.0.1:{server.tls_port}?tls_ca={authority.ca}"
         with pytest.raises(QueueError, match="certificate that we do not trust"):
-            Client(server.url(host="127.0.0.1")).call("PING")  # the certificate is of another host
-        carries_a_job(server.url("tls_check_hostname=false", host="127.0.0.1"))
+            Client(elsewhere).call("PING")  # the certificate is of another host
+        carries_a_job(f"{elsewhere}&tls_check_hostname=false")
+
+
+def test_a_cluster_over_tls(newest: str, authority: Authority) -> None:
+    with cluster(newest, tls=[*authority.server(), "--tls-cluster", "yes"]) as house:
+        nodes = ",".join(f"localhost:{server.tls_port}" for server in house.servers)
+        carries_a_job(f"rediss://{nodes}?tls_ca={authority.ca}")
+
+
+def test_sentinel_over_tls(newest: str, authority: Authority) -> None:
+    files = authority.server()
+    with one(newest, tls=files) as server:
+        lines = [f"sentinel monitor main 127.0.0.1 {server.tls_port} 1", "tls-replication yes"]
+        lines += [f"{name[2:]} {value}" for name, value in zip(files[::2], files[1::2], strict=True)]
+        port = free_port()
+        sentinel = started(Sentinel(newest, *lines, f"tls-port {port}"))
+        try:
+            carries_a_job(f"rediss+sentinel://localhost:{port}/main?tls_ca={authority.ca}")
+        finally:
+            sentinel.stop()
 
 
 def test_files_for_tls_that_cannot_be_used(tmp_path: Path) -> None:

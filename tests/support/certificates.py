@@ -1,5 +1,6 @@
 """A certificate authority of one test, and certificates of servers and clients, made by openssl."""
 
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -24,6 +25,17 @@ class Authority:
             name, "basicConstraints=CA:FALSE", f"subjectAltName={hosts}", signer=("ca.pem", "ca.key")
         )  # fmt: skip
         return str(key.with_suffix(".pem")), str(key)
+
+    def server(self, *, hosts: str = HERE, asks: str = "no") -> list[str]:
+        """Make a certificate for a Redis; return its options. `asks`: whether clients need one too."""
+        cert, key = self.issue("server", hosts=hosts)
+        return [
+            "--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", self.ca, "--tls-auth-clients", asks,
+        ]  # fmt: skip
+
+    def close(self) -> None:
+        """Remove them."""
+        shutil.rmtree(self.folder)
 
     def _make(self, name: str, *extensions: str, signer: tuple[str, str] | None = None) -> Path:
         signed = ("-CA", signer[0], "-CAkey", signer[1]) if signer else ()
