@@ -66,8 +66,8 @@ def effective(path: Path, environment: Mapping[str, str] | None = None) -> Effec
     """Read a file, which may be missing, and the environment; raises with a line for each thing that is wrong."""
     reading = _Reading(os.environ if environment is None else environment)
     values = reading.section(Configuration, _loaded(path), "")
-    if not reading.wrong:
-        reading.wrong += broken(values)
+    unread = [line.partition(":")[0] for line in reading.wrong]  # of these, no rule can tell
+    reading.wrong += [line for line in broken(values) if not any(name in line for name in unread)]
     if reading.wrong:
         raise ConfigError("\n".join(reading.wrong))
     return Effective(values, reading.origins)

@@ -7,7 +7,6 @@ import click
 from scheduler.cli import inspect, run
 from scheduler.cli.database import DATABASE, database_options, given, one_line, opened
 from scheduler.cli.show import emit_json
-from scheduler.cli.up import Up
 from scheduler.store import schema as store_schema
 
 INTERRUPTED = 130
@@ -45,6 +44,8 @@ def up(seconds: float | None, database: str | None) -> None:
     """
     if seconds is not None and math.isnan(seconds):
         raise click.BadParameter("must be a number of seconds", param_hint="--for")
+    from scheduler.cli.up import Up  # noqa: PLC0415 - its samples have handlers, which are no worker's but its own
+
     with one_line(database):
         Up(given(database), seconds=seconds).run()
 

@@ -42,6 +42,8 @@ def run(role: str, config: Configuration, app: str | None, *, as_json: bool = Fa
         return
     if role == "all" and config.worker.processes > 1:
         raise ConfigError("worker.processes: must be 1 in role all, which is one process; for more, run --role=worker")
+    if role != "scheduler":
+        rules.producer_rule(config).check_priorities(config.worker.queues)
     process = Process(config)
     try:
         if role != "producer":

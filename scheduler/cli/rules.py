@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from scheduler.cli.options import Configuration
 from scheduler.config import SchedulerOptions
@@ -18,14 +18,16 @@ from scheduler.model.retries import RetryPolicy
 
 def broken(config: Configuration) -> list[str]:
     """Say which rules do not hold."""
-    wrong = [*_worker_rules(config), *_redis_rules(config)]
-    if not wrong:
-        for made in (redis_options, producer_rule):
-            try:
-                made(config)
-            except ConfigError as error:
-                wrong += str(error).splitlines()
-    return wrong
+    redis = [*_redis_rules(config)] or _refused(redis_options, config)
+    return [*redis, *_worker_rules(config), *_refused(producer_rule, config)]
+
+
+def _refused(part: Callable[[Configuration], object], config: Configuration) -> list[str]:
+    try:
+        part(config)
+    except ConfigError as error:
+        return str(error).splitlines()
+    return []
 
 
 def redis_options(config: Configuration) -> RedisOptions | None:
@@ -96,7 +98,7 @@ def breaker_rule(config: Configuration) -> BreakerRule:
 def producer_rule(config: Configuration) -> ProducerRule:
     """Say what the producer does."""
     producer = config.producer
-    rule = ProducerRule(
+    return ProducerRule(
         scan_dir=producer.scan_dir,
         include_globs=producer.include_globs,
         exclude_globs=producer.exclude_globs,
@@ -105,8 +107,6 @@ def producer_rule(config: Configuration) -> ProducerRule:
         rate_limit_per_sec=producer.rate_limit_per_sec,
         rate_limit_key=producer.rate_limit_key,
     )
-    rule.check_priorities(config.worker.queues)
-    return rule
 
 
 def scheduler_options(config: Configuration) -> SchedulerOptions:

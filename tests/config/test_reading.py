@@ -72,7 +72,7 @@ def test_durations_without_sense_are_refused(wrong: Wrong, said: str, cure: str)
 def test_all_errors_are_said_at_once_each_with_its_key(wrong: Wrong) -> None:
     lines = wrong(
         """
-        worker: {count: 0, heartbeat_ttl: 3s, cuont: 4}
+        worker: {count: 0, heartbeat_ttl: 3s, cuont: 4, backoff: {base: 11s}}
         redis: {db: -1}
         nonsense: 1
         producer: 7
@@ -89,6 +89,7 @@ def test_all_errors_are_said_at_once_each_with_its_key(wrong: Wrong) -> None:
         "producer: must be a section with keys, not 7",
         "observability.metrics_port: must be a whole number from 1 to 65535, not 70000 (from"
         " OBSERVABILITY_METRICS_PORT)",
+        "worker.backoff.base: must be at most worker.backoff.max, 10s",
     ]
 
 

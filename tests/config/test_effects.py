@@ -1,0 +1,243 @@
+"""What keys of `worker` and `reaper` do: a worker out of a configuration, on a real Redis."""
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis as plain_redis
+
+from scheduler import JobContext, Worker, handler
+from scheduler.cli import roles
+from scheduler.cli.configuration import effective
+from scheduler.dialects.client import Client
+from scheduler.embedded.redis import EmbeddedRedis
+from scheduler.queueing.handlers import handlers
+from tests.support.waiting import rest, wait_for
+
+ENTRY = (
+    '{"id":"%s","filepath":"%s","filesize":1,"priority":"%s","retries":0,"creation_time":"","trace_id":"","span_id":""}'
+)
+
+Work = Callable[..., Worker]
+
+
+@pytest.fixture
+def redis(redis_server: EmbeddedRedis) -> Iterator[Client]:
+    client = Client(redis_server.url)
+    client.call("FLUSHALL")
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def work(redis: Client, redis_server: EmbeddedRedis, tmp_path: Path) -> Iterator[Work]:
+    """Start a worker out of a configuration, with the handlers that the test registered."""
+    made: list[Worker] = []
+    before = dict(handlers)
+    handlers.clear()
+
+    def work(text: str = "") -> Worker:
+        path = tmp_path / "scheduler.yaml"
+        path.write_text(text)
+        worker = roles._worker(effective(path, {"REDIS_ADDR": redis_server.url}).values, None)
+        made.append(worker)
+        worker.start()
+        return worker
+
+    yield work
+    for worker in made:
+        worker.stop(grace=0)
+    handlers.clear()
+    handlers.update(before)
+
+
+class Files:
+    """A handler of files that can be held up, and that fails as often as it is told."""
+
+    def __init__(self, fails: int = 0, *, held: bool = False) -> None:
+        self.names: list[str] = []
+        self.at: list[float] = []
+        self.fails = fails
+        self.go = threading.Event()
+        if not held:
+            self.go.set()
+        handler("file", queue="files")(self.file)
+
+    def file(self, ctx: JobContext, payload: dict[str, Any]) -> None:
+        self.names.append(payload["filepath"])
+        self.at.append(time.monotonic())
+        self.go.wait(20)
+        if len(self.names) <= self.fails:
+            raise ValueError("not yet")
+
+
+def put(redis: Client, *names: str, where: str = "jobqueue:low_priority", priority: str = "low") -> None:
+    for name in names:
+        redis.call("LPUSH", where, ENTRY % (name, name, priority))
+
+
+def test_worker_count_is_how_many_handlers_run_at_once(redis: Client, work: Work) -> None:
+    files = Files(held=True)
+    put(redis, *"abcde")
+    work("worker: {count: 2}")
+    wait_for(lambda: len(files.names) == 2, "two at once")
+    rest(0.2)
+    assert len(files.names) == 2
+    files.go.set()
+    wait_for(lambda: len(files.names) == 5, "the others")
+
+
+def test_worker_heartbeat_ttl_is_the_lease(redis: Client, work: Work) -> None:
+    files = Files(held=True)
+    put(redis, "a")
+    worker = work("worker: {heartbeat_ttl: 7s}")
+    wait_for(lambda: files.names, "it runs")
+    left = redis.call("PTTL", f"jobqueue:processing:worker:{worker.name}")
+    assert 4000 < left <= 7000
+    files.go.set()
+
+
+def test_worker_max_retries_and_backoff_are_for_jobs_without_a_policy(redis: Client, work: Work) -> None:
+    files = Files(fails=3)
+    put(redis, "a")
+    work("worker: {max_retries: 2, backoff: {base: 100ms, max: 150ms}}")
+    wait_for(lambda: redis.call("LLEN", "jobqueue:dead_letter"), "it is dead")
+    assert len(files.names) == 3
+    first, second = files.at[1] - files.at[0], files.at[2] - files.at[1]
+    assert first >= 0.1
+    assert 0.15 <= second < 0.2 + first
+
+
+def test_worker_priorities_and_queues_name_the_lists_and_their_order(redis: Client, work: Work) -> None:
+    files = Files()
+    put(redis, "c", where="in:slow", priority="slow")
+    put(redis, "b", where="in:soon", priority="soon")
+    put(redis, "a", where="in:now", priority="now")
+    work("worker: {count: 1, priorities: [now, soon, slow], queues: {now: 'in:now', soon: 'in:soon', slow: 'in:slow'}}")
+    wait_for(lambda: len(files.names) == 3, "all of them")
+    assert files.names == ["a", "b", "c"]
+
+
+def test_worker_queues_have_a_retry_in_the_list_of_its_priority(redis: Client, work: Work) -> None:
+    files = Files(fails=1)
+    put(redis, "a", where="in:soon", priority="soon")
+    worker = work(
+        "worker: {priorities: [now, soon, slow], queues: {now: 'in:now', soon: 'in:soon', slow: 'in:slow'},"
+        " backoff: {base: 300ms}}"
+    )
+    wait_for(lambda: redis.call("ZCARD", "in:retries"), "it waits")
+    worker.stop()
+    [member] = redis.call("ZRANGE", "in:retries", 0, -1)
+    worker = work("worker: {priorities: [now, soon, slow], queues: {now: 'in:now', soon: 'in:soon', slow: 'in:slow'}}")
+    wait_for(lambda: len(files.names) == 2, "its second attempt")
+    assert b"now soon soon slow slow".split()[int(member[:1]) - 1] == b"soon"
+
+
+def test_worker_processing_list_pattern_and_heartbeat_key_pattern(redis: Client, work: Work) -> None:
+    files = Files(held=True)
+    put(redis, "a")
+    worker = work("worker: {processing_list_pattern: 'p:%s', heartbeat_key_pattern: '%s:alive'}")
+    wait_for(lambda: files.names, "it runs")
+    assert redis.call("LLEN", f"p:{worker.name}") == 1
+    assert redis.call("EXISTS", f"{worker.name}:alive") == 1
+    files.go.set()
+    wait_for(lambda: redis.call("LLEN", f"p:{worker.name}") == 0, "it is done")
+
+
+def test_worker_processing_list_pattern_is_where_the_reaper_looks(redis: Client, work: Work) -> None:
+    files = Files()
+    put(redis, "a", where="p:gone")  # of a worker of the original that died
+    work("worker: {processing_list_pattern: 'p:%s'}\nreaper: {interval: 100ms}")
+    wait_for(lambda: files.names == ["a"], "it is taken back")
+    assert redis.call("LLEN", "p:gone") == 0
+
+
+def test_worker_completed_list(redis: Client, work: Work) -> None:
+    Files()
+    put(redis, "a")
+    work("worker: {completed_list: done}")
+    wait_for(lambda: redis.call("LLEN", "done") == 1, "it is there")
+
+
+def test_worker_dead_letter_list(redis: Client, work: Work) -> None:
+    Files(fails=1)
+    put(redis, "a")
+    work("worker: {dead_letter_list: dead, max_retries: 0}")
+    wait_for(lambda: redis.call("LLEN", "dead") == 1, "it is there")
+
+
+def test_worker_file_queue_also_has_its_own_keys(redis: Client, work: Work) -> None:
+    files = Files()
+    put(redis, "a")
+    put(redis, "b", where="jobqueue:{files}:low")
+    work()
+    wait_for(lambda: sorted(files.names) == ["a", "b"], "both")
+
+
+def test_worker_file_queue_needs_a_handler_of_files(redis: Client, work: Work) -> None:
+    handler("other", queue="files")(lambda ctx, payload: None)
+    put(redis, "a")
+    assert len(work()._carriers) == 1
+    assert redis.call("LLEN", "jobqueue:low_priority") == 1
+
+
+@contextlib.contextmanager
+def monitored(server: EmbeddedRedis) -> Iterator[Callable[[str], list[str]]]:
+    """Hear the commands that a server runs; what is yielded waits for one that begins so."""
+    client = plain_redis.Redis.from_url(server.url, socket_timeout=10)
+    with client.monitor() as monitor:  # type: ignore[no-untyped-call]
+
+        def heard(begin: str) -> list[str]:
+            for said in monitor.listen():
+                command = str(said["command"])
+                if command.startswith(begin):
+                    return command.split()
+            return []
+
+        yield heard
+    client.close()
+
+
+def test_worker_brpoplpush_timeout_is_how_long_one_wait_lasts(
+    redis: Client, redis_server: EmbeddedRedis, work: Work
+) -> None:
+    Files()
+    with monitored(redis_server) as heard:
+        work("worker: {brpoplpush_timeout: 250ms}")
+        waits = [float(heard("BLPOP")[-1]) for _ in range(4)]
+    assert 0.2 < max(waits) <= 0.25
+
+
+def test_reaper_scan_count_is_the_size_of_a_page(redis: Client, redis_server: EmbeddedRedis, work: Work) -> None:
+    Files()
+    with monitored(redis_server) as heard:
+        work("reaper: {interval: 50ms, scan_count: 7}")
+        assert heard("SCAN 0 MATCH jobqueue:worker:")[-1] == "7"
+
+
+def test_reaper_base_delay_is_the_pause_between_pages(redis: Client, redis_server: EmbeddedRedis, work: Work) -> None:
+    Files()
+    redis.call("MSET", *(part for number in range(50) for part in (f"other:{number}", "x")))
+    with monitored(redis_server) as heard:
+        work("reaper: {interval: 50ms, scan_count: 1, base_delay: 100ms}")
+        heard("SCAN 0 MATCH jobqueue:worker:")
+        before = time.monotonic()
+        assert heard("SCAN ")[1] != "0"
+        assert time.monotonic() - before > 0.04
+
+
+def test_reaper_interval_is_how_often_silent_workers_are_looked_for(
+    redis: Client, redis_server: EmbeddedRedis, work: Work
+) -> None:
+    Files()
+    with monitored(redis_server) as heard:
+        work("reaper: {interval: 100ms}")
+        heard("SCAN 0 MATCH jobqueue:worker:")
+        before = time.monotonic()
+        for _ in range(5):
+            heard("SCAN 0 MATCH jobqueue:worker:")
+        assert 0.3 < time.monotonic() - before < 3.0
