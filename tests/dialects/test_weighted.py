@@ -6,9 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from scheduler.dialects.client import Client
 from scheduler.dialects.interface import Queue
+from scheduler.dialects.reliable.keys import Keys
+from scheduler.dialects.reliable.queue import ReliableQueue
 from scheduler.model.labels import Priority
 from tests.dialects.conftest import MakeQueue
+from tests.dialects.servers import House
 from tests.dialects.values import back, ended, fetch_all, ids, job
 
 WEIGHTS = {Priority.CRITICAL: 16, Priority.HIGH: 8, Priority.NORMAL: 4, Priority.LOW: 2, Priority.BULK: 1}
@@ -138,3 +142,13 @@ def test_weighted_drops_what_was_cancelled_and_takes_others_instead(make_queue: 
     queue.push(every, epoch="")
     queue.cancel([each.id for each in every[:40]])
     assert sorted(ids(queue.fetch(10, timeout=0))) == sorted(each.id for each in every[40:])
+
+
+def test_weighted_two_levels_of_the_original_have_the_shares_of_all_that_they_stand_for(lone_servers: House) -> None:
+    lone_servers.everywhere("FLUSHALL")
+    client = Client(lone_servers.url)
+    queue = ReliableQueue(client, "files", worker="w1", keys=Keys.original(), weighted=True)
+    fill(queue, 100, Priority.HIGH, Priority.LOW)
+    counts = taken(queue, 1, 2 * ROUND)
+    assert counts == {Priority.HIGH: 48, Priority.LOW: 14}
+    client.close()

@@ -1,5 +1,6 @@
 """A circuit breaker at work: real jobs out of a real Redis, and a dependency that fails and comes back."""
 
+import contextlib
 import logging
 import threading
 import time
@@ -185,6 +186,66 @@ def test_what_waits_for_a_place_is_put_back_when_it_opens(
     assert sorted(Counter(calls).values()) == [1] * (40 + begun), "no attempt has a number twice"
 
 
+def test_places_that_a_handler_had_given_are_free_again(
+    queue: ReliableQueue, make_worker: MakeWorker, push: Push
+) -> None:
+    calls: list[int] = []
+
+    @handler("mail", queue="mail", concurrency=1000)
+    def quick_at_first(ctx: JobContext, payload: Any) -> None:
+        calls.append(worker._pool.count())
+        if len(calls) > 300:
+            rest(0.02)
+            raise ConnectionError
+
+    worker = make_worker(breaker=BreakerRule(failure_threshold=0.01, cooldown_period="1h"), concurrency=2)
+    push(1000)
+    turns(worker, BreakerState.OPEN)
+    wait_for(lambda: queue.depths().running == 0, "what ran has ended, the rest was put back")
+    assert calls[300] > 10, "many waited for a place"
+    assert set(worker._pool._busy.values()) == {0}
+    assert worker._pool.count() == 0
+    assert len(calls) < 320
+
+
+@contextlib.contextmanager
+def refusing(redis: Client) -> Iterator[None]:
+    """Let Redis refuse whatever changes something."""
+    redis.call("CONFIG", "SET", "min-replicas-to-write", "1")
+    try:
+        yield
+    finally:
+        redis.call("CONFIG", "SET", "min-replicas-to-write", "0")
+
+
+def test_ends_that_are_sent_again_count_once(
+    redis: Client, queue: ReliableQueue, make_worker: MakeWorker, mail: Mail, push: Push
+) -> None:
+    worker = make_worker(breaker=RULE)
+    push(3, '{"what":"wait"}', policy={**RETRY_LATER, "max_attempts": 1})
+    wait_for(lambda: len(mail.calls) == 3, "they run")
+    mail.down = True
+    with refusing(redis):
+        mail.go.set()
+        wait_for(lambda: worker._carriers[0].finishing.failures, "their ends are refused")
+    wait_for(lambda: queue.depths().unsettled == 3, "they are taken")
+    assert (breaker_of(worker).total, breaker_of(worker).failed) == (3, 3)
+    assert breaker_of(worker).state is BreakerState.CLOSED
+
+
+def test_a_probe_that_redis_refused_is_tried_again(
+    redis: Client, queue: ReliableQueue, make_worker: MakeWorker, mail: Mail, push: Push
+) -> None:
+    worker = make_worker(breaker=RULE)
+    open_it(worker, push)
+    push(5)
+    with refusing(redis):
+        turns(worker, BreakerState.HALF_OPEN)
+        wait_for(lambda: worker._carriers[0].fetching.failures, "the fetch is refused")
+    wait_for(lambda: queue.depths().unsettled == 5, "all end")
+    assert (breaker_of(worker).state, breaker_of(worker).trips) == (BreakerState.CLOSED, 1)
+
+
 def test_another_queue_goes_on(queue: ReliableQueue, make_worker: MakeWorker, mail: Mail, push: Push) -> None:
     ran: list[int] = []
 
@@ -254,7 +315,7 @@ def test_a_probe_whose_lease_is_lost_is_followed_by_another(
     wait_for(lambda: (probe, 1) in mail.calls, "the probe runs")
     push(5)
     redis.call("HDEL", "jobqueue:{mail}:attempts", probe)
-    wait_for(lambda: queue.depths().unsettled == 5, "another is tried, and the rest follow")
+    wait_for(lambda: queue.depths().unsettled == 5, "another is tried, and the rest follow", timeout=8)
     assert (breaker_of(worker).state, breaker_of(worker).trips) == (BreakerState.CLOSED, 1)
 
 
