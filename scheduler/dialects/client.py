@@ -206,7 +206,7 @@ class Client:
         except AuthenticationError as error:
             raise QueueError(f"Redis refused our name or password: {error}") from error
         except AWAY as error:
-            if isinstance(error.__context__, ssl.SSLCertVerificationError):
+            if _distrusted(error):
                 raise QueueError(f"Redis has a certificate that we do not trust; is tls.ca its CA? {error}") from error
             if isinstance(error, ReadOnlyError | MasterDownError):
                 self.close()  # a failover: the address may lead to another server now
@@ -220,6 +220,13 @@ class Client:
             raise QueueError(f"Redis: {error}") from error
         except (RedisError, OSError) as error:
             raise QueueUnavailable(f"Redis: {error}") from error
+
+
+def _distrusted(error: BaseException | None) -> bool:
+    """Whether it began with a certificate that does not hold."""
+    while error is not None and not isinstance(error, ssl.SSLCertVerificationError):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def _run(opened: Opened, what: Script, keys: Sequence[str], args: Sequence[Any]) -> Any:

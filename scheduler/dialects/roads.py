@@ -237,21 +237,21 @@ class _Sentinels:
     def discover_master(self, name: str) -> tuple[str, int]:
         """Find out where a server is."""
         hosts, first = self._options.hosts, self._first
-        silent = 0
+        silent: list[Exception] = []
         for place in range(first, first + len(hosts)):
             try:
                 found = self._asked(hosts[place % len(hosts)], name)
             except (ConnectionError, TimeoutError) as error:
                 if isinstance(error, AuthenticationError):
                     raise
-                silent += 1
+                silent.append(error)
                 continue
             if found is not None:
                 self._first = place
                 return found
-        if silent < len(hosts):
+        if len(silent) < len(hosts):
             raise ResponseError(f"Sentinel knows no server {name!r}; it is the name after `sentinel monitor`")
-        raise MasterNotFoundError(f"none of {len(hosts)} Sentinels answers")
+        raise MasterNotFoundError(f"none of {len(hosts)} Sentinels answers: {silent[-1]}") from silent[-1]
 
     def _asked(self, host: tuple[str, int], name: str) -> tuple[str, int] | None:
         options = self._options

@@ -106,6 +106,8 @@ def test_sentinel_over_tls(newest: str, authority: Authority) -> None:
         sentinel = started(Sentinel(newest, *lines, f"tls-port {port}"))
         try:
             carries_a_job(f"rediss+sentinel://localhost:{port}/main?tls_ca={authority.ca}")
+            with pytest.raises(QueueError, match="certificate that we do not trust"):
+                Client(f"rediss+sentinel://localhost:{port}/main").call("PING")
         finally:
             sentinel.stop()
 
