@@ -42,6 +42,7 @@ from scheduler.errors import (
     UnknownJob,
     WaitTimeout,
 )
+from scheduler.model.addresses import RedisOptions, Tls
 from scheduler.model.body import Cancelled, RunContext
 from scheduler.model.breaker import BreakerRule
 from scheduler.model.definition import JobOptions, JobSpec, Registration
@@ -96,6 +97,7 @@ __all__ = [
     "Priority",
     "QueueError",
     "QueueUnavailable",
+    "RedisOptions",
     "Registration",
     "RegistrationError",
     "RetryPolicy",
@@ -110,6 +112,7 @@ __all__ = [
     "SubmissionError",
     "TemporaryError",
     "Timeouts",
+    "Tls",
     "UnknownDependency",
     "UnknownJob",
     "WaitTimeout",

@@ -55,7 +55,8 @@ class Scheduler(QueueCalls):
 
     database: a DSN, a SQLAlchemy engine on psycopg, or None: SCHEDULER_DATABASE_URL, DATABASE_URL, else an embedded
         Postgres (extra `embedded`).
-    redis: the URL of the Redis whose queues carry submitted jobs to workers and back; None: it only submits.
+    redis: the URL (or `RedisOptions`) of the Redis whose queues carry submitted jobs to workers and back; None: it only
+        submits.
     queues: what differs from {"dialect": "reliable"}, by queue.
     schema: the Postgres schema of our tables ("scheduler").
     tenants: whose jobs are mirrored: those "registered" here, "all", or a list of names.
