@@ -143,10 +143,11 @@ def test_a_worker_of_ours_handles_it(redis: Client, folder: Path, produce: Produ
     def read(ctx: JobContext, payload: Any) -> None:
         seen.append(payload["filepath"])
 
-    make_worker(queues=["files"], originals={"files": KEYS})  # it waits, and is woken
+    make_worker(queues=["files"], originals={"files": KEYS}, block="10s")
+    wait_for(lambda: redis.call("INFO", "clients")["blocked_clients"], "it waits")
     write(folder, "a.pdf", "b.txt")
     produce()
-    wait_for(lambda: len(seen) == 2, "both are handled")
+    wait_for(lambda: len(seen) == 2, "both are handled, for it was woken", timeout=3)
     assert sorted(seen) == [str(folder / "a.pdf"), str(folder / "b.txt")]
 
 
@@ -216,7 +217,7 @@ def test_default_priority(redis: Client, folder: Path, produce: Produce) -> None
 
 def test_high_priority_exts(redis: Client, folder: Path, produce: Produce) -> None:
     write(folder, "a.pdf", "b.PDF", "c.pdf.txt", "d.tar.gz", "e.gz", "pdf")
-    summary = produce(high_priority_exts=(".pdf", ".tar.gz"))
+    summary = produce(high_priority_exts=(".pdf", ".TAR.gz"))
     assert names(redis, HIGH) == ["a.pdf", "b.PDF", "d.tar.gz"]
     assert {entry["priority"] for entry in entries(redis, LOW)} == {"low"}
     assert summary.queued == Counter(high=3, low=3)
@@ -331,6 +332,11 @@ def test_a_file_is_not_queued_again_when_its_job_is_done(redis: Client, folder: 
     produce()
     redis.call("RPOP", LOW)
     assert (produce().queued.total(), redis.call("LLEN", LOW)) == (0, 0)
+
+
+def test_a_file_that_is_met_twice_in_a_batch_is_queued_once(redis: Client) -> None:
+    done = Intake(redis, ProducerRule(), KEYS).put([entry_of(file(1)), entry_of(file(1))])
+    assert (len(done.queued), done.unchanged, redis.call("LLEN", LOW)) == (1, 1, 1)
 
 
 def test_two_producers_at_once_queue_each_file_once(redis: Client, folder: Path, produce: Produce) -> None:
