@@ -276,7 +276,7 @@ def test_nothing_bursts_however_long_nobody_came(redis: Client) -> None:
         waiting = done.waiting
         rest(done.pause)
     seconds, microseconds = redis.call("TIME")
-    assert 0.47 < seconds + microseconds / 1e6 - begun < 1.5
+    assert 0.47 < seconds + microseconds / 1e6 - begun < 5
 
 
 def test_a_rate_that_cannot_be_true_does_not_hold_anybody_up(redis: Client) -> None:
@@ -359,15 +359,15 @@ def test_a_redis_that_forgot_its_queues_gets_everything_again(redis: Client, fol
 
 
 def test_what_is_not_seen_any_more_is_forgotten_after_a_while(redis: Client) -> None:
-    kept = timedelta(milliseconds=400)
+    kept = timedelta(milliseconds=700)
     intake = Intake(redis, ProducerRule(rate_limit_per_sec=0), KEYS, remembered=kept)
     seen, gone = entry_of(file(1)), entry_of(file(2))
     assert len(intake.put([seen, gone]).queued) == 2
     for _ in range(2):
-        rest(0.45)
+        rest(0.75)
         assert intake.put([seen]).unchanged == 1
     assert intake.put([seen, gone]).queued == [gone.file]
-    assert 0 < redis.call("PTTL", "jobqueue:origins") <= 800
+    assert 0 < redis.call("PTTL", "jobqueue:origins") <= 1400
     wait_for(lambda: not redis.call("EXISTS", "jobqueue:origins", "jobqueue:origins:before"), "nothing is left of it")
 
 
@@ -518,6 +518,18 @@ def test_a_redis_that_refuses_us_is_an_error(folder: Path) -> None:
         client.close()
     finally:
         server.stop()
+
+
+def test_the_rights_in_the_manual_are_enough(server: Server) -> None:
+    text = (Path(__file__).parents[2] / "docs/producer.md").read_text()
+    [line] = re.findall(r"^ +(ACL SETUSER producer .+)$", text, re.MULTILINE)
+    server.admin(*line.split())
+    client = Client(server.url.replace("//", "//producer:secret@"))
+    intake = Intake(client, ProducerRule(), KEYS, remembered=timedelta(milliseconds=1))
+    for number in range(3):  # what is remembered is renamed, and then forgotten
+        assert len(intake.put([entry_of(file(number))]).queued) == 1
+        rest(0.01)
+    client.close()
 
 
 def test_a_stop_ends_it_between_batches_and_the_next_run_goes_on(redis: Client, folder: Path) -> None:
