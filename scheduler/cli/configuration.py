@@ -129,7 +129,7 @@ def _loaded(path: Path) -> object:
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     try:
-        for node in _twice(yaml.compose(text, yaml.SafeLoader)):
+        for node in _twice(yaml.compose(text, yaml.SafeLoader), set()):
             raise ConfigError(f"{path}, line {node.start_mark.line + 1}: {node.value} is there twice")
         return yaml.safe_load(text)
     except yaml.MarkedYAMLError as error:
@@ -139,16 +139,17 @@ def _loaded(path: Path) -> object:
         raise ConfigError(f"{path}: is not YAML: it must be text in UTF-8") from None
 
 
-def _twice(node: yaml.Node | None) -> Iterator[yaml.Node]:
-    """Find keys that come twice: YAML would take the last, and say nothing."""
-    if isinstance(node, yaml.MappingNode):
+def _twice(node: yaml.Node | None, seen: set[int]) -> Iterator[yaml.Node]:
+    """Find keys that come twice: YAML would take the last, and say nothing. What has a name may be in itself."""
+    if isinstance(node, yaml.MappingNode) and id(node) not in seen:
+        seen.add(id(node))
         met = set()
         for key, value in node.value:
             name = key.value if isinstance(key, yaml.ScalarNode) else id(key)
             if name in met:
                 yield key
             met.add(name)
-            yield from _twice(value)
+            yield from _twice(value, seen)
 
 
 def _key(each: "Field[Any]", name: str) -> Key:

@@ -8,6 +8,7 @@ import queue
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -21,11 +22,11 @@ from scheduler.cli.produce import produce
 from scheduler.dialects.client import Client
 from scheduler.errors import ConfigError, NotInitialised, QueueUnavailable, SchedulerError
 from scheduler.model.addresses import RedisOptions
-from scheduler.model.failures import describe
 from scheduler.queueing.handlers import handlers
 from scheduler.queueing.worker import Worker
 
 ROLES = ("scheduler", "producer", "worker", "all")
+NOT_THEIRS = ("<frozen", importlib.__path__[0], scheduler.__path__[0])
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "error": logging.ERROR}  # warnings by default
 
 logger = logging.getLogger("scheduler")
@@ -125,16 +126,15 @@ class Process:
             raise error
 
     def stop(self) -> None:
-        """Stop all parts at once: none takes any more while another comes to its end."""
+        """Stop all parts, the scheduler last: handlers that end may still submit, and their ends are settled."""
+        until = time.monotonic() + self._config.scheduler.grace.total_seconds()
         self._stop.set()
-        stopping = None if self._worker is None else threading.Thread(target=self._worker.stop, daemon=True)
-        if stopping is not None:
-            stopping.start()
+        if self._worker is not None:
+            self._worker.stop()
+        if self._producing is not None:
+            self._producing.join()
         if self._scheduler is not None and self._scheduler.is_running():
-            scheduler.cancel(timeout=self._config.scheduler.grace.total_seconds())
-        for thread in (stopping, self._producing):
-            if thread is not None:
-                thread.join()
+            scheduler.cancel(timeout=max(0.0, until - time.monotonic()))
 
     def _on_signal(self, number: int, _: FrameType | None) -> None:
         if self._asked:
@@ -167,8 +167,9 @@ def _blamed(what: str) -> Iterator[None]:
         raise BadApp(f"{what}: {error} Only the roles scheduler and all have a scheduler; {cure}") from None
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it is, it is theirs
         frames = traceback.extract_tb(error.__traceback__)
-        where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if len(frames) > 1 else ""
-        raise BadApp(f"{what}: {describe(error)}{where}") from None
+        theirs = [each for each in frames if not each.filename.startswith(NOT_THEIRS)]
+        where = f" ({theirs[-1].filename}, line {theirs[-1].lineno})" if theirs else ""
+        raise BadApp(f"{what}: {type(error).__name__}: {error}{where}") from None
 
 
 def _worker(config: Configuration, queues: Sequence[str] | None) -> Worker:

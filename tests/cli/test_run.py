@@ -225,6 +225,7 @@ def test_process_exits_non_zero_on_fatal_errors_with_one_line(
     started = start("run", *arguments, **environment)
     assert started.ended() == code, started.said()
     assert started.said().count("\n") == 1, started.said()
+    assert len(started.said()) < 300
     assert started.said().startswith("scheduler: ")
     assert says in started.said()
     assert "trout77" not in started.said()

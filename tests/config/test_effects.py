@@ -71,6 +71,7 @@ class Files:
         self.names.append(payload["filepath"])
         self.at.append(time.monotonic())
         self.go.wait(20)
+        rest(0.02)
         if len(self.names) <= self.fails:
             raise ValueError("not yet")
 
@@ -183,6 +184,40 @@ def test_worker_file_queue_needs_a_handler_of_files(redis: Client, work: Work) -
     put(redis, "a")
     assert len(work()._carriers) == 1
     assert redis.call("LLEN", "jobqueue:low_priority") == 1
+
+
+def test_worker_fetch_is_told_to_the_worker(redis: Client, work: Work) -> None:
+    Files()
+    assert [work(f"worker: {{fetch: {each}}}")._weighted for each in ("strict", "weighted")] == [False, True]
+
+
+def test_circuit_breaker_leaves_a_queue_alone_whose_jobs_fail(redis: Client, work: Work) -> None:
+    files = Files(fails=99)
+    put(redis, *map(str, range(20)))
+    work(
+        "worker: {count: 1, max_retries: 0}\n"
+        "circuit_breaker: {failure_threshold: 1, min_samples: 2, window: 1m, cooldown_period: 1h}"
+    )
+    wait_for(lambda: redis.call("LLEN", "jobqueue:dead_letter") >= 2, "two failures")
+
+    def waiting() -> int:
+        return int(redis.call("LLEN", "jobqueue:low_priority"))
+
+    wait_for(lambda: redis.call("LLEN", "jobqueue:dead_letter") + waiting() == 20, "the others are put back")
+    assert waiting() >= 10
+    assert len(files.names) == 20 - waiting()
+
+
+def test_redis_username_password_and_db_are_those_of_our_connections(
+    redis: Client, redis_server: EmbeddedRedis, work: Work
+) -> None:
+    Files()
+    redis.call("ACL", "SETUSER", "ada", "on", ">trout77", "~*", "&*", "+@all")
+    work("redis: {username: ada, password: trout77, db: 3}")
+    try:
+        wait_for(lambda: {b"user=ada", b"db=3"} <= set(redis.call("CLIENT", "LIST").split()), "connections of hers")
+    finally:
+        redis.call("ACL", "DELUSER", "ada")
 
 
 @contextlib.contextmanager

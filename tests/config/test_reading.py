@@ -106,6 +106,7 @@ def test_a_key_without_a_value_is_refused(wrong: Wrong) -> None:
         ("worker:\n  count: 1\n  count: 2\n", "line 3: count is there twice"),
         ("a: 1\n\tb: 2", "line 2: is not YAML"),
         ("- worker", "the file: must be a section"),
+        ("worker: &x {count: *x}", "worker.count: must be a whole number"),
         ("worker: !!python/object:os.system {}", "is not YAML"),
     ],
 )
