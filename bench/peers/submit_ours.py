@@ -56,13 +56,13 @@ def install(database, schema):
     return {}
 
 
-def feed(table, size):
+def feed(table, schema, size):
     """Take a batch in one transaction, as a feeder does: who waits, and of each tenant its share."""
     waiting = [Waiting._make(row) for row in (yield table.waiting(limit=size))]
     taking = table.feed("default", shares(waiting, {Priority.NORMAL: size}, size))
     rows = yield taking
     if not rows:
-        yield RingTable(table._schema, lambda: None).of_queue("open_queue", "default")
+        yield RingTable(schema, lambda: None).of_queue("open_queue", "default")
         rows = yield taking
     return rows
 
@@ -76,9 +76,10 @@ def batches(database, schema, count, warm, size):
         if number == warm:
             feeding = settling = 0.0
         began = time.perf_counter()
-        rows = run_steps(stores, feed(table, size))
+        rows = run_steps(stores, feed(table, schema, size))
         feeding += time.perf_counter() - began
-        endings = [Ending(key=JobKey(row[1], UUID(row[2])), state=State.COMPLETED, feed=row[5], attempt=1) for row in rows]
+        keys = [JobKey(tenant, UUID(id_)) for _, tenant, id_, *_ in rows]
+        endings = [Ending(key=key, state=State.COMPLETED, feed=1, attempt=1) for key in keys]
         began = time.perf_counter()
         ended = run_steps(stores, end(table, endings))
         settling += time.perf_counter() - began

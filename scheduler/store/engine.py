@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 import psycopg
 from psycopg import errors as pg
-from psycopg.abc import Buffer
+from psycopg.abc import AdaptContext, Buffer
 from psycopg.adapt import Loader
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import Format
@@ -81,10 +81,17 @@ class UtcLoader(Loader):
 
     format = Format.BINARY
 
+    def __init__(self, oid: int, context: AdaptContext | None = None) -> None:
+        super().__init__(oid, context)
+        self._made: dict[int, datetime] = {}  # rows of one transaction share theirs
+
     def load(self, data: Buffer) -> datetime:
         """Read microseconds since 2000."""
         (microseconds,) = _INT8.unpack(data)
-        return _POSTGRES_EPOCH + timedelta(microseconds=microseconds)
+        made = self._made.get(microseconds)
+        if made is None:
+            made = self._made[microseconds] = _POSTGRES_EPOCH + timedelta(microseconds=microseconds)
+        return made
 
 
 class Database:

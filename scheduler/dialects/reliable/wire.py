@@ -23,6 +23,7 @@ FILE = "file"
 PRIORITIES = tuple(Priority)
 STATES = {state.value: state for state in State}
 ID = re.compile(rb'"id": ?"([^"]+)"')
+OURS = b'{"id":"'
 RETRIES = re.compile(rb'"retries": ?\d+')
 MILLISECOND = timedelta(milliseconds=1)
 MICROSECOND = timedelta(microseconds=1)
@@ -116,6 +117,8 @@ def _foreign(queue: str, entry: bytes, words: Sequence[str]) -> QueuedJob:
 
 def id_of(entry: bytes) -> bytes:
     """Read the id of an entry as scripts read it, escapes and all; empty if it has none."""
+    if entry.startswith(OURS) and (end := entry.find(b'"', len(OURS))) > len(OURS):
+        return entry[len(OURS) : end]
     found = ID.search(entry)
     return found[1] if found else b""
 

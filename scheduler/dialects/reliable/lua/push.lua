@@ -32,17 +32,25 @@ local function feed_again(id, record)
   return false
 end
 
-local ids, answer, lists, any = {}, {}, {}, false
+local ids, answer, lists, any, new, seen = {}, {}, {}, false, {}, {}
+local function write()
+  if #new > 0 then redis.call('HSET', jobs, unpack(new)) end
+  new = {}
+end
+
 for i = 1, (#ARGV - 1) / 4 do ids[i] = ARGV[4 * i - 2] end
-local over = redis.call('HMGET', finished, unpack(ids))
+local over, known = redis.call('HMGET', finished, unpack(ids)), redis.call('HMGET', jobs, unpack(ids))
 for i, id in ipairs(ids) do
   local level, entry, record = tonumber(ARGV[4 * i - 1]), ARGV[4 * i], ARGV[4 * i + 1]
   local fresh = false
   if over[i] then
     answer[i] = 'f'
-  elseif redis.call('HSETNX', jobs, id, record) == 1 then
-    answer[i], fresh = 'n', true
+  elseif not known[i] and not seen[id] then
+    answer[i], fresh, seen[id] = 'n', true, true
+    new[#new + 1] = id
+    new[#new + 1] = record
   else
+    write() -- it may be among these
     answer[i], fresh = 'k', feed_again(id, record)
   end
   if fresh then
@@ -51,6 +59,7 @@ for i, id in ipairs(ids) do
     any = true
   end
 end
+write()
 for level, entries in pairs(lists) do redis.call('LPUSH', KEYS[level], unpack(entries)) end
 if any and redis.call('EXISTS', marker) == 0 then redis.call('LPUSH', marker, '1') end
 return table.concat(answer)
