@@ -187,7 +187,7 @@ def test_it_does_as_a_naive_one(steps: list[tuple[str, float, int, int]]) -> Non
         assert len(breaker._parts) <= PARTS
 
 
-@given(st.lists(st.tuples(st.floats(0, 20), st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=60))
+@given(st.lists(st.tuples(st.floats(0, 20), st.integers(1, 5), st.integers(0, 5)), min_size=1, max_size=60))
 def test_a_result_counts_for_its_window_less_at_most_one_part(steps: list[tuple[float, int, int]]) -> None:
     breaker, results, now = Breaker(BreakerRule(window="60s", min_samples=10_000)), [], 0.0
     for passed, good, bad in steps:
