@@ -259,12 +259,12 @@ class _Sentinels:
         settings |= {"username": options.sentinel_username, "password": options.sentinel_password}
         asked = redis.Redis(host[0], host[1], retry=Retry(NoBackoff(), 0), **settings)
         try:
-            found: Any = asked.sentinel_get_master_addr_by_name(name)
+            found: Any = asked.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", name)
         except AuthenticationError as error:
             raise AuthenticationError(f"Sentinel: {error}") from error
         finally:
             _close(asked)
-        return None if found is None else (found[0], found[1])
+        return None if found is None else (found[0].decode(), int(found[1]))
 
 
 def _as_master(connection: Any) -> None:
