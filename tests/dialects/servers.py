@@ -39,8 +39,9 @@ class Server:
     def __init__(self, binary: str, *options: str, tls: Sequence[str] = ()) -> None:
         self.port = free_port()
         self.tls_port = free_port() if tls else 0
+        self._tls = tls
         self._binary = binary
-        self._options = (*options, "--tls-port", str(self.tls_port), *tls) if tls else options
+        self._options = options
         self._folder: Folder | None = None
 
     @property
@@ -61,9 +62,10 @@ class Server:
         return self
 
     def _command(self, binary: str, path: Path) -> list[str]:
+        tls = ("--tls-port", str(self.tls_port), *self._tls) if self._tls else ()
         return [
             binary, "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no",
-            "--dir", str(path), *self._options,
+            "--dir", str(path), *self._options, *tls,
         ]  # fmt: skip
 
     def stop(self) -> None:
@@ -156,6 +158,7 @@ def started(server: Server) -> Server:
             if not left:
                 raise
             server.port = free_port()
+            server.tls_port = server.tls_port and free_port()
     raise AssertionError
 
 

@@ -1,6 +1,7 @@
 """The roads to Redis, with real servers: a Unix socket, TLS, nodes of a cluster; how many connections, who answers."""
 
 import logging
+import shutil
 import socket
 import threading
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from scheduler.dialects.interface import Pushed
 from scheduler.dialects.reliable.keys import Keys
 from scheduler.dialects.reliable.queue import ReliableQueue
 from scheduler.dialects.roads import RedisEvicts
+from scheduler.embedded.account import account, temporary_folder
 from scheduler.errors import ConfigError, QueueError, QueueUnavailable
 from scheduler.model.addresses import RedisOptions
 from tests.dialects.servers import House, Sentinel, Server, cluster, free_port, new_binary, one, started
@@ -54,12 +56,13 @@ def carries_a_job(redis: str | RedisOptions) -> None:
 
 
 def test_a_unix_socket(newest: str) -> None:
-    # The server's own folder is open to it alone: a path that both can pass is beside it.
-    door = Path(f"/tmp/scheduler-{free_port()}.sock")
-    with one(newest, "--unixsocket", str(door), "--unixsocketperm", "777", "--requirepass", "sesame"):
+    folder = temporary_folder("scheduler-door-", account())
+    door = folder / "redis.sock"
+    with one(newest, "--unixsocket", str(door), "--requirepass", "sesame"):
         carries_a_job(f"unix://:sesame@{door}?db=3")
         with pytest.raises(QueueError, match="name or password"):
             Client(f"unix://{door}").call("PING")
+    shutil.rmtree(folder)
 
 
 @pytest.fixture(scope="module")
