@@ -13,11 +13,14 @@ from scheduler import Scheduler, Worker, handler
 from scheduler.dialects.channel import Channel
 from scheduler.dialects.client import Client, script
 from scheduler.dialects.interface import Cancelling, Pushed, Renewed
+from scheduler.dialects.reliable.keys import Keys
 from scheduler.dialects.reliable.queue import ReliableQueue
 from scheduler.errors import QueueError, QueueUnavailable
+from scheduler.model.files import ProducerRule
 from scheduler.model.oneshot import JobChange
 from scheduler.model.states import State
 from scheduler.queueing.handlers import handlers
+from scheduler.queueing.producer import Producer
 from tests.dialects.servers import House
 from tests.dialects.values import back, ended, job, retried
 from tests.support.waiting import wait_for
@@ -30,7 +33,11 @@ SCRIPTS = {
 }
 
 
-@pytest.fixture(params=[*SCRIPTS])
+ROLES = [*SCRIPTS]
+SCRIPTS["producer"] = ["produce"]
+
+
+@pytest.fixture(params=ROLES)
 def role(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -93,7 +100,7 @@ def test_state_changes_are_said_and_heard(scheduler: Client, worker: Client) -> 
 
 def test_a_job_goes_round(house: House, dsn: str, schema: str, caplog: pytest.LogCaptureFixture) -> None:
     before = dict(handlers)
-    clients = {role: enter(house, role) for role in SCRIPTS}
+    clients = {role: enter(house, role) for role in ROLES}
     handler("twice", queue="mail")(lambda context, payload: payload * 2)
     worker = Worker(clients["worker"]._options, ["mail"])
     try:
@@ -129,6 +136,20 @@ def test_nothing_else_is_allowed(house: House, role: str) -> None:
     client.close()
 
 
+def test_a_producer_queues_files(lone_servers: House, tmp_path: Path) -> None:
+    lone_servers.everywhere("FLUSHALL")
+    client = enter(lone_servers, "producer")
+    for name in ("a.pdf", "b.txt"):
+        (tmp_path / name).touch()
+    producer = Producer(client, ProducerRule(scan_dir=str(tmp_path)), Keys.original())
+    assert producer.run(threading.Event()).queued == {"high": 1, "low": 1}
+    assert producer.run(threading.Event()).unchanged == 2
+    with pytest.raises(QueueError):
+        client.call("GET", "jobqueue:completed")
+    client.close()
+
+
+@pytest.mark.parametrize("role", SCRIPTS)
 def test_the_line_has_every_command_of_the_scripts(role: str) -> None:
     """Also those of paths that are seldom taken; and no command that neither a script nor a call of ours names."""
     allowed = {word[1:].upper() for word in LINES[role] if word.startswith("+")}
