@@ -74,7 +74,7 @@ def check_files(tls: Tls | None) -> None:
 def open_connections(options: RedisOptions, longest_block: float) -> Opened:
     """Find out what is there, and connect."""
     commands, server, warning = _found(options)
-    clustered = server["mode"] == "cluster"
+    clustered = server.get("mode") == "cluster"
     longer = options.timeout.total_seconds() + longest_block
     if not clustered:
         opened = Opened(commands, _server(options, longer), clustered, warning)
@@ -115,12 +115,14 @@ def _asked(connected: Any) -> dict[str, str]:
 
 
 def _read(answer: Any) -> dict[str, str]:
+    if not isinstance(answer, list):
+        return {}
     said = {key.decode(): value for key, value in zip(answer[::2], answer[1::2], strict=True)}
     return {key: value.decode() for key, value in said.items() if isinstance(value, bytes)}
 
 
 def _checked(server: dict[str, str], options: RedisOptions) -> dict[str, str]:
-    version, mode = server.get("version", ""), server.get("mode")
+    version, mode = server.get("version", "something else"), server.get("mode")
     if tuple(map(int, re.findall(r"\d+", version)[:2])) < OLDEST:
         raise QueueError(f"Redis: this server is {version}; Redis 6.2 or newer is needed")
     if mode == "sentinel":
@@ -257,9 +259,9 @@ class _Sentinels:
         options = self._options
         settings = _settings(options, options.dial_timeout.total_seconds())
         settings |= {"username": options.sentinel_username, "password": options.sentinel_password}
-        asked = redis.Redis(host[0], host[1], retry=Retry(NoBackoff(), 0), **settings)
+        asked: Any = redis.Redis(host[0], host[1], retry=Retry(NoBackoff(), 0), **settings)
         try:
-            found: Any = asked.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", name)
+            found = asked.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", name)
         except AuthenticationError as error:
             raise AuthenticationError(f"Sentinel: {error}") from error
         finally:

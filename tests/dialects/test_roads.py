@@ -275,5 +275,14 @@ def test_a_server_that_is_too_old(newest: str) -> None:
         Client(server.url).call("PING")
 
 
+def test_a_server_that_is_no_redis() -> None:
+    def talk(connection: socket.socket) -> None:
+        while connection.recv(65536):
+            connection.sendall(b"+OK\r\n")
+
+    with listening(talk) as url, pytest.raises(QueueError, match="Redis 6.2 or newer is needed"):
+        Client(url).call("PING")
+
+
 def test_the_oldest_and_the_newest_and_a_cluster_carry_a_job(house: House) -> None:
     carries_a_job(house.url)
