@@ -19,8 +19,10 @@ from scheduler.app import Scheduler
 from scheduler.cli import rules
 from scheduler.cli.options import Configuration
 from scheduler.cli.produce import produce
+from scheduler.cli.show import Failure, visible
 from scheduler.dialects.client import Client
-from scheduler.errors import ConfigError, NotInitialised, QueueUnavailable, SchedulerError
+from scheduler.dialects.reliable.wire import FILE
+from scheduler.errors import ConfigError, NotInitialised, QueueUnavailable
 from scheduler.model.addresses import RedisOptions
 from scheduler.queueing.handlers import handlers
 from scheduler.queueing.worker import Worker
@@ -30,10 +32,6 @@ NOT_THEIRS = ("<frozen", importlib.__path__[0], scheduler.__path__[0])
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "error": logging.ERROR}  # warnings by default
 
 logger = logging.getLogger("scheduler")
-
-
-class BadApp(SchedulerError):
-    """The module of the app cannot be used."""
 
 
 def run(role: str, config: Configuration, app: str | None, *, as_json: bool = False) -> None:
@@ -153,7 +151,7 @@ def loaded(app: str) -> Callable[[Scheduler], object] | None:
         return None
     function = getattr(found, name, None)
     if not callable(function):
-        raise BadApp(f"app: {module} has no function {name!r}; it would be given the scheduler, to register jobs")
+        raise Failure(f"app: {module} has no function {name!r}; it would be given the scheduler, to register jobs")
     return function  # type: ignore[no-any-return]
 
 
@@ -164,19 +162,19 @@ def _blamed(what: str) -> Iterator[None]:
         yield
     except NotInitialised as error:
         cure = "register jobs in a function that is given the scheduler, and name it, as in --app module:register"
-        raise BadApp(f"{what}: {error} Only the roles scheduler and all have a scheduler; {cure}") from None
+        raise Failure(f"{what}: {error} Only the roles scheduler and all have a scheduler; {cure}") from None
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it is, it is theirs
         frames = traceback.extract_tb(error.__traceback__)
         theirs = [each for each in frames if not each.filename.startswith(NOT_THEIRS)]
         where = f" ({theirs[-1].filename}, line {theirs[-1].lineno})" if theirs else ""
-        raise BadApp(f"{what}: {type(error).__name__}: {error}{where}") from None
+        raise Failure(visible(" ".join(f"{what}: {type(error).__name__}: {error}{where}".split()))) from None
 
 
 def _worker(config: Configuration, queues: Sequence[str] | None) -> Worker:
     if not handlers:
         raise ConfigError("app: there are no handlers; name the module that has them: --app module")
     return Worker(
-        _greet(config),
+        _greet(config, original=(config.worker.file_queue, FILE) in handlers),
         queues,
         concurrency=config.worker.count,
         processes=config.worker.processes,
@@ -191,14 +189,18 @@ def _worker(config: Configuration, queues: Sequence[str] | None) -> Worker:
     )
 
 
-def _greet(config: Configuration) -> RedisOptions:
+def _greet(config: Configuration, *, original: bool = False) -> RedisOptions:
     """See whether Redis lets us in, and say how it is reached; one that is away is waited for by whoever needs it."""
     redis = rules.redis_options(config)
     if redis is None:
         raise ConfigError("redis.addr: must not be empty; producers and workers need a Redis")
     client = Client(redis)
     try:
-        client.clustered  # noqa: B018 - it opens the connections
+        if client.clustered and original and not rules.original_keys(config).tagged:
+            raise ConfigError(
+                "worker.queues: a cluster needs one hash tag in all keys of Redis that section worker names, as in"
+                " jobqueue:{files}:high_priority; or name a worker.file_queue that your app does not have"
+            )
     except QueueUnavailable as error:
         logger.warning("%s; waiting for it", error)
     finally:

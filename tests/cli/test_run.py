@@ -96,7 +96,7 @@ def start(tmp_path: Path, redis_server: EmbeddedRedis) -> Iterator[Start]:
         clean = {key: value for key, value in os.environ.items() if not key.startswith(("SCHEDULER_", "DATABASE_"))}
         with (tmp_path / "stdout").open("wb") as out, (tmp_path / "stderr").open("wb") as err:
             process = subprocess.Popen(
-                [sys.executable, "-m", "scheduler", *arguments], cwd=tmp_path, stdout=out, stderr=err,
+                [sys.executable, "-P", "-m", "scheduler", *arguments], cwd=tmp_path, stdout=out, stderr=err,
                 env=clean | {"REDIS_ADDR": redis_server.url} | environment,
             )  # fmt: skip
         made.append(Started(process, tmp_path))

@@ -5,17 +5,19 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import pytest
 import redis as plain_redis
 
-from scheduler import JobContext, Worker, handler
+from scheduler import ConfigError, JobContext, Worker, handler
 from scheduler.cli import roles
 from scheduler.cli.configuration import effective
 from scheduler.dialects.client import Client
 from scheduler.embedded.redis import EmbeddedRedis
 from scheduler.queueing.handlers import handlers
+from tests.dialects.servers import cluster, new_binary, old_binary
 from tests.support.waiting import rest, wait_for
 
 ENTRY = (
@@ -40,10 +42,10 @@ def work(redis: Client, redis_server: EmbeddedRedis, tmp_path: Path) -> Iterator
     before = dict(handlers)
     handlers.clear()
 
-    def work(text: str = "") -> Worker:
+    def work(text: str = "", redis_addr: str = redis_server.url) -> Worker:
         path = tmp_path / "scheduler.yaml"
-        path.write_text(text)
-        worker = roles._worker(effective(path, {"REDIS_ADDR": redis_server.url}).values, None)
+        path.write_text(dedent(text))
+        worker = roles._worker(effective(path, {"REDIS_ADDR": redis_addr}).values, None)
         made.append(worker)
         worker.start()
         return worker
@@ -276,3 +278,24 @@ def test_reaper_interval_is_how_often_silent_workers_are_looked_for(
         for _ in range(5):
             heard("SCAN 0 MATCH jobqueue:worker:")
         assert 0.3 < time.monotonic() - before < 3.0
+
+
+def test_worker_queues_of_a_cluster_need_one_hash_tag(tmp_path: Path, work: Work) -> None:
+    files = Files()
+    binary = new_binary() or old_binary()
+    assert binary is not None
+    tagged = """
+    worker:
+      queues: {high: 'q:{f}:high', low: 'q:{f}:low'}
+      processing_list_pattern: 'q:{f}:worker:%s:processing'
+      heartbeat_key_pattern: 'q:{f}:processing:worker:%s'
+      completed_list: 'q:{f}:completed'
+      dead_letter_list: 'q:{f}:dead'
+    """
+    with cluster(binary) as house:
+        with pytest.raises(ConfigError, match="worker.queues: a cluster needs one hash tag"):
+            work(redis_addr=house.url)
+        worker = work(tagged, redis_addr=house.url)
+        house.run("LPUSH", "q:{f}:low", ENTRY % ("a", "a", "low"))
+        wait_for(lambda: files.names == ["a"], "it runs")
+        worker.stop()

@@ -110,6 +110,23 @@ def test_worker_priorities_each_have_an_entry_in_worker_queues(wrong: Wrong) -> 
     assert "'low' is not among worker.priorities" in wrong("worker: {priorities: [high]}")[0]
 
 
+@pytest.mark.parametrize(
+    ("words", "spread"),
+    [("a", "aaaaa"), ("ab", "aabbb"), ("abc", "aabcc"), ("abcd", "abbcd"), ("abcde", "abcde")],
+)
+def test_worker_priorities_are_spread_over_our_levels(read: Read, words: str, spread: str) -> None:
+    queues = ", ".join(f"{word}: 'in:{word}'" for word in words)
+    keys = rules.original_keys(read(f"worker: {{priorities: [{', '.join(words)}], queues: {{{queues}}}}}").values)
+    assert "".join(keys.words) == spread
+    assert keys.levels == tuple(f"in:{word}" for word in spread)
+    assert (keys.prefix, keys.tagged) == ("in", False)
+
+
+def test_worker_queues_of_the_environment_are_yaml_or_json(read: Read) -> None:
+    for said in ('{"high": "a", "low": "b"}', "{high: a, low: b}"):
+        assert read("", WORKER_QUEUES=said).values.worker.queues == {"high": "a", "low": "b"}
+
+
 def test_worker_heartbeat_ttl_is_at_least_5s(read: Read, wrong: Wrong) -> None:
     assert read("worker: {heartbeat_ttl: 5s}").values.worker.heartbeat_ttl == timedelta(seconds=5)
     assert wrong("worker: {heartbeat_ttl: 4999ms}")[0].startswith("worker.heartbeat_ttl: must be at least 5s")
