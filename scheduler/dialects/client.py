@@ -91,10 +91,10 @@ class Client:
     def __init__(self, redis: str | RedisOptions) -> None:
         self._options = redis if isinstance(redis, RedisOptions) else RedisOptions.of(redis)
         check_files(self._options.tls)
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()
         self._open: Opened | None = None
         self._warned = False
-        self._turns = threading.BoundedSemaphore(self._options.max_connections)
+        self._under_way = 0
 
     def run(self, what: Script, keys: Sequence[str], args: Sequence[Any]) -> Any:
         """Run a script."""
@@ -189,15 +189,18 @@ class Client:
     @contextlib.contextmanager
     def _turn(self) -> Iterator[Opened]:
         """Wait for our turn to run a command, when as many as may be are under way."""
-        opened = self._opened()
-        if not self._turns.acquire(timeout=self._options.timeout.total_seconds()):
-            most = self._options.max_connections
-            raise QueueUnavailable(f"Redis: {most} commands are under way, as many as max_connections lets")
+        opened, most = self._opened(), self._options.max_connections
+        with self._lock:
+            if not self._lock.wait_for(lambda: self._under_way < most, self._options.timeout.total_seconds()):
+                raise QueueUnavailable(f"Redis: {most} commands are under way, as many as max_connections lets")
+            self._under_way += 1
         try:
             with self._translated():
                 yield opened
         finally:
-            self._turns.release()
+            with self._lock:
+                self._under_way -= 1
+                self._lock.notify()
 
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:
