@@ -138,3 +138,23 @@ def test_a_priority_cannot_change_once_the_feeder_has_committed(
 def feed_all(instance: Scheduler, table: QueueTable) -> list[Any]:
     divided = shares(looked(instance), dict.fromkeys(Priority, 100), 100)
     return [row[1] for row in steps(instance, fed(table, "default", divided))]
+
+
+def test_a_job_that_changes_while_it_is_settled_ends_once(
+    instance: Scheduler, own: psycopg.Connection[Any], connection: psycopg.Connection[Any]
+) -> None:
+    """The statement sees the row as it was when it began, and locks it as it is: that one has to go."""
+    made = instance.submit("acme", "x")
+    settle = instance._running().queue.settle([Ending(key=JobKey("acme", made.id), state=State.COMPLETED)])
+    slow = settle.query.replace(b" AS now),", b" AS now, pg_sleep(0.5)),", 1)
+    assert slow != settle.query
+    settling = threading.Thread(target=lambda: own.execute(slow, settle.parameters, binary=True))
+    settling.start()
+    sleeping = "SELECT FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
+    wait_for(lambda: connection.execute(sleeping).rowcount == 1, "it has begun")
+    instance.update_job("acme", made.id, tags={"a": "b"})
+    settling.join()
+    own.commit()
+    job = instance.get("acme", made.id)
+    assert (job.state, job.tags) == (State.COMPLETED, {"a": "b"})
+    assert instance.find("acme", state=[State.PENDING]).jobs == ()

@@ -150,7 +150,6 @@ ORDER BY d.priority, row_number() OVER (PARTITION BY d.priority, d.tenant ORDER 
 -- End jobs: out of job_queue and job_ready, into the ledger, and what is to be told of it into job_callback. A success
 -- ends whatever feed it is of, anything else only the present one (a NULL feed: any). One row for each that ended: its
 -- position. Rows that another transaction holds are passed over: no row back, look where it stands.
--- By ctid, which is safe here: we hold the row, and so nobody moves it.
 WITH t AS (SELECT coalesce(%(now)s::timestamptz, now()) AS now),
 p AS MATERIALIZED (
   SELECT * FROM unnest((SELECT %(tenants)b::text[]), (SELECT %(ids)b::uuid[]), (SELECT %(states)b::text[]),
@@ -164,13 +163,13 @@ p AS MATERIALIZED (
 mine AS MATERIALIZED (
   SELECT p.*, t.now, q.*
   FROM t CROSS JOIN p CROSS JOIN LATERAL (
-    SELECT q.ctid AS place, q.json, q.type, q.queue, q.priority, q.run_at, q.created_at, q.policy, q.tags,
+    SELECT q.json, q.type, q.queue, q.priority, q.run_at, q.created_at, q.policy, q.tags,
       q.correlation_id, q.callback_url, q.retried_from, q.attempts, q.payload, q.seq, q.retrying,
       q.feed AS known_feed, q.attempt AS known_attempt, q.cancel_reason
     FROM {schema}.job_queue q
     WHERE q.tenant = p.tenant AND q.id = p.id AND (p.state = 'completed' OR p.feed IS NULL OR q.feed <= p.feed)
     FOR UPDATE SKIP LOCKED) q),
-gone AS (DELETE FROM {schema}.job_queue q WHERE q.ctid = ANY(ARRAY(SELECT place FROM mine))),
+gone AS (DELETE FROM {schema}.job_queue q USING mine m WHERE q.tenant = m.tenant AND q.id = m.id),
 unfed AS (  -- not for those that have just been fed; should that be undone, the row is dropped by the next feed
   DELETE FROM {schema}.job_ready r USING mine m
   WHERE (m.state <> 'completed' OR m.retrying OR m.feed IS DISTINCT FROM m.known_feed)
