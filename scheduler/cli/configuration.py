@@ -85,7 +85,7 @@ class _Reading:
         """Read a section, as far as it can be read."""
         given = {} if found is None else found
         if not isinstance(given, Mapping):
-            self.wrong.append(f"{path.rstrip('.') or 'the file'}: must be a section with keys, not {_found(given)}")
+            self.wrong.append(f"{path.rstrip('.') or 'the file'}: must be a section with keys, not {_kind(given)}")
             given = {}
         known = {each.name: each for each in fields(section)}
         self.wrong += [_unknown(path, name, known) for name in given if name not in known]

@@ -86,7 +86,7 @@ def test_all_errors_are_said_at_once_each_with_its_key(wrong: Wrong) -> None:
         "worker.cuont: there is no such key; did you mean worker.count?",
         "worker.count: must be a whole number from 1 to 10000, not 0 (from the file)",
         "worker.heartbeat_ttl: must be at least 5s, not '3s' (from the file)",
-        "producer: must be a section with keys, not 7",
+        "producer: must be a section with keys, not a value of the kind int",
         "observability.metrics_port: must be a whole number from 1 to 65535, not 70000 (from"
         " OBSERVABILITY_METRICS_PORT)",
         "worker.backoff.base: must be at most worker.backoff.max, 10s",
@@ -131,6 +131,7 @@ def test_no_message_quotes_a_secret(wrong: Wrong) -> None:
         REDIS_SENTINEL_PASSWORD="[trout77",
     )
     assert {line.partition(":")[0] for line in lines} >= {"redis.password", "redis.addr", "scheduler.callback_secret"}
+    lines += wrong("redis: redis://ada:trout77@h\nscheduler: {database: {password: trout77}}")
     assert "77" not in "".join(lines)
 
 
