@@ -37,6 +37,7 @@ RING = {
     "scheduler.dialects.client.Client",
     "scheduler.queueing.callbacks.Callbacks",
     "scheduler.queueing.carrier.Carrier",
+    "scheduler.queueing.gate.Gate",
     "scheduler.queueing.pool.Pool",
     "scheduler.queueing.ring.Ring",
     "scheduler.queueing.services.RingServices",
