@@ -3,10 +3,11 @@
 import contextlib
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
+from scheduler.dialects.bullmq.queue import BullMQQueue
 from scheduler.dialects.client import Client
 from scheduler.dialects.interface import Queue
 from scheduler.dialects.reliable.queue import ReliableQueue
@@ -15,7 +16,26 @@ from tests.dialects.servers import House, cluster, new_binary, old_binary, one
 INSTALLATION = "3f1e"
 MakeQueue = Callable[..., Queue]
 
-DIALECTS: dict[str, Callable[..., Queue]] = {"reliable": ReliableQueue}
+DIALECTS: dict[str, Callable[..., Queue]] = {"reliable": ReliableQueue, "bullmq": BullMQQueue}
+# Looks for silent workers are not 30 s apart, and in a cluster a queue's name has no hash tag of its own.
+OPTIONS: dict[str, dict[str, Any]] = {"reliable": {}, "bullmq": {"stalled_interval": timedelta()}}
+CLUSTERED: dict[str, dict[str, Any]] = {"reliable": {}, "bullmq": {"prefix": "{bull}"}}
+
+
+class Protocol(NamedTuple):
+    """Where a protocol that others share does not let the contract be met to the letter: what holds instead."""
+
+    retries_at_once: int = 0  # of jobs that are retried without a delay, how many wait already
+    keys_of_a_job: int = 0  # that has ended and is kept
+    stays: frozenset[bytes] = frozenset()  # of a queue that is empty, by the last part of their names
+
+
+PROTOCOLS = {
+    "reliable": Protocol(),
+    # A retry without a delay goes to `wait`, there is nothing in between. Every job has a hash of its own, also when it
+    # has ended. What a queue is like, its counter and its events are of all who share it, and not ours to remove.
+    "bullmq": Protocol(1, 1, frozenset({b"meta", b"id", b"events", b"cursor", b"outcomes"})),
+}
 
 
 @pytest.fixture(scope="session")
@@ -59,14 +79,25 @@ def house(servers: House) -> House:
 
 
 @pytest.fixture(params=DIALECTS)
-def make_queue(request: pytest.FixtureRequest, house: House) -> Iterator[MakeQueue]:
+def dialect(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def protocol(dialect: str) -> Protocol:
+    return PROTOCOLS[dialect]
+
+
+@pytest.fixture
+def make_queue(dialect: str, house: House) -> Iterator[MakeQueue]:
     """Open a queue for a worker, with a client of its own, as another process has it."""
     clients: list[Client] = []
 
     def make(worker: str = "w1", name: str = "mail", **options: Any) -> Queue:
         clients.append(Client(house.url))
-        options = {"installation": INSTALLATION, "lease": timedelta(seconds=30), **options}
-        return DIALECTS[request.param](clients[-1], name, worker=worker, **options)
+        named = CLUSTERED[dialect] if house.clustered else {}
+        usual = {"installation": INSTALLATION, "lease": timedelta(seconds=30), **OPTIONS[dialect], **named}
+        return DIALECTS[dialect](clients[-1], name, worker=worker, **{**usual, **options})
 
     yield make
     for client in clients:

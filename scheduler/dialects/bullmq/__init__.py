@@ -1,1 +1,1 @@
-"""Queues that BullMQ's own workers and producers share: its keys, fields, scores, marker and events; scripts of ours."""
+"""Queues shared with BullMQ's own workers and producers: its keys, fields, scores, marker and events; our scripts."""

@@ -10,6 +10,7 @@ import orjson
 from scheduler.errors import WireError
 from scheduler.model.attempts import QueuedJob
 from scheduler.model.durations import duration
+from scheduler.model.policies import policy_of
 from scheduler.model.retries import JITTER, RetryPolicy
 
 SHORT = {
@@ -87,23 +88,32 @@ def read_options(text: bytes) -> tuple[Mapping[str, Any], Rules]:
     return policy, rules
 
 
-def fed_options(job: QueuedJob) -> bytes:
+def fed_options(job: QueuedJob, kept: int) -> bytes:
     """Write the options of a job that a ledger feeds: kept until it is settled, tried as often as is left."""
-    retry, _ = job.policies()
-    options: dict[str, Any] = {
-        "attempts": max(1, retry.max_attempts - job.attempt),
-        "backoff": {
-            "type": BACKOFFS.get(retry.backoff, retry.backoff),
-            "delay": duration(retry.initial_delay, name="initial_delay") // MILLISECOND,
-            **({"jitter": JITTER} if retry.jitter else {}),
-        },
-        "removeOnComplete": False,
-        "removeOnFail": False,
-        "jobId": job.id,
+    policy = None if job.policy is None else orjson.dumps(job.policy)
+    options = _fed(policy, job.attempt, int(job.priority), False if job.installation else kept)
+    return b'{"jobId":"%b",%b' % (job.id.encode(), options)
+
+
+@lru_cache(maxsize=1000)
+def _fed(policy: bytes | None, attempt: int, priority: int, keeping: int) -> bytes:
+    """Write what the options of many jobs share."""
+    retry, _ = policy_of(None if policy is None else orjson.loads(policy))
+    backoff: dict[str, Any] = {
+        "type": BACKOFFS.get(retry.backoff, retry.backoff),
+        "delay": duration(retry.initial_delay, name="initial_delay") // MILLISECOND,
     }
-    if job.priority:
-        options["priority"] = int(job.priority)
-    return orjson.dumps(options)
+    if retry.jitter:
+        backoff["jitter"] = JITTER
+    options: dict[str, Any] = {
+        "attempts": max(1, retry.max_attempts - attempt),
+        "backoff": backoff,
+        "removeOnComplete": keeping,
+        "removeOnFail": keeping,
+    }
+    if priority:
+        options["priority"] = priority
+    return orjson.dumps(options)[1:]
 
 
 def refusal(retry: RetryPolicy) -> str | None:

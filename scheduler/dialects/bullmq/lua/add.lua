@@ -2,8 +2,8 @@
 -- KEYS[1] hash: meta of a queue; the names of its other keys, and of other queues in a flow, share their beginning
 -- ARGV[1] compat: auto, 5 or 6
 -- ARGV[2] now, in ms; empty: by the clock of Redis
--- ARGV[3..] 3 values for each job: JSON of {base, id or empty, name, timestamp, delay, priority, lifo, children, parent,
--- parent_key, dedup}, data as JSON, options as JSON
+-- ARGV[3..] 3 values for each job: {base, id or empty, name, timestamp, delay, priority, lifo, children, parent_key,
+-- parent, dedup} as JSON, data as JSON, options as JSON
 -- Returns for each its id, that of the job that stands for it, or -5: its parent does not exist, or -7: it is the child
 -- of another parent
 local compat, now = ARGV[1], tonumber(ARGV[2])
@@ -39,18 +39,15 @@ local function add(head, data, opts)
   if head.parent_key and redis.call('EXISTS', head.parent_key) == 0 then return -5 end
   facts(base)
   local id = tostring(redis.call('INCR', base .. 'id'))
-  local job = {
-    name = head.name, data = data, opts = opts, timestamp = head.timestamp or now, delay = head.delay,
-    priority = head.priority, lifo = head.lifo, children = head.children, parent_key = head.parent_key,
-    parent = head.parent and cjson.encode(head.parent), dedup = rule and rule.id,
-  }
+  head.data, head.opts, head.timestamp = data, opts, head.timestamp or now
+  head.parent = head.parent and cjson.encode(head.parent)
   if head.id and head.id ~= '' then
     id = head.id
-    if redis.call('EXISTS', base .. id) == 1 then return exists_already(base, id, job) end
+    if redis.call('EXISTS', base .. id) == 1 then return exists_already(base, id, head) end
   end
-  local other = rule and stands_for(base, id, job, rule)
+  local other = rule and stands_for(base, id, head, rule)
   if other then return other end
-  store(base, id, job)
+  store(base, id, head)
   return id
 end
 

@@ -6,7 +6,8 @@ local function store(base, id, job)
     'name', job.name, 'data', job.data, 'opts', job.opts, 'timestamp', job.timestamp, 'delay', delay,
     'priority', priority,
   }
-  for field, value in pairs({parentKey = job.parent_key, parent = job.parent, rjk = job.scheduler, deid = job.dedup}) do
+  local dedup = job.dedup and job.dedup.id
+  for field, value in pairs({parentKey = job.parent_key, parent = job.parent, rjk = job.rjk, deid = dedup}) do
     fields[#fields + 1] = field
     fields[#fields + 1] = value
   end
@@ -35,10 +36,9 @@ local function release(base, id, dedup)
   local ttl = not rule.keepLastIfActive and tonumber(rule.ttl) or 0
   redis.call('SET', key, new)
   if ttl > 0 then redis.call('PEXPIRE', key, ttl) end
-  store(base, new, {
-    name = read[1], data = read[2], opts = read[3], timestamp = now, delay = options.delay,
-    priority = options.priority, lifo = options.lifo, parent_key = read[4] or nil, parent = read[5] or nil,
-    scheduler = read[6] or nil, dedup = dedup,
-  })
+  options.name, options.data, options.opts, options.timestamp = read[1], read[2], read[3], now
+  options.parent_key, options.parent, options.rjk = read[4] or nil, read[5] or nil, read[6] or nil
+  options.dedup = {id = dedup}
+  store(base, new, options)
   redis.call('DEL', following)
 end

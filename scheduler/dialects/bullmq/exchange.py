@@ -1,0 +1,109 @@
+"""The script `finish`, which ends deliveries and takes the next: what it is told, and what it answers."""
+
+import random
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from typing import Any, NamedTuple, cast
+
+import orjson
+
+from scheduler.dialects.bullmq import wire
+from scheduler.dialects.bullmq.keys import Keys
+from scheduler.dialects.bullmq.options import KEEP_ALL
+from scheduler.dialects.bullmq.wire import TOLD, Taken
+from scheduler.dialects.client import Client, script
+from scheduler.dialects.interface import Delivery, Result
+from scheduler.errors import WireError
+from scheduler.model.states import State
+
+LARGEST_BATCH = 1000
+MOST_RESULTS = 500
+MOST_BYTES = 8 * 1024 * 1024  # in one call; and so many more as one job has
+NO_DELAY = timedelta()
+
+
+class Answer(NamedTuple):
+    """What came of it; `wait_ms`: until one should look again, -1 if there is nothing to wait for."""
+
+    accepted: list[bool]
+    taken: list[Delivery]
+    wait_ms: int
+
+
+class Exchange:
+    """The deliveries of one queue, to and from one worker."""
+
+    def __init__(self, client: Client, keys: Keys, worker: str, *, compat: str, most_unsettled: int) -> None:
+        self._client = client
+        self._keys = [keys.meta]
+        self._queue = keys.queue
+        self._worker = worker
+        self._compat = compat
+        self._most_unsettled = most_unsettled
+
+    def run(
+        self, written: Sequence[Any], n: int, lease: timedelta, *, dead: bool = False, wake: bool = False
+    ) -> Answer:
+        """End what is written, and take up to n."""
+        args = [
+            self._worker, lease // wire.MILLISECOND, min(n, LARGEST_BATCH), "dead" if dead else "live",
+            self._most_unsettled, self._compat, len(written) // 6, "wake" if wake else "", *written,
+        ]  # fmt: skip
+        answer, wait, _, told = self._client.run(script("bullmq", "finish"), self._keys, args)
+        taken, unreadable = self.deliveries(told)
+        if unreadable:
+            self.run(unreadable, 0, lease)
+        return Answer([each == 49 for each in answer], taken, wait)
+
+    def held(self) -> list[Delivery]:
+        """Read what the worker holds."""
+        taken, unreadable = self.deliveries(self._client.run(script("bullmq", "held"), self._keys, [self._worker]))
+        if unreadable:
+            self.run(unreadable, 0, NO_DELAY)
+        return taken
+
+    def deliveries(self, told: Sequence[bytes]) -> tuple[list[Delivery], list[Any]]:
+        """Read what a script tells of jobs; what cannot be read fails."""
+        taken: list[Delivery] = []
+        unreadable: list[Any] = []
+        for start in range(0, len(told), TOLD):
+            each = told[start : start + TOLD]
+            try:
+                taken.append(wire.delivery_of(self._queue, each))
+            except WireError as error:
+                unreadable += (each[0], f"failed:0:1:{KEEP_ALL}", each[1], str(error), "[]", b"")
+        return taken, unreadable
+
+
+def calls(results: Sequence[Result]) -> Iterator[list[Any]]:
+    """Write ends, in as many calls as they need; at least one."""
+    written: list[Any] = []
+    size = 0
+    for result in results:
+        if size > MOST_BYTES or len(written) >= 6 * MOST_RESULTS:
+            yield written
+            written, size = [], 0
+        values = written_of(result)
+        written += values
+        size += len(values[3]) + len(values[5])
+    yield written
+
+
+def written_of(result: Result) -> tuple[Any, ...]:
+    """Write one end, as the script reads it."""
+    delivery, end = cast("Taken", result.delivery), result.end
+    job, rules = delivery.job, delivery.rules
+    if end is None:
+        return job.id, "back:0:0:-", delivery.raw, b"", b"", b""
+    told = wire.end_bytes(end) if job.installation else b""
+    if end.state is State.COMPLETED:
+        return job.id, f"completed:0:0:{rules.keep_completed}", delivery.raw, end.result or b"null", b"", told
+    reason = (end.error or end.state.value).encode(errors="replace")
+    stack = orjson.dumps([reason.decode()])
+    if end.state is State.RETRYING:
+        delay = max(0, (end.delay or NO_DELAY) // wire.MILLISECOND)
+        if rules.jitter:
+            delay = int(delay * (1 - random.random() * rules.jitter))  # noqa: S311
+        return job.id, f"{'first' if rules.lifo else 'retry'}:{delay}:0:-", delivery.raw, reason, stack, told
+    attempts = rules.attempts if not job.installation else max(1, job.policies()[0].max_attempts - job.attempt)
+    return job.id, f"failed:0:{attempts}:{rules.keep_failed}", delivery.raw, reason, stack, told

@@ -1,0 +1,48 @@
+-- Take jobs out that no worker has; ask for the end of those that a worker of ours has.
+-- KEYS[1] hash: meta of the queue; the names of all other keys begin as this does
+-- ARGV[1] compat: auto, 5 or 6
+-- ARGV[2..] ids
+-- Returns for each d (removed), r (running, or ended), x (a worker that hears nothing has it) or u (unknown)
+local base, compat = string.sub(KEYS[1], 1, -5), ARGV[1]
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+
+-- include: queue
+-- include: parents
+-- include: store
+-- include: job
+
+local function taken_out(id)
+  for _, name in ipairs({'delayed', 'prioritized', 'waiting-children'}) do
+    if redis.call('ZREM', base .. name, id) == 1 then return name end
+  end
+  for _, name in ipairs({'wait', 'paused'}) do
+    if redis.call('LREM', base .. name, 1, id) == 1 then return name end
+  end
+end
+
+local function cancel(id)
+  local key = base .. id
+  local job = read_job(key)
+  if redis.call('HEXISTS', base .. 'ring:finished', id) == 1 then return 'r' end
+  if not job.name then return 'u' end
+  if redis.call('ZSCORE', base .. 'completed', id) or redis.call('ZSCORE', base .. 'failed', id) then return 'r' end
+  local lock = redis.call('GET', key .. ':lock')
+  if lock and not string.find(lock, '^[^:]+:%d+:%d+:%d+:%d+:[^:]*$') then return 'x' end
+  local was = not lock and taken_out(id)
+  if not was then
+    redis.call('HSET', key, 'cancel', '1')
+    return 'r'
+  end
+  remove_keys(key)
+  if job.installation then redis.call('HDEL', base .. 'ring:' .. job.installation .. ':fed', id) end
+  if job.deid then release(base, id, job.deid) end
+  if job.parentKey then child_removed(key, job.parentKey) end
+  say(base, 'removed', 'jobId', id, 'prev', was)
+  return 'd'
+end
+
+local answer = {}
+for i = 2, #ARGV do answer[#answer + 1] = cancel(ARGV[i]) end
+tell()
+return table.concat(answer)

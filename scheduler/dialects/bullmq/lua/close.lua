@@ -1,0 +1,87 @@
+-- Part of finish: end jobs.
+local over, tombs, ends, fed, backs, unlocked, kept = {}, {}, {}, {}, {}, {}, {}
+
+-- Beyond what is to be kept, the oldest go; what a ledger has not settled stays.
+local function trim(target, count, age, most)
+  local old, set = {}, base .. target
+  if age >= 0 then old = redis.call('ZRANGEBYSCORE', set, '-inf', now - age * 1000, 'LIMIT', 0, most) end
+  local more = count > 0 and redis.call('ZCARD', set) - count or 0
+  if more > 0 then
+    for _, id in ipairs(redis.call('ZRANGE', set, 0, math.min(more, most) - 1)) do old[#old + 1] = id end
+  end
+  for _, id in ipairs(old) do
+    if redis.call('HEXISTS', base .. id, 'installation') == 0 then
+      remove_keys(base .. id)
+      redis.call('ZREM', set, id)
+    end
+  end
+end
+
+local function conclude(id, job, target, value, stack, attempts, keep)
+  local key, made = base .. id, (tonumber(job.atm) or 0) + 1
+  local field = target == 'completed' and 'returnvalue' or 'failedReason'
+  if job.deid then release(base, id, job.deid) end
+  if job.parentKey then
+    local parent_ended = target == 'completed' and child_completed or child_failed
+    parent_ended(key, job.parentKey, job.parent, value)
+  end
+  local count, age, most = string.match(keep, '^(-?%d+):(-?%d+):(%d+)$')
+  if count == '0' then
+    remove_keys(key)
+  else
+    redis.call('HSET', key, 'atm', made, field, value, 'finishedOn', now)
+    if stack ~= '' then redis.call('HSET', key, 'stacktrace', stack) end
+    if target == 'failed' then redis.call('HDEL', key, 'defa') end
+    over[target] = over[target] or {}
+    table.insert(over[target], now)
+    table.insert(over[target], id)
+    if count ~= '-1' or age ~= '-1' then
+      kept[target .. keep] = {target, tonumber(count), tonumber(age), tonumber(most)}
+    end
+  end
+  say(base, target, 'jobId', id, field, value, 'prev', 'active')
+  if target == 'failed' and made >= attempts then
+    say(base, 'retries-exhausted', 'jobId', id, 'attemptsMade', made)
+  end
+end
+
+local function try_again(id, job, delay, reason, stack, first, stalled)
+  local key, counter = base .. id, stalled and 'stc' or 'atm'
+  redis.call('HSET', key, counter, (tonumber(job[counter]) or 0) + 1)
+  if reason ~= '' then redis.call('HSET', key, 'failedReason', reason, 'stacktrace', stack) end
+  if delay > 0 then
+    redis.call('HSET', key, 'delay', delay)
+    put_later(base, id, now + delay)
+  else
+    put(base, id, tonumber(job.priority) or 0, first)
+    say(base, 'waiting', 'jobId', id, 'prev', 'active')
+  end
+  if stalled then say(base, 'stalled', 'jobId', id) end
+end
+
+-- The first of those that are put back shall be the next again.
+local function put_back()
+  for i = #backs, 1, -1 do
+    local id, priority, score = unpack(backs[i])
+    if priority > 0 then
+      redis.call('ZADD', base .. 'prioritized', score or priority * PRIORITY, id)
+    else
+      redis.call('RPUSH', facts(base).list, id)
+    end
+    say(base, 'waiting', 'jobId', id, 'prev', 'active')
+    ready[base] = true
+  end
+end
+
+local function write()
+  put_back()
+  for target, scored in pairs(over) do redis.call('ZADD', base .. target, unpack(scored)) end
+  for _, rule in pairs(kept) do trim(unpack(rule)) end
+  if #unlocked > 0 then redis.call('SREM', base .. 'stalled', unpack(unlocked)) end
+  if #tombs > 0 then redis.call('HSET', base .. 'ring:finished', unpack(tombs)) end
+  for ledger, told in pairs(fed) do redis.call('HSET', base .. 'ring:' .. ledger .. ':fed', unpack(told)) end
+  for ledger, batch in pairs(ends) do
+    redis.call('XADD', base .. 'ring:' .. ledger .. ':outcomes', '*', 'ends', '[' .. table.concat(batch, ',') .. ']')
+  end
+  over, tombs, ends, fed, backs, unlocked, kept = {}, {}, {}, {}, {}, {}, {}
+end

@@ -1,0 +1,94 @@
+-- Find ends that workers of others made of what a ledger fed, and append them to its outcomes, each once.
+-- Events say where to look; what is true is in the job, unless somebody removed it.
+-- KEYS[1] hash: meta of the queue; the names of all other keys begin as this does
+-- ARGV[1] installation: whose ledger
+-- ARGV[2] most events, or jobs, to look at
+-- ARGV[3] empty, or where to go on through all that was fed
+-- Returns {how many ends; how many events were read; where to go on through all that was fed, 0: nowhere; last event}
+local base, installation, most = string.sub(KEYS[1], 1, -5), ARGV[1], ARGV[2]
+local ring = base .. 'ring:' .. installation
+local fed, cursor = ring .. ':fed', ring .. ':cursor'
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local HINTS = {completed = true, failed = true, delayed = true, waiting = true, stalled = true}
+local ends, looked = {}, {}
+
+-- include: job
+
+local function add(id, job, state, attempt, rest)
+  local found = {id = id, state = state, attempt = attempt, feed = tonumber(job.feed), tenant = job.tenant}
+  found.worker = job.pb or 'bullmq'
+  found.started, found.ended = tonumber(job.processedOn) or now, tonumber(job.finishedOn) or now
+  for name, value in pairs(rest) do found[name] = value end
+  ends[#ends + 1] = cjson.encode(found)
+  local token = found.feed .. ':' .. attempt
+  if state == 'retrying' then
+    redis.call('HSET', fed, id, token .. ':' .. job.tenant)
+  else
+    redis.call('HSET', base .. 'ring:finished', id, token)
+  end
+end
+
+local function failure(job, reason)
+  local lost = string.find(reason or '', 'job stalled more than', 1, true) == 1
+  local read, options = pcall(cjson.decode, job.opts or '{}')
+  local attempts = read and tonumber(options.attempts) or 1
+  local spent = lost or (tonumber(job.atm) or 0) >= attempts
+  return spent and 'dead_letter' or 'failed', lost and 'system' or spent and 'temporary' or 'permanent'
+end
+
+-- A job that somebody removed: only the event is left of its end.
+local function from_event(id, told, event)
+  local feed, attempt, tenant = string.match(told, '^(%d+):(%d+):(.*)$')
+  local job = {feed = feed, tenant = tenant}
+  if event.event == 'completed' then
+    add(id, job, 'completed', attempt + 1, {result = event.returnvalue})
+  elseif event.event == 'failed' then
+    add(id, job, 'failed', attempt + 1, {error = event.failedReason, category = 'permanent'})
+  end
+end
+
+local function look(id, event)
+  local told = not looked[id] and redis.call('HGET', fed, id)
+  looked[id] = true
+  if not told or redis.call('HEXISTS', base .. 'ring:finished', id) == 1 then return end
+  local key = base .. id
+  local job = read_job(key)
+  if not job.name then return from_event(id, told, event) end
+  local rest = redis.call('HMGET', key, 'returnvalue', 'failedReason', 'finishedOn')
+  local attempt, before = attempts_of(job), tonumber(string.match(told, '^%d+:(%d+)'))
+  job.finishedOn = rest[3]
+  if redis.call('ZSCORE', base .. 'completed', id) then
+    add(id, job, 'completed', attempt, {result = rest[1] or 'null'})
+  elseif redis.call('ZSCORE', base .. 'failed', id) then
+    local state, category = failure(job, rest[2])
+    add(id, job, state, attempt, {error = rest[2] or '', category = category})
+  elseif attempt > before then
+    local due = redis.call('ZSCORE', base .. 'delayed', id)
+    local delay = due and math.max(0, math.floor(due / 4096) - now) * 1000 or 0
+    add(id, job, 'retrying', attempt, {error = rest[2] or 'its worker was lost', category = 'temporary', delay = delay})
+  end
+end
+
+local function read_events()
+  local since = redis.call('GET', cursor) or '0-0'
+  local events = redis.call('XRANGE', base .. 'events', '(' .. since, '+', 'COUNT', most)
+  for _, entry in ipairs(events) do
+    local event = {}
+    for i = 1, #entry[2], 2 do event[entry[2][i]] = entry[2][i + 1] end
+    if HINTS[event.event] and event.jobId then look(event.jobId, event) end
+    since = entry[1]
+  end
+  if #events > 0 then redis.call('SET', cursor, since) end
+  return #events, since
+end
+
+local read, last = read_events()
+local following = '0'
+if ARGV[3] ~= '' then
+  local page = redis.call('HSCAN', fed, ARGV[3], 'COUNT', most)
+  following = page[1]
+  for i = 1, #page[2], 2 do look(page[2][i], {}) end
+end
+if #ends > 0 then redis.call('XADD', ring .. ':outcomes', '*', 'ends', '[' .. table.concat(ends, ',') .. ']') end
+return {#ends, read, following, last}

@@ -1,0 +1,65 @@
+-- Part of finish: end deliveries, each if it is still the worker's.
+-- ARGV[9..] 6 values for each: id; verb:delay:attempts:count:age:most; token; value, the result or the reason; stack, a
+-- JSON list; end as JSON, or empty. Verbs: completed, failed, retry, first (a retry that goes first), back.
+local RESULT, closed = 6, {}
+
+-- A lock that ran out is nobody's as long as nobody took the job since.
+local function holds(token, lock, job)
+  local same = job.ats == string.match(token, ':(%d+):%d+:[^:]*$')
+  if taking_back then return same and not lock end
+  if string.sub(token, 1, #worker + 1) ~= worker .. ':' then return false end
+  return lock == token or same and not lock and job.pb == worker
+end
+
+local function note_end(id, job, token, terminal, text)
+  local ledger = job.installation
+  if not ledger or text == '' then return end
+  local told = string.match(token, ':(%d+:%d+):%d+:%d+:[^:]*$')
+  if terminal then
+    tombs[#tombs + 1] = id
+    tombs[#tombs + 1] = told
+  else
+    fed[ledger] = fed[ledger] or {}
+    table.insert(fed[ledger], id)
+    table.insert(fed[ledger], told .. ':' .. (job.tenant or ''))
+  end
+  ends[ledger] = ends[ledger] or {}
+  table.insert(ends[ledger], text)
+end
+
+local function end_one(id, lock, head, token, value, stack, text)
+  local key = base .. id
+  local job = read_job(key)
+  if not (job.name and holds(token, lock, job)) then return '0' end
+  if redis.call('LREM', base .. 'active', -1, id) == 0 then return '0' end
+  local verb, delay, attempts, keep = string.match(head, '^(%a+):(%d+):(%d+):(.*)$')
+  if lock then redis.call('DEL', key .. ':lock') end
+  unlocked[#unlocked + 1] = id
+  if verb == 'completed' then
+    local open, failed = redis.call('EXISTS', key .. ':dependencies'), redis.call('EXISTS', key .. ':unsuccessful')
+    if open + failed > 0 then verb, value = 'failed', 'it completed although children of it have not' end
+  end
+  if verb == 'back' then
+    backs[#backs + 1] = {id, tonumber(job.priority) or 0, tonumber(string.match(token, '([^:]*)$'))}
+  elseif verb == 'retry' or verb == 'first' then
+    try_again(id, job, tonumber(delay), value, stack, verb == 'first' or taking_back, taking_back)
+    note_end(id, job, token, false, text)
+  else
+    conclude(id, job, verb, value, stack, tonumber(attempts), keep)
+    note_end(id, job, token, true, text)
+  end
+  return '1'
+end
+
+local function end_all()
+  if count == 0 then return '' end
+  local answer, locks = {}, {}
+  for i = 1, count do locks[i] = base .. ARGV[RESULT * i + 3] .. ':lock' end
+  local held = redis.call('MGET', unpack(locks))
+  for i = 1, count do
+    local id, head, token, value, stack, text = unpack(ARGV, RESULT * i + 3, RESULT * i + 8)
+    answer[i] = closed[id] and '0' or end_one(id, held[i], head, token, value, stack, text)
+    closed[id] = closed[id] or answer[i] == '1'
+  end
+  return table.concat(answer)
+end

@@ -1,0 +1,64 @@
+-- End deliveries of a worker, each if its lock is still that worker's, and take the next jobs.
+-- KEYS[1] hash: meta of the queue; the names of all other keys begin as this does, also those of parents elsewhere
+-- ARGV[1] worker
+-- ARGV[2] lease, in ms
+-- ARGV[3] how many to take
+-- ARGV[4] live, or dead: another takes back what a silent worker holds
+-- ARGV[5] most unsettled ends
+-- ARGV[6] compat: auto, 5 or 6
+-- ARGV[7] number of results
+-- ARGV[8] wake, if those who wait should look again; or empty
+-- ARGV[9..] 6 values for each result, as `end` reads them
+-- Returns {1 or 0 for each result; ms until one should look again or -1; now in ms; {of each that was taken what `job`
+-- tells}}
+local base, worker, lease, wanted = string.sub(KEYS[1], 1, -5), ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local taking_back, compat, count = ARGV[4] == 'dead', ARGV[6], tonumber(ARGV[7])
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+
+-- include: queue
+-- include: parents
+-- include: store
+-- include: job
+-- include: close
+-- include: end
+-- include: take
+
+local function drained()
+  for _, list in ipairs({'wait', 'active', 'prioritized'}) do
+    if redis.call('EXISTS', base .. list) == 1 then return false end
+  end
+  return true
+end
+
+local answer, told = end_all(), {}
+write()
+local full = redis.call('HLEN', base .. 'ring:finished') >= tonumber(ARGV[5])
+if wanted > 0 then
+  gather()
+  promote()
+  local left = full and 0 or allowed()
+  while left > 0 and bytes < MOST_BYTES do
+    local ids, scores = next_ids(math.min(CHUNK, left))
+    if #ids == 0 then break end
+    local begun = begin_all(told, ids, scores)
+    left = left - begun
+    local limit = facts(base)
+    if limit.max and begun > 0 and redis.call('INCRBY', base .. 'limiter', begun) == begun then
+      redis.call('PEXPIRE', base .. 'limiter', math.floor(limit.duration or 1000))
+    end
+  end
+  write() -- what had failed before it was taken
+end
+if next(closed) and drained() then say(base, 'drained') end
+if #told > 0 or count > 0 or ARGV[8] == 'wake' then -- whoever leaves with jobs does not wait: another shall look
+  if redis.call('EXISTS', base .. 'wait') + redis.call('EXISTS', base .. 'prioritized') > 0 then ready[base] = true end
+  later[base] = true
+end
+tell()
+if full then return {answer, 100, now, told} end
+if pause < 0 and not facts(base).paused then
+  local first = redis.call('ZRANGE', base .. 'delayed', 0, 0, 'WITHSCORES')[2]
+  if first then pause = math.max(0, math.floor(first / SEQUENCE) - now) end
+end
+return {answer, pause, now, told}

@@ -1,0 +1,71 @@
+-- Put jobs of a ledger in, each id once until its end is settled.
+-- KEYS[1] hash: meta of the queue; the names of all other keys begin as this does
+-- ARGV[1] epoch that Redis must have; empty: any
+-- ARGV[2] installation: whose epoch it is
+-- ARGV[3] compat: auto, 5 or 6
+-- ARGV[4..] 11 values for each job: id, priority, feed, attempts before, type, tenant, created in ms, options as JSON,
+-- what else the ring knows as JSON, data as JSON, whose ledger it is in or empty
+-- Returns "lost", or for each job n (new), k (known) or f (finished)
+local base, epoch, compat = string.sub(KEYS[1], 1, -5), ARGV[1], ARGV[3]
+local VALUES = 11
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+if epoch ~= '' and redis.call('GET', base .. 'ring:' .. ARGV[2] .. ':epoch') ~= epoch then return 'lost' end
+
+-- include: queue
+
+local function write(id, priority, feed, attempt, name, tenant, created, opts, ring, data, installation)
+  local fields = {
+    'name', name, 'data', data, 'opts', opts, 'timestamp', created, 'delay', 0, 'priority', priority, 'tenant', tenant,
+    'feed', feed, 'attempt', attempt, 'ring', ring,
+  }
+  if installation ~= '' then
+    redis.call('HSET', base .. 'ring:' .. installation .. ':fed', id, table.concat({feed, attempt, tenant}, ':'))
+    fields[#fields + 1] = 'installation'
+    fields[#fields + 1] = installation
+  end
+  redis.call('HSET', base .. id, unpack(fields))
+end
+
+-- Fed again although it is here: whoever has it loses its lock. One that waits, waits on where it is.
+local function feed_again(id, priority, before)
+  local key, lists = base .. id, {base .. 'wait', base .. 'paused', base .. 'active'}
+  redis.call('HDEL', key, 'atm', 'stc', 'defa', 'cancel', 'note', 'progress', 'failedReason', 'stacktrace')
+  if redis.call('ZSCORE', base .. 'delayed', id) then return end
+  local waits = redis.call('ZSCORE', base .. 'prioritized', id)
+  for i = 1, 2 do waits = waits or redis.call('LPOS', lists[i], id) end
+  if waits and before == priority then return end
+  redis.call('ZREM', base .. 'prioritized', id)
+  for _, list in ipairs(lists) do redis.call('LREM', list, 1, id) end
+  redis.call('DEL', key .. ':lock')
+  redis.call('SREM', base .. 'stalled', id)
+  put(base, id, tonumber(priority))
+  say(base, 'waiting', 'jobId', id, 'prev', 'active')
+end
+
+local function push(id, priority, feed, ...)
+  local key = base .. id
+  if redis.call('HEXISTS', base .. 'ring:finished', id) == 1 then return 'f' end
+  local there = redis.call('HMGET', key, 'name', 'feed', 'priority')
+  if not there[1] then
+    write(id, priority, feed, ...)
+    say(base, 'added', 'jobId', id, 'name', (select(2, ...)))
+    put(base, id, tonumber(priority))
+    say(base, 'waiting', 'jobId', id)
+    return 'n'
+  end
+  if redis.call('ZSCORE', base .. 'completed', id) or redis.call('ZSCORE', base .. 'failed', id) then return 'f' end
+  if tonumber(there[2] or 0) < tonumber(feed) then
+    write(id, priority, feed, ...)
+    feed_again(id, priority, there[3])
+  end
+  return 'k'
+end
+
+local answer = {}
+for i = 4, #ARGV, VALUES do
+  answer[#answer + 1] = push(unpack(ARGV, i, i + VALUES - 1))
+end
+redis.call('INCRBY', base .. 'id', #answer)
+tell()
+return table.concat(answer)

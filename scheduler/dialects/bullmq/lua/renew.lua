@@ -1,0 +1,35 @@
+-- Keep the locks of a worker's deliveries, say which of them are still its own, and keep what their handlers said.
+-- KEYS[1] hash: meta of the queue; the names of all other keys begin as this does
+-- ARGV[1] worker
+-- ARGV[2] lease, in ms
+-- ARGV[3..] 4 values for each delivery: id, token, note as JSON or empty, progress as JSON or empty
+-- Returns for each k (kept), l (lost) or c (cancel)
+local base, worker, lease = string.sub(KEYS[1], 1, -5), ARGV[1], ARGV[2]
+
+-- A lock that ran out is nobody's as long as nobody took the job since.
+local function holds(id, token, lock, job)
+  if lock then return lock == token end
+  if job[1] ~= worker or job[2] ~= string.match(token, ':(%d+):%d+:[^:]*$') then return false end
+  return redis.call('LPOS', base .. 'active', id)
+end
+
+local answer, kept = {}, {}
+for i = 3, #ARGV, 4 do
+  local id, token, note, progress = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
+  local key = base .. id
+  local job = redis.call('HMGET', key, 'pb', 'ats', 'cancel')
+  if not holds(id, token, redis.call('GET', key .. ':lock'), job) then
+    answer[#answer + 1] = 'l'
+  else
+    redis.call('SET', key .. ':lock', token, 'PX', lease)
+    kept[#kept + 1] = id
+    if note ~= '' then redis.call('HSET', key, 'note', note) end
+    if progress ~= '' then
+      redis.call('HSET', key, 'progress', progress)
+      redis.call('XADD', base .. 'events', '*', 'event', 'progress', 'jobId', id, 'data', progress)
+    end
+    answer[#answer + 1] = job[3] and 'c' or 'k'
+  end
+end
+if #kept > 0 then redis.call('SREM', base .. 'stalled', unpack(kept)) end
+return table.concat(answer)

@@ -1,0 +1,88 @@
+-- Part of finish: put jobs into the worker's hands.
+local MOST_BYTES, CHUNK, DUE = 16 * 1024 * 1024, 100, 1000
+local MANUAL = 9007199254740991 -- a limit that somebody set by hand
+local bytes, pause = 0, -1
+
+local function promote()
+  local due = redis.call('ZRANGEBYSCORE', base .. 'delayed', '-inf', (now + 1) * SEQUENCE - 1, 'LIMIT', 0, DUE)
+  if #due == 0 then return end
+  redis.call('ZREM', base .. 'delayed', unpack(due))
+  for _, id in ipairs(due) do
+    put(base, id, tonumber(redis.call('HGET', base .. id, 'priority')) or 0)
+    redis.call('HSET', base .. id, 'delay', 0)
+    say(base, 'waiting', 'jobId', id, 'prev', 'delayed')
+  end
+end
+
+-- What a version 5 left in its own list, or will look for there.
+local function gather()
+  local known = facts(base)
+  if not known.five then return end
+  if known.paused then
+    while redis.call('RPOPLPUSH', base .. 'wait', base .. 'paused') do end
+  else
+    local left = redis.call('LRANGE', base .. 'paused', 0, 6999)
+    if #left > 0 then
+      redis.call('RPUSH', base .. 'wait', unpack(left))
+      redis.call('LTRIM', base .. 'paused', #left, -1)
+    end
+  end
+end
+
+-- How many may be taken: less than wanted when the queue is paused, or has a limit on them.
+local function allowed()
+  local known, n = facts(base), wanted
+  if known.paused then return 0 end
+  if known.most then n = math.min(n, known.most - redis.call('LLEN', base .. 'active')) end
+  local used = tonumber(redis.call('GET', base .. 'limiter') or 0)
+  if known.max then n = math.min(n, known.max - used) end
+  if used >= MANUAL then n = 0 end
+  if n <= 0 and used > 0 then pause = math.max(1, redis.call('PTTL', base .. 'limiter')) end
+  return n
+end
+
+local function begin(told, id, score)
+  local key = base .. id
+  local job = read_job(key)
+  if not job.name then return false end -- it was removed
+  if job.attemptsMade then -- a producer wrote what hides the real counter
+    job.atm = tostring(math.max(tonumber(job.atm) or 0, tonumber(job.attemptsMade) or 0))
+    redis.call('HSET', key, 'atm', job.atm)
+    redis.call('HDEL', key, 'attemptsMade')
+  end
+  if job.defa then -- somebody decided that it has failed, and left it to us
+    redis.call('LREM', base .. 'active', 1, id)
+    conclude(id, job, 'failed', job.defa, cjson.encode({job.defa}), math.huge, keep_failed(job))
+    return false
+  end
+  local starts, attempt = (tonumber(job.ats) or 0) + 1, attempts_of(job) + 1
+  local token = table.concat({worker, job.feed or 0, attempt, starts, now, score}, ':')
+  redis.call('SET', key .. ':lock', token, 'PX', lease)
+  redis.call('HSET', key, 'processedOn', now, 'pb', worker, 'ats', starts)
+  say(base, 'active', 'jobId', id, 'prev', 'waiting')
+  tell_job(told, id, token, job)
+  bytes = bytes + #(job.data or '') + #(job.opts or '')
+  return true
+end
+
+local function begin_all(told, ids, scores)
+  redis.call('LPUSH', base .. 'active', unpack(ids))
+  local begun = 0
+  for i, id in ipairs(ids) do
+    if begin(told, id, scores[i] or '') then
+      begun = begun + 1
+    else
+      redis.call('LREM', base .. 'active', 1, id)
+    end
+  end
+  return begun
+end
+
+local function next_ids(n)
+  local ids, scores = redis.call('RPOP', base .. 'wait', n) or {}, {}
+  if #ids > 0 then return ids, scores end
+  local popped = redis.call('ZPOPMIN', base .. 'prioritized', n)
+  for i = 1, #popped, 2 do ids[#ids + 1], scores[#scores + 1] = popped[i], popped[i + 1] end
+  if #ids == 0 then redis.call('DEL', base .. 'pc') end
+  return ids, scores
+end

@@ -1,0 +1,245 @@
+"""A queue of the BullMQ dialect. Every call is one script, so that nothing is ever between two places.
+
+Why no answer is needed to be safe: a script that was not answered ran whole or not at all. Jobs that it took have this
+worker's token as their lock (`held` finds them), and an end that is said again is refused.
+"""
+
+import contextlib
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+import orjson
+
+from scheduler.dialects.bullmq import wire
+from scheduler.dialects.bullmq.exchange import LARGEST_BATCH, MOST_BYTES, Answer, Exchange, calls, written_of
+from scheduler.dialects.bullmq.keys import Keys
+from scheduler.dialects.bullmq.outcomes import Settling
+from scheduler.dialects.client import LONGEST_BLOCK, Client, script
+from scheduler.dialects.interface import (
+    Cancelling,
+    Delivery,
+    Depths,
+    Known,
+    Note,
+    Outcomes,
+    Pushed,
+    Renewed,
+    Result,
+)
+from scheduler.errors import ConfigError, EpochLost, QueueUnavailable
+from scheduler.model.attempts import QueuedJob
+from scheduler.model.labels import Priority
+from scheduler.model.states import State
+
+MOST_UNSETTLED = 100_000
+KEPT = 1000  # of jobs that are of no ledger
+SETTLER_SILENCE = timedelta(seconds=30)
+STALLED_INTERVAL = timedelta(seconds=30)
+MOST_STALLED = 1  # times that a job of others may be lost before it fails
+MOST_TAKEN_BACK = 500
+SHORTEST_WAIT = 0.005  # seconds: 0 would be for ever, and to Redis 6.2 so would be 0.001
+PUSHED_AT_ONCE = 250
+COMPATS = ("auto", "5", "6")
+PUSHED = {"n": Pushed.NEW, "k": Pushed.KNOWN, "f": Pushed.FINISHED}
+RENEWED = {"k": Renewed.KEPT, "l": Renewed.LOST, "c": Renewed.CANCEL}
+CANCELLING = {
+    "d": Cancelling.REMOVED,
+    "r": Cancelling.RUNNING,
+    "u": Cancelling.UNKNOWN,
+    "x": Cancelling.REFUSED,
+}
+STATES = {b"w": State.SCHEDULED, b"b": State.RETRYING, b"r": State.RUNNING, b"f": None}
+
+
+class BullMQQueue:
+    """One queue; `worker` is the name of the one that fetches through it, `installation` whose ledger feeds it."""
+
+    def __init__(
+        self,
+        client: Client,
+        name: str,
+        *,
+        installation: str = "",
+        worker: str = "",
+        lease: timedelta = timedelta(seconds=30),
+        prefix: str = "bull",
+        compat: str = "auto",
+        most_unsettled: int = MOST_UNSETTLED,
+        kept: int = KEPT,
+        settler_silence: timedelta = SETTLER_SILENCE,
+        stalled_interval: timedelta = STALLED_INTERVAL,
+    ) -> None:
+        if ":" in worker:
+            raise ConfigError(f"worker must not contain ':', which ends a name in keys, but is {worker!r}")
+        if compat not in COMPATS:
+            raise ConfigError(f"compat: must be one of {', '.join(COMPATS)}, not {compat!r}")
+        self.name = name
+        self.lease = lease
+        self._look_at = math.inf
+        self._client = client
+        self._keys = Keys(name, prefix)
+        self._installation = installation
+        self._worker = worker
+        self._compat = compat
+        self._kept = kept
+        self._stalled_ms = stalled_interval // wire.MILLISECOND
+        self._exchange = Exchange(client, self._keys, worker, compat=compat, most_unsettled=most_unsettled)
+        self._settling = Settling(client, self._keys, installation, settler_silence)
+        with contextlib.suppress(QueueUnavailable):  # a cluster that comes back later refuses such keys itself
+            if not self._keys.tagged and client.clustered:
+                raise ConfigError(f'queue {name!r}: in a cluster the prefix needs a hash tag: "{{{prefix}}}"')
+
+    def push(self, jobs: Sequence[QueuedJob], *, epoch: str) -> list[Pushed]:
+        """Put jobs in."""
+        found: list[Pushed] = []
+        for answer in self._client.run_each(script("bullmq", "push"), [self._keys.meta], self._pushing(jobs, epoch)):
+            if answer == b"lost":
+                raise EpochLost
+            found += [PUSHED[each] for each in answer.decode()]
+        return found
+
+    def _pushing(self, jobs: Sequence[QueuedJob], epoch: str) -> Iterator[list[Any]]:
+        """Write jobs, so many at a time that Redis has something to do while the next are written."""
+        head = [epoch, self._installation, self._compat]
+        args: list[Any] = [*head]
+        size = count = 0
+        for job in jobs:
+            args += wire.fields_of(job, self._kept)
+            size += len(job.payload)
+            count += 1
+            if size > MOST_BYTES or count >= PUSHED_AT_ONCE:
+                yield args
+                args, size, count = [*head], 0, 0
+        if count:
+            yield args
+
+    def fetch(self, n: int, *, timeout: float) -> list[Delivery]:
+        """Take jobs, or wait for one; with n = 0 only wait."""
+        end = time.monotonic() + timeout
+        if n <= 0:
+            self._wait(end)
+            return []
+        while True:
+            answer = self._exchange.run([], n, self.lease)
+            self._look_at = _next_look(answer)
+            if answer.taken or end <= time.monotonic():
+                return answer.taken
+            self._wait(end)
+
+    def _wait(self, end: float) -> None:
+        """Wait until somebody says that there is something, or it is time to look."""
+        while True:
+            patience = min(min(end, self._look_at) - time.monotonic(), LONGEST_BLOCK)
+            told = self._client.wait("BZPOPMIN", self._keys.named("marker"), f"{max(patience, SHORTEST_WAIT):.3f}")
+            if not told:
+                return
+            until = float(told[2]) / 1000 - time.time()
+            if until <= 0:
+                return
+            self._look_at = time.monotonic() + until  # nothing now, and something then
+
+    def finish(self, results: Sequence[Result], *, fetch: int = 0) -> tuple[list[bool], list[Delivery]]:
+        """End deliveries and take the next."""
+        accepted: list[bool] = []
+        *first, last = calls(results)
+        for part in first:
+            accepted += self._exchange.run(part, 0, self.lease).accepted
+        answer = self._exchange.run(last, fetch, self.lease, wake=not results and not fetch)
+        self._look_at = _next_look(answer)
+        return accepted + answer.accepted, answer.taken
+
+    def renew(self, notes: Mapping[Delivery, Note | None], *, lease: timedelta) -> list[Renewed]:
+        """Keep deliveries."""
+        found: list[Renewed] = []
+        for batch in _batches(list(notes.items())):
+            args: list[Any] = [self._worker, lease // wire.MILLISECOND]
+            for delivery, note in batch:
+                args += (delivery.job.id, delivery.raw, *_note_bytes(note))
+            answer = self._client.run(script("bullmq", "renew"), [self._keys.meta], args)
+            found += [RENEWED[each] for each in answer.decode()]
+        return found
+
+    def held(self) -> list[Delivery]:
+        """List what this worker holds."""
+        return self._exchange.held()
+
+    def recover(self, decide: Callable[[Delivery], Result]) -> int:
+        """Take back what silent workers hold: what was active without a lock twice, `stalled_interval` apart."""
+        args = [self._compat, self._stalled_ms, MOST_STALLED, MOST_TAKEN_BACK]
+        moved, told = self._client.run(script("bullmq", "stalled"), [self._keys.meta], args)
+        found, unreadable = self._exchange.deliveries(told)
+        written = [*unreadable, *(value for each in found for value in written_of(decide(each)))]
+        return int(moved) + (sum(self._exchange.run(written, 0, self.lease, dead=True).accepted) if written else 0)
+
+    def outcomes(self, n: int, *, timeout: float) -> list[Outcomes]:
+        """Read ends."""
+        return self._settling.read(n, timeout)
+
+    def acknowledge(self, settled: Sequence[Outcomes]) -> None:
+        """Forget ends."""
+        self._settling.acknowledge(settled)
+
+    def known(self, ids: Sequence[str]) -> list[Known | None]:
+        """Say what is known."""
+        found: list[Known | None] = []
+        for batch in _batches(ids):
+            answer = self._client.run(script("bullmq", "known"), [self._keys.meta], batch)
+            found += [_known(*each) for each in answer]
+        return found
+
+    def cancel(self, ids: Sequence[str], *, force: bool = False) -> list[Cancelling]:  # noqa: ARG002 - workers decide
+        """Take jobs out, or ask for their end; a worker of others hears nothing, and so it is refused."""
+        found: list[Cancelling] = []
+        for batch in _batches(ids):
+            answer = self._client.run(script("bullmq", "cancel"), [self._keys.meta], [self._compat, *batch])
+            found += [CANCELLING[each] for each in answer.decode()]
+        return found
+
+    def epoch(self) -> str | None:
+        """Read the mark."""
+        found = self._client.call("GET", self._keys.ring(self._installation, "epoch"))
+        return None if found is None else found.decode()
+
+    def begin(self, epoch: str) -> None:
+        """Set the mark."""
+        self._client.run(script("bullmq", "begin"), [self._keys.ring(self._installation, "epoch")], [epoch])
+
+    def depths(self) -> Depths:
+        """Count."""
+        counts = self._client.run(script("bullmq", "depths"), [self._keys.meta], [])
+        waiting = dict(zip(Priority, counts[:5], strict=True))
+        return Depths(waiting, retrying=counts[5], running=counts[6], unsettled=counts[7], dead=counts[8])
+
+
+def _next_look(answer: Answer) -> float:
+    """Say when a job that waits is due, a limit over, or the settlers may have caught up."""
+    return math.inf if answer.wait_ms < 0 else time.monotonic() + answer.wait_ms / 1000
+
+
+def _note_bytes(note: Note | None) -> tuple[bytes, bytes]:
+    """Write a note, and its progress for dashboards; one that cannot be written costs the leases of no others."""
+    if note is None:
+        return b"", b""
+    try:
+        return orjson.dumps([*note]), b"" if note.progress is None else orjson.dumps(note.progress)
+    except TypeError:
+        return b"", b""
+
+
+def _known(where: bytes, ended: int, began: bytes, note: bytes) -> Known | None:
+    if where == b"u":
+        return None
+    if where == b"w":
+        return Known(State.SCHEDULED)
+    said = Note(*orjson.loads(note)) if note else Note()
+    if where == b"r":
+        return Known(State.RUNNING, ended + 1, wire.instant_of(int(began or 0)), said)
+    return Known(STATES[where], ended, None, said if where == b"b" else Note())
+
+
+def _batches(items: Sequence[Any], size: int = LARGEST_BATCH) -> Iterator[Sequence[Any]]:
+    for start in range(0, len(items), size):
+        yield items[start : start + size]

@@ -1,0 +1,169 @@
+"""The bytes: the fields of a job that a ledger feeds, a job as a worker is told of it, and the end of an attempt."""
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import orjson
+
+from scheduler.dialects.bullmq.options import FED, Rules, fed_options, read_options
+from scheduler.dialects.interface import Delivery
+from scheduler.errors import WireError
+from scheduler.model.attempts import AttemptEnd, QueuedJob
+from scheduler.model.labels import Priority
+from scheduler.model.states import State
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+LATER = datetime(9999, 1, 1, tzinfo=UTC)
+MILLISECOND = timedelta(milliseconds=1)
+MICROSECOND = timedelta(microseconds=1)
+STATES = {state.value: state for state in State}
+TOLD = 14  # values of a job, as scripts tell it
+
+
+@dataclass(slots=True, eq=False)
+class Taken(Delivery):
+    """A delivery whose end is bound by the options of its job; `raw` is its token."""
+
+    rules: Rules
+    scheduler: str = ""
+
+
+def fields_of(job: QueuedJob, kept: int) -> tuple[Any, ...]:
+    """Write a job that a ledger feeds, as the script `push` reads it."""
+    ring: dict[str, Any] = {"created": job.created_at, "expires": job.expires_at}
+    for name in ("policy", "tags", "correlation_id", "checkpoint"):
+        value = getattr(job, name)
+        if value is not None:
+            ring[name] = value
+    data = job.payload
+    if job.form == "bytes":
+        ring["form"] = "bytes"
+        data = b'"%b"' % base64.b64encode(job.payload)
+    return (
+        job.id, int(job.priority), job.feed, job.attempt, job.type, job.tenant, (job.created_at - EPOCH) // MILLISECOND,
+        fed_options(job, kept), orjson.dumps(ring), data, job.installation,
+    )  # fmt: skip
+
+
+def delivery_of(queue: str, told: Sequence[bytes]) -> Taken:
+    """Read a job as scripts tell it."""
+    id_, token, name, data, opts, created, priority, tenant, feed, installation, attempt, ring, note, rjk = told
+    try:
+        _, _, number, _, began, _ = token.rsplit(b":", 5)
+        started = instant_of(int(began))
+        level = Priority(min(int(priority or 0), Priority.BULK))
+        if not ring:
+            policy, rules = read_options(opts)
+            job = QueuedJob(
+                id=id_.decode(),
+                tenant="",
+                type=name.decode(),
+                queue=queue,
+                priority=level,
+                feed=0,
+                attempt=0,
+                form="json",
+                payload=data or b"{}",
+                policy=policy,
+                tags=None,
+                correlation_id=None,
+                created_at=instant_of(int(float(created or 0))),
+                expires_at=LATER,
+                installation="",
+            )
+            return Taken(job, int(number), started, token, rules, rjk.decode())
+        known = orjson.loads(ring)
+        rest = {name: known.get(name) for name in ("policy", "tags", "correlation_id", "checkpoint")}
+        form = known.get("form", "json")
+        job = QueuedJob(
+            id=id_.decode(),
+            tenant=tenant.decode(),
+            type=name.decode(),
+            queue=queue,
+            priority=level,
+            feed=int(feed),
+            attempt=int(attempt),
+            form=form,
+            payload=base64.b64decode(data[1:-1]) if form == "bytes" else data,
+            created_at=datetime.fromisoformat(known["created"]),
+            expires_at=datetime.fromisoformat(known["expires"]),
+            installation=installation.decode(),
+            **rest,
+        )
+        if note:  # the attempt before may have left a checkpoint
+            job.checkpoint = orjson.loads(note)[2]
+        return Taken(job, int(number), started, token, FED if installation else read_options(opts)[1])
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
+        raise WireError(f"a job of queue {queue!r} cannot be read: {type(error).__name__}") from error
+
+
+def end_bytes(end: AttemptEnd) -> bytes:
+    """Write the end of an attempt."""
+    written: dict[str, Any] = {
+        "tenant": end.tenant,
+        "id": end.job_id,
+        "feed": end.feed,
+        "attempt": end.attempt,
+        "state": end.state,
+        "started": end.started_at,
+        "ended": end.ended_at,
+        "worker": end.worker,
+    }
+    for name in ("category", "code", "error", "checkpoint"):
+        value = getattr(end, name)
+        if value is not None:
+            written[name] = value
+    if end.delay is not None:
+        written["delay"] = end.delay // MICROSECOND
+    if end.result is not None:
+        written["result"] = end.result.decode(errors="replace")
+    if end.spawned:
+        written["spawned"] = list(end.spawned)
+    try:
+        return orjson.dumps(written)
+    except TypeError:  # a text that is not Unicode
+        for name in ("category", "code", "error"):
+            if name in written:
+                written[name] = written[name].encode(errors="replace").decode()
+        return orjson.dumps(written)
+
+
+def ends_of(batch: bytes) -> list[AttemptEnd]:
+    """Read the ends that came back together: of our workers, and what was found of others."""
+    try:
+        return [_end(each) for each in orjson.loads(batch)]
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        raise WireError(f"the end of an attempt cannot be read: {type(error).__name__}") from error
+
+
+def _end(read: Mapping[str, Any]) -> AttemptEnd:
+    delay = read.get("delay")
+    return AttemptEnd(
+        tenant=read["tenant"],
+        job_id=read["id"],
+        feed=read["feed"],
+        attempt=read["attempt"],
+        state=STATES[read["state"]],
+        started_at=_moment(read["started"]),
+        ended_at=_moment(read["ended"]),
+        worker=read["worker"],
+        delay=None if delay is None else delay * MICROSECOND,
+        category=read.get("category"),
+        code=read.get("code"),
+        error=read.get("error"),
+        result=read["result"].encode() if "result" in read else None,
+        checkpoint=read.get("checkpoint"),
+        spawned=read.get("spawned", ()),
+    )
+
+
+def _moment(written: str | float) -> datetime:
+    return datetime.fromisoformat(written) if isinstance(written, str) else instant_of(int(written))
+
+
+def instant_of(milliseconds: int) -> datetime:
+    """Read an instant in milliseconds, as BullMQ writes it."""
+    return EPOCH + milliseconds * MILLISECOND
