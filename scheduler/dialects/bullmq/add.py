@@ -23,17 +23,21 @@ class NewJob:
     name: str
     data: bytes = field(repr=False, default=b"{}")
     options: Mapping[str, Any] = field(default_factory=dict)
+    id: str = ""  # where jobId does not say it
     keys: Keys | None = None  # of another queue than that of the call
     parent: tuple[Keys, str] | None = None  # the queue and the id of its parent
     children: bool = False
 
 
-def add(client: Client, keys: Keys, jobs: Sequence[NewJob], *, compat: str = "auto") -> list[str]:
-    """Add jobs, a batch at once; return the id of each, or of the job that stands for it."""
+def add(
+    client: Client, keys: Keys, jobs: Sequence[NewJob], *, compat: str = "auto", together: bool = False
+) -> list[str]:
+    """Add jobs, a batch at once, or all `together`; return the id of each, or of the job that stands for it."""
     made: list[str] = []
-    for start in range(0, len(jobs), LARGEST_BATCH):
+    size = len(jobs) if together else LARGEST_BATCH
+    for start in range(0, len(jobs), size or 1):
         args: list[Any] = [compat, ""]
-        batch = jobs[start : start + LARGEST_BATCH]
+        batch = jobs[start : start + size]
         for job in batch:
             args += _written(job)
         for job, answer in zip(batch, client.run(script("bullmq", "add"), [keys.meta], args), strict=True):
@@ -45,7 +49,7 @@ def add(client: Client, keys: Keys, jobs: Sequence[NewJob], *, compat: str = "au
 
 def _written(job: NewJob) -> tuple[bytes, bytes, bytes]:
     options = short_options(job.options)
-    head: dict[str, Any] = {"name": job.name, "id": options.get("jobId", "")}
+    head: dict[str, Any] = {"name": job.name, "id": options.get("jobId", job.id)}
     for name in ("timestamp", "delay", "priority", "lifo"):
         if options.get(name):
             head[name] = options[name]
