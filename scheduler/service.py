@@ -1,5 +1,6 @@
 """The only loop in the system: one named thread that calls `step`, sleeps as long as it says, and survives it."""
 
+import gc
 import logging
 import random
 import threading
@@ -11,6 +12,14 @@ logger = logging.getLogger("scheduler")
 
 FIRST_BACKOFF = 1.0
 LAST_BACKOFF = 15.0
+GARBAGE = 50_000
+
+
+def collect_rarely() -> None:
+    """Collect garbage as it suits a process that does nothing else: imports stay, and jobs make much that soon goes."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(GARBAGE)
 
 
 class Service:

@@ -37,8 +37,7 @@ def connect():
     return queue
 
 
-def job(number):
-    now = datetime.now(UTC)
+def job(number, now):
     return QueuedJob(
         id=str(uuid4()), tenant="bench", type=KIND, queue="bench", priority=Priority.NORMAL, feed=1, attempt=0,
         form="json", payload=orjson.dumps(number), policy=None, tags=None, correlation_id=None, created_at=now,
@@ -47,11 +46,12 @@ def job(number):
 
 
 def send(queue, number):
-    queue.push([job(number)], epoch=EPOCH)
+    queue.push([job(number, datetime.now(UTC))], epoch=EPOCH)
 
 
 def many(queue, numbers):
-    queue.push([job(number) for number in numbers], epoch=EPOCH)
+    now = datetime.now(UTC)  # as a feeder finds it: jobs of one submit_many share it
+    queue.push([job(number, now) for number in numbers], epoch=EPOCH)
 
 
 def work():

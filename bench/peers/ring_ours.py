@@ -10,6 +10,7 @@ from commands import URL, WORKERS, ready
 from queued import run
 
 from scheduler import NewJob, Scheduler, Worker, handler
+from scheduler.service import collect_rarely
 
 REDIS = os.environ["BENCH_REDIS"]
 KIND = os.environ.get("BENCH_KIND", "sync")
@@ -43,6 +44,7 @@ def work(role):
         Worker(REDIS, ["bench"], concurrency=WORKERS).run()
     else:
         Scheduler(URL, redis=REDIS).start()
+        collect_rarely()  # as `scheduler run` does
         ready()
 
 

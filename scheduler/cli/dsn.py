@@ -4,7 +4,7 @@ import re
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 HIDDEN = "***"
-_KEYWORD = re.compile(r"\b(?:password|sslpassword|sentinel_password)\s*=\s*(?:'((?:[^'\\]|\\.)*)'|([^\s&]+))", re.IGNORECASE)
+_KEYWORD = re.compile(r"\b(?:(?:ssl|sentinel_)?password)\s*=\s*(?:'((?:[^'\\]|\\.)*)'|([^\s&]+))", re.IGNORECASE)
 
 
 def without_secrets(text: str, dsn: str | None) -> str:

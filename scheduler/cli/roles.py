@@ -26,6 +26,7 @@ from scheduler.errors import ConfigError, NotInitialised, QueueUnavailable
 from scheduler.model.addresses import RedisOptions
 from scheduler.queueing.handlers import handlers
 from scheduler.queueing.worker import Worker
+from scheduler.service import collect_rarely
 
 ROLES = ("scheduler", "producer", "worker", "all")
 NOT_THEIRS = ("<frozen", importlib.__path__[0], scheduler.__path__[0])
@@ -52,6 +53,7 @@ def run(role: str, config: Configuration, app: str | None, *, as_json: bool = Fa
             process.work()
         if role != "scheduler":
             process.produce(alone=role == "producer", as_json=as_json)
+        collect_rarely()
         logger.info("role %s: started", role)
         process.wait()
     finally:

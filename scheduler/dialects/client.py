@@ -12,6 +12,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+import hiredis
 from redis.exceptions import (
     AuthenticationError,
     BusyLoadingError,
@@ -109,7 +110,7 @@ class Client:
         sent: deque[Sequence[Any]] = deque()
         with self._turn() as opened, _lent(opened.commands.connection_pool) as connection:
             for args in batches:
-                connection.send_command("EVALSHA", what.sha, len(keys), *keys, *args)
+                _send(connection, "EVALSHA", what.sha, len(keys), *keys, *args)
                 sent.append(args)
                 if len(sent) > UNANSWERED:
                     answers.append(_answer(opened, connection, what, keys, sent.popleft()))
@@ -234,9 +235,18 @@ def _distrusted(error: BaseException | None) -> bool:
 
 def _run(opened: Opened, what: Script, keys: Sequence[str], args: Sequence[Any]) -> Any:
     try:
-        return opened.commands.execute_command("EVALSHA", what.sha, len(keys), *keys, *args)
+        if opened.clustered:
+            return opened.commands.execute_command("EVALSHA", what.sha, len(keys), *keys, *args)
+        with _lent(opened.commands.connection_pool) as connection:
+            _send(connection, "EVALSHA", what.sha, len(keys), *keys, *args)
+            return connection.read_response()
     except NoScriptError:
         return opened.commands.execute_command("EVAL", what.text, len(keys), *keys, *args)
+
+
+def _send(connection: Any, *command: Any) -> None:
+    """Send a command; redis-py would look at each of its values, and a batch has thousands."""
+    connection.send_packed_command([hiredis.pack_command(command)])
 
 
 def _answer(opened: Opened, connection: Any, what: Script, keys: Sequence[str], args: Sequence[Any]) -> Any:

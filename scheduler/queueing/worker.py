@@ -5,7 +5,6 @@ workers hold, and those of the pool.
 """
 
 import contextlib
-import gc
 import logging
 import os
 import queue
@@ -40,12 +39,11 @@ from scheduler.queueing.family import Family
 from scheduler.queueing.handlers import backoffs
 from scheduler.queueing.handlers import handlers as registered
 from scheduler.queueing.pool import Pool
-from scheduler.service import Service
+from scheduler.service import Service, collect_rarely
 
 logger = logging.getLogger("scheduler")
 
 SOONEST_TELL = 0.1
-GARBAGE = 50_000
 
 
 class Worker:
@@ -172,9 +170,7 @@ class Worker:
 
     def _run_one(self) -> None:
         before = {each: signal.signal(each, self._on_signal) for each in (signal.SIGTERM, signal.SIGINT)}
-        # This process does nothing else: what it has imported stays, and jobs make much that is soon gone.
-        gc.freeze()
-        gc.set_threshold(GARBAGE)
+        collect_rarely()
         try:
             self.start()
             self._signals.get()
