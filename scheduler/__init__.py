@@ -40,6 +40,7 @@ from scheduler.errors import (
     TemporaryError,
     UnknownDependency,
     UnknownJob,
+    UnsupportedByDialect,
     WaitTimeout,
 )
 from scheduler.model.addresses import RedisOptions, Tls
@@ -115,6 +116,7 @@ __all__ = [
     "Tls",
     "UnknownDependency",
     "UnknownJob",
+    "UnsupportedByDialect",
     "WaitTimeout",
     "Worker",
     "acancel",

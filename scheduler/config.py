@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 LONGEST_SCHEMA = 63
 SHORTEST_SECRET = 16
-DIALECTS = ("reliable",)
+DIALECTS: Mapping[str, Mapping[str, Sequence[str]]] = {  # what each may be told, and the values if not any text
+    "reliable": {},
+    "bullmq": {"prefix": (), "compat": ("auto", "5", "6")},
+}
 
 Tenants = Literal["registered", "all"] | Sequence[str]
 
@@ -30,7 +33,7 @@ class Settings:
 
     database: "str | Engine | None"
     redis: RedisOptions | None
-    queues: Mapping[str, str]
+    queues: Mapping[str, Mapping[str, str]]
     schema: str
     tenants: Tenants
     sync_every: timedelta
@@ -101,7 +104,7 @@ def checked_settings(database: object, options: SchedulerOptions) -> Settings:
     return Settings(
         database=_database(database),
         redis=_redis(given["redis"]),
-        queues=_queues(given["queues"]),
+        queues=checked_queues(given["queues"]),
         schema=checked_schema(given["schema"]),
         tenants=_tenants(given["tenants"]),
         sync_every=duration(given["sync_every"], name="sync_every", error=ConfigError),
@@ -142,21 +145,28 @@ def _redis(redis: object) -> RedisOptions | None:
     return RedisOptions.of(redis)
 
 
-def _queues(queues: object) -> dict[str, str]:
-    """Read which dialect each queue has."""
+def checked_queues(queues: object, *, name: str = "queues") -> dict[str, Mapping[str, str]]:
+    """Read which dialect each queue has, and what that is told."""
     if not isinstance(queues, Mapping):
-        raise ConfigError(f'queues: must be a dict like {{"mail": {{"dialect": "reliable"}}}}, not {queues!r}')
-    found = {}
+        raise ConfigError(f'{name}: must be a dict like {{"mail": {{"dialect": "reliable"}}}}, not {queues!r}')
+    found: dict[str, Mapping[str, str]] = {}
     for queue, options in queues.items():
         try:
             label = checked_queue(queue)
         except InvalidName as error:
-            raise ConfigError(f"queues: {error}") from None
-        dialect = options.get("dialect", DIALECTS[0]) if isinstance(options, Mapping) else None
-        if dialect not in DIALECTS or set(options) - {"dialect"}:
-            known = ", ".join(DIALECTS)
-            raise ConfigError(f'queues: {label!r} must be like {{"dialect": "reliable"}}; dialects are {known}')
-        found[label] = dialect
+            raise ConfigError(f"{name}: {error}") from None
+        dialect = str(options.get("dialect", "reliable")) if isinstance(options, Mapping) else ""
+        known = DIALECTS.get(dialect)
+        if known is None or set(options) - {"dialect", *known}:
+            named = ", ".join(DIALECTS)
+            more = f"; {dialect} also has {', '.join(known)}" if known else ""
+            raise ConfigError(f'{name}: {label!r} must be like {{"dialect": "reliable"}}; dialects are {named}{more}')
+        for option, values in known.items():
+            value = options.get(option, "auto")
+            if not isinstance(value, str) or not value or (values and value not in values):
+                wanted = f"one of {', '.join(values)}" if values else "a text"
+                raise ConfigError(f"{name}: {option} of {label!r} must be {wanted}, not {value!r}")
+        found[label] = {"dialect": dialect, **options}
     return found
 
 

@@ -16,6 +16,7 @@ SchedulerError
     UnknownDependency
     DependencyCycle
     DependencyLimit
+    UnsupportedByDialect      the queue's dialect has no way to say it
   IllegalTransition
   WaitTimeout                 a job has not ended in the time that was given
   InvalidSignature            a callback is not signed with that secret, or too old
@@ -103,6 +104,10 @@ class DependencyCycle(SubmissionError):
 
 class DependencyLimit(SubmissionError):
     """A job depends on too many others, or through too many."""
+
+
+class UnsupportedByDialect(SubmissionError):
+    """The dialect of the queue has no way to say what the job asks for."""
 
 
 class IllegalTransition(SchedulerError):

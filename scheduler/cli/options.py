@@ -204,7 +204,7 @@ class Configuration:
 
     scheduler: SchedulerSection = field(default_factory=SchedulerSection)
     redis: Redis = field(default_factory=Redis)
-    queues: Mapping[str, str] = setting(DEFAULTS["queues"], option("queues", structured))
+    queues: Mapping[str, Mapping[str, str]] = setting(DEFAULTS["queues"], option("queues", structured))
     worker: Worker = field(default_factory=Worker)
     reaper: Reaper = field(default_factory=Reaper)
     producer: Producer = field(default_factory=Producer)

@@ -178,6 +178,7 @@ def _worker(config: Configuration, queues: Sequence[str] | None) -> Worker:
     return Worker(
         _greet(config, original=(config.worker.file_queue, FILE) in handlers),
         queues,
+        dialect=config.queues,
         concurrency=config.worker.count,
         processes=config.worker.processes,
         lease=config.worker.heartbeat_ttl,

@@ -114,7 +114,7 @@ def scheduler_options(config: Configuration) -> SchedulerOptions:
     own = config.scheduler
     return {
         "redis": redis_options(config),
-        "queues": {name: {"dialect": dialect} for name, dialect in config.queues.items()},
+        "queues": config.queues,
         "schema": own.schema,
         "tenants": own.tenants,
         "sync_every": own.sync_every,

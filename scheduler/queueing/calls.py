@@ -7,9 +7,12 @@ from datetime import timedelta
 from itertools import chain
 from typing import Unpack
 
-from scheduler.errors import InvalidOption
+from scheduler.config import Settings
+from scheduler.dialects.opening import RELIABLE, unsupported
+from scheduler.errors import InvalidOption, UnsupportedByDialect
 from scheduler.model.durations import duration
 from scheduler.model.policies import Timeouts
+from scheduler.model.retries import RetryPolicy
 from scheduler.model.submission import NewJob, Submission, SubmitOptions, draft_parts, drafts, independent
 from scheduler.queueing.job_calls import JobCalls
 from scheduler.queueing.submit import submit, submit_parts
@@ -22,6 +25,8 @@ HALF_A_MINUTE = timedelta(seconds=30)
 
 class QueueCalls(JobCalls):
     """What `Scheduler` offers for one-shot jobs."""
+
+    settings: Settings
 
     def submit(
         self, tenant: str, type: str, payload: object = None, *, connection: object = None,  # noqa: A002
@@ -42,7 +47,7 @@ class QueueCalls(JobCalls):
 
     def submit_many(self, new: Iterable[NewJob], *, connection: object = None) -> list[Submission]:
         """Submit many jobs at once, all or none; `after=` may name others of the same call."""
-        batch = _listed(new)
+        batch = self._carried(new)
         if connection is not None:
             return run_inside(connection, self._submitting(batch))
         return self._submit_many(batch)
@@ -56,7 +61,7 @@ class QueueCalls(JobCalls):
 
     async def asubmit_many(self, new: Iterable[NewJob], *, connection: object = None) -> list[Submission]:
         """Submit many from async code; `connection` may be an async one, of psycopg or SQLAlchemy."""
-        batch = _listed(new)
+        batch = self._carried(new)
         if connection is not None:
             return await run_inside_async(connection, self._submitting(batch))
         return await asyncio.to_thread(self._submit_many, batch)
@@ -77,6 +82,16 @@ class QueueCalls(JobCalls):
             (last,) = _of_tenant(tenant, [then])
             several.append(replace(last, after=(*last.after, *several)))
         return self.submit_many(several, connection=connection)
+
+    def _carried(self, new: Iterable[NewJob]) -> list[NewJob]:
+        """List a batch, unless one of it asks for what the dialect of its queue cannot say."""
+        batch, queues = _listed(new), self.settings.queues
+        for job in batch if queues else ():
+            retry: object = job.retry
+            reason = unsupported(queues.get(job.queue, RELIABLE), retry) if isinstance(retry, RetryPolicy) else None
+            if reason is not None:
+                raise UnsupportedByDialect(f"queue {job.queue!r}: {reason}")
+        return batch
 
     def _submitting(self, batch: Sequence[NewJob]) -> Steps[list[Submission]]:
         """Check a batch and return the steps that submit it."""

@@ -108,7 +108,12 @@ def cancel(
     transition(key.id, job.state, State.CANCELLED)
     answer = ask(job.queue, str(key.id))  # also what waits: a feeder that crashed may have pushed it
     begun = not waited and job.state is not State.PENDING
-    if begun and (answer in (None, Cancelling.REFUSED) or (answer is Cancelling.RUNNING and not force)):
+    if begun and answer is Cancelling.REFUSED and not force:
+        raise IllegalTransition(
+            f"job {key.id} is in the hands of a worker of BullMQ itself, which cannot be told to end it; wait for it,"
+            " or cancel it with force=True: it ends here, and whatever comes of it is refused"
+        )
+    if begun and (answer is None or (answer is Cancelling.RUNNING and not force)):
         yield table.of_job("ask_to_cancel", key, force=force, reason=reason)
         return State.RUNNING if answer is Cancelling.RUNNING else job.state
     ended = yield from end(table, [Ending(key=key, state=State.CANCELLED, reason=reason or "cancelled")])

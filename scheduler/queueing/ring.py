@@ -11,7 +11,7 @@ from datetime import datetime
 from scheduler.dialects.channel import Channel
 from scheduler.dialects.client import Client
 from scheduler.dialects.interface import Cancelling, Known, Queue
-from scheduler.dialects.reliable.queue import ReliableQueue
+from scheduler.dialects.opening import RELIABLE, open_queue
 from scheduler.errors import QueueError
 from scheduler.model.oneshot import Job
 from scheduler.model.states import State
@@ -26,7 +26,11 @@ class Ring:
     """The queues by name, opened as they are needed."""
 
     def __init__(
-        self, client: Client, dialects: Mapping[str, str], installation: str, now: Callable[[], datetime]
+        self,
+        client: Client,
+        dialects: Mapping[str, Mapping[str, str]],
+        installation: str,
+        now: Callable[[], datetime],
     ) -> None:
         self._client = client
         self._dialects = dialects
@@ -42,7 +46,10 @@ class Ring:
         with self._lock:
             found = self._queues.get(name)
             if found is None:
-                found = ReliableQueue(self._client, name, installation=self._installation, worker=self._reader)
+                options = self._dialects.get(name, RELIABLE)
+                found = open_queue(
+                    self._client, name, options, installation=self._installation, worker=self._reader
+                )  # fmt: skip
                 self._queues[name] = found
             return found
 

@@ -18,10 +18,11 @@ from datetime import timedelta
 from types import FrameType
 from typing import Any
 
+from scheduler.config import checked_queues
 from scheduler.dialects.channel import Channel
 from scheduler.dialects.client import Client
+from scheduler.dialects.opening import RELIABLE, open_queue
 from scheduler.dialects.reliable.keys import Keys
-from scheduler.dialects.reliable.queue import ReliableQueue
 from scheduler.dialects.reliable.reaper import ReaperRule
 from scheduler.dialects.reliable.wire import FILE
 from scheduler.errors import ConfigError, LifecycleError, QueueError
@@ -49,7 +50,8 @@ SOONEST_TELL = 0.1
 class Worker:
     """Runs the jobs of some queues: `Worker(redis=url, queues=["mail"]).run()`.
 
-    redis: the URL of the Redis that feeds it. queues: names; all queues that have a handler by default.
+    redis: the URL of the Redis that feeds it. queues: names; all queues that have a handler by default. dialect: of all
+    of them, or by queue as `initialise(queues=...)` has it.
     handlers: those to use; by default all that `@handler` registered. concurrency: how many handlers run at once in a
     process. processes: how many processes. lease: how long it may be silent before its jobs are taken back ("30s").
     grace: how long handlers may go on once it was told to stop ("30s"). retry: for jobs without a policy of their own.
@@ -64,7 +66,7 @@ class Worker:
         redis: str | RedisOptions,
         queues: Iterable[str] | None = None,
         *,
-        dialect: str = "reliable",
+        dialect: str | Mapping[str, Mapping[str, str]] = "reliable",
         handlers: Iterable[Callable[..., Any]] | None = None,
         concurrency: int = 50,
         processes: int = 1,
@@ -77,11 +79,11 @@ class Worker:
         breaker: BreakerRule | None = None,
         fetch: str = "strict",
     ) -> None:
-        if dialect != "reliable":
-            raise ConfigError(f'dialect: must be "reliable", not {dialect!r}')
         self._client = Client(redis)
         self._handlers = list(registered.values()) if handlers is None else [_registered(fn) for fn in handlers]
         self.queues = _queues(queues, self._handlers)
+        by_queue = {name: {"dialect": dialect} for name in self.queues} if isinstance(dialect, str) else dialect
+        self._dialects = checked_queues(by_queue, name="dialect")
         self.concurrency = _number(concurrency, "concurrency")
         self.processes = _number(processes, "processes")
         self.lease = duration(lease, name="lease", error=ConfigError)
@@ -132,9 +134,9 @@ class Worker:
         logger.info("worker %s: queues %s, %d at once", self.name, ", ".join(self.queues), self.concurrency)
 
     def _carrier(self, name: str, keys: Keys | None, known: Mapping[str, Handler]) -> Carrier:
-        keyed = ReliableQueue(
-            self._client, name, worker=self.name, lease=self.lease, keys=keys, reaper=self._reaper,
-            weighted=self._weighted,
+        keyed = open_queue(
+            self._client, name, RELIABLE if keys else self._dialects.get(name, RELIABLE), worker=self.name,
+            lease=self.lease, keys=keys, reaper=self._reaper, weighted=self._weighted,
         )  # fmt: skip
         return Carrier(
             keyed, self._pool, worker=self.name, handlers=known, backoffs=backoffs, usual=self._usual,

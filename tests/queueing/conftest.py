@@ -61,9 +61,16 @@ def redis(redis_server: EmbeddedRedis) -> Iterator[Client]:
 
 
 @pytest.fixture
-def ring(dsn: str, schema: str, redis: Client, redis_server: EmbeddedRedis) -> Iterator[RealScheduler]:
+def dialect() -> str:
+    """What the queues of a test are in; a module may have its tests run in each."""
+    return "reliable"
+
+
+@pytest.fixture
+def ring(dsn: str, schema: str, redis: Client, redis_server: EmbeddedRedis, dialect: str) -> Iterator[RealScheduler]:
     """A scheduler that feeds and settles."""
-    with RealScheduler(dsn, schema=schema, redis=redis_server.url) as made:
+    queues = {name: {"dialect": dialect} for name in ("mail", "other", "nobody")}
+    with RealScheduler(dsn, schema=schema, redis=redis_server.url, queues=queues) as made:
         yield made
 
 
@@ -71,13 +78,13 @@ MakeWorker = Callable[..., Worker]
 
 
 @pytest.fixture
-def make_worker(redis_server: EmbeddedRedis) -> Iterator[MakeWorker]:
+def make_worker(redis_server: EmbeddedRedis, dialect: str) -> Iterator[MakeWorker]:
     """Start workers; handlers that a test registers are forgotten at its end."""
     made: list[Worker] = []
     before = dict(handlers)
 
     def make(**options: Any) -> Worker:
-        worker = Worker(redis_server.url, **{"concurrency": 8, "lease": "2s", **options})
+        worker = Worker(redis_server.url, **{"concurrency": 8, "lease": "2s", "dialect": dialect, **options})
         made.append(worker)
         worker.start()
         return worker

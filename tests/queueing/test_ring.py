@@ -17,6 +17,11 @@ from tests.support.waiting import rest, wait_for
 QUICK = RetryPolicy(initial_delay="50ms", jitter=False)
 
 
+@pytest.fixture(params=["reliable", "bullmq"])
+def dialect(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 def test_a_job_goes_round(ring: Scheduler, make_worker: MakeWorker) -> None:
     seen: list[tuple[Any, ...]] = []
 

@@ -1,0 +1,37 @@
+"""Opens a queue in the dialect that it has, and says what that cannot say."""
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from scheduler.dialects.bullmq.options import refusal
+from scheduler.dialects.bullmq.queue import BullMQQueue
+from scheduler.dialects.client import Client
+from scheduler.dialects.interface import Queue
+from scheduler.dialects.reliable.queue import ReliableQueue
+from scheduler.model.retries import RetryPolicy
+
+RELIABLE: Mapping[str, str] = {"dialect": "reliable"}
+
+
+def open_queue(
+    client: Client,
+    name: str,
+    options: Mapping[str, str] = RELIABLE,
+    *,
+    installation: str = "",
+    worker: str = "",
+    lease: timedelta = timedelta(seconds=30),
+    **reliable: Any,
+) -> Queue:
+    """Open a queue as its `options` say, checked before; `reliable`: what else that dialect is told."""
+    told: dict[str, Any] = {"installation": installation, "worker": worker, "lease": lease}
+    if options["dialect"] == "bullmq":
+        told |= {key: value for key, value in options.items() if key != "dialect"}
+        return BullMQQueue(client, name, **told)
+    return ReliableQueue(client, name, **told, **reliable)
+
+
+def unsupported(options: Mapping[str, str], retry: RetryPolicy) -> str | None:
+    """Say why jobs of a queue cannot be retried so; None: they can."""
+    return refusal(retry) if options["dialect"] == "bullmq" else None
