@@ -282,4 +282,4 @@ def test_scheduler_keys_of_the_environment(read: Read) -> None:
     own = found.scheduler
     assert (own.database, own.tenants, own.max_workers) == ("postgresql://own", ["acme", "globex"], 3)
     assert (own.migrate, own.retention, own.listen) == (False, None, False)
-    assert found.queues == {"mail": "reliable"}
+    assert found.queues == {"mail": {"dialect": "reliable"}}
