@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from scheduler.dialects.client import Client
-from scheduler.dialects.interface import Cancelling, Delivery, Known, Result
+from scheduler.dialects.interface import Cancelling, Delivery, Known, Pushed, Result
 from scheduler.dialects.reliable.keys import Keys
 from scheduler.dialects.reliable.queue import ReliableQueue
 from scheduler.errors import ConfigError
@@ -285,6 +285,26 @@ def test_an_outcome_that_cannot_be_read_is_a_dead_letter(make: MakeReliable, pla
     assert len(read.ends) == 1
     assert plain.lrange("jobqueue:{mail}:dead_letter", 0, -1) == [b"", b"[{]"]
     assert plain.xlen("jobqueue:{mail}:outcomes:3f1e") == 1
+
+
+def test_of_a_batch_that_has_an_unreadable_end_the_others_are_read_and_its_job_may_be_fed_again(
+    make: MakeReliable, plain: Any
+) -> None:
+    queue = make()
+    queue.push([job(), job()], epoch="")
+    good, bad = queue.fetch(2, timeout=0)
+    queue.finish([ended(good), ended(bad)])
+    [(token, fields)] = plain.xrange("jobqueue:{mail}:outcomes:3f1e")
+    first, second = orjson.loads(fields[b"ends"])
+    plain.xdel("jobqueue:{mail}:outcomes:3f1e", token)
+    plain.xadd("jobqueue:{mail}:outcomes:3f1e", {"ends": orjson.dumps([first, {**second, "state": "odd"}])})
+    queue.outcomes(300, timeout=0)
+    [read] = queue.outcomes(300, timeout=1)
+    assert [end.job_id for end in read.ends] == [good.job.id]
+    assert plain.hkeys("jobqueue:{mail}:finished") == [good.job.id.encode()]
+    queue.acknowledge([read])
+    assert plain.xlen("jobqueue:{mail}:outcomes:3f1e") == 0
+    assert queue.push([bad.job], epoch="") == [Pushed.NEW]
 
 
 def test_a_reapers_scan_goes_on_where_it_stopped(

@@ -214,14 +214,19 @@ class ReliableQueue:
                 raise
 
     def _read(self, entry: bytes, fields: Mapping[bytes, bytes]) -> Outcomes | None:
-        """Read a batch of ends; one that nobody can read is a dead letter, and in nobody's way."""
+        """Read a batch of ends; one that nobody can read is a dead letter, and its job will be fed again."""
         text = fields.get(b"ends", b"")
         try:
             return Outcomes(entry, wire.ends_of(text))
         except WireError as error:
             self._client.call("LPUSH", self._keys.dead, text)
-            [reasons] = self._keys.named("reasons")
+            reasons, finished = self._keys.named("reasons", "finished")
             self._client.call("HSET", reasons, hashlib.sha1(text, usedforsecurity=False).hexdigest(), str(error))
+            ends, lost = wire.rescued(text)
+            if lost:
+                self._client.call("HDEL", finished, *lost)
+            if ends:
+                return Outcomes(entry, ends)
             self.acknowledge([Outcomes(entry, ())])
             return None
 

@@ -4,6 +4,7 @@ A record is `feed:attempt:length:` and then so many bytes of JSON, and then the 
 numbers without decoding anything.
 """
 
+import contextlib
 import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -165,6 +166,19 @@ def ends_of(batch: bytes) -> list[AttemptEnd]:
         return [_end(each) for each in orjson.loads(batch)]
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise WireError(f"the end of an attempt cannot be read: {type(error).__name__}") from error
+
+
+def rescued(batch: bytes) -> tuple[list[AttemptEnd], list[bytes]]:
+    """Read what can be read of a batch, and the ids of the others."""
+    ends: list[AttemptEnd] = []
+    try:
+        for each in orjson.loads(batch):
+            with contextlib.suppress(WireError):
+                ends += ends_of(orjson.dumps([each]))
+    except (ValueError, TypeError):
+        ends = []
+    known = {end.job_id.encode() for end in ends}
+    return ends, [each for each in dict.fromkeys(ID.findall(batch)) if each not in known]
 
 
 def _end(read: Mapping[str, Any]) -> AttemptEnd:
