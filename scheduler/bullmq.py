@@ -7,6 +7,7 @@ Options have BullMQ's own names and units. `scheduler.Worker(..., dialect="bullm
 """
 
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -120,7 +121,7 @@ class Queue:
 
     def add_flow(self, flow: NewJob) -> str:
         """Add a tree of jobs, all of it or nothing, and return the id of its root; children run first."""
-        jobs = list(self._tree(flow, None))
+        jobs = list(self._tree(flow))
         return adding.add(self._opened(), self._keys, jobs, compat=self._compat, together=True)[0]
 
     def get_job(self, job_id: str) -> Job:
@@ -217,13 +218,15 @@ class Queue:
     def _run(self, name: str, *args: object) -> Any:
         return self._opened().run(script("bullmq", name), [self._keys.meta], args)
 
-    def _tree(self, job: NewJob, parent: tuple[Keys, str] | None) -> Iterator[adding.NewJob]:
-        """List a job and those below it, each after its parent; all have an id, so that children can name it."""
-        keys = Keys(job.queue or self.name, self._keys.prefix)
-        job_id = job.options.get("jobId") or str(uuid4())
-        yield _new(job, keys, parent, job_id)
-        for child in job.children:
-            yield from self._tree(child, (keys, job_id))
+    def _tree(self, flow: NewJob) -> Iterator[adding.NewJob]:
+        """List the jobs of a flow, each after its parent; all have an id, so that children can name it."""
+        todo: deque[tuple[NewJob, tuple[Keys, str] | None]] = deque([(flow, None)])
+        while todo:
+            job, parent = todo.popleft()
+            keys = Keys(job.queue or self.name, self._keys.prefix)
+            job_id = job.options.get("jobId") or str(uuid4())
+            yield _new(job, keys, parent, job_id)
+            todo.extend((child, (keys, job_id)) for child in job.children)
 
 
 def _new(
