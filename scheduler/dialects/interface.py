@@ -50,20 +50,21 @@ class Delivery:
     raw: bytes
 
 
-@dataclass(slots=True)
-class Result:
-    """The end of a delivery. Without an `end` it is put back as if it had not been taken."""
-
-    delivery: Delivery
-    end: AttemptEnd | None
-
-
 class Note(NamedTuple):
     """What a handler says meanwhile: how far it is, and where it would go on."""
 
     progress: float | None = None
     message: str | None = None
     checkpoint: Any = None
+
+
+@dataclass(slots=True)
+class Result:
+    """The end of a delivery, with a note that was not told yet. Without an `end` it is put back as if not taken."""
+
+    delivery: Delivery
+    end: AttemptEnd | None
+    note: Note | None = None
 
 
 class Known(NamedTuple):

@@ -9,6 +9,7 @@ from scheduler.dialects.bullmq.queue import BullMQQueue
 from scheduler.dialects.client import Client
 from scheduler.dialects.interface import Queue
 from scheduler.dialects.reliable.queue import ReliableQueue
+from scheduler.dialects.reliable.reaper import ReaperRule
 from scheduler.model.retries import RetryPolicy
 
 RELIABLE: Mapping[str, str] = {"dialect": "reliable"}
@@ -22,14 +23,15 @@ def open_queue(
     installation: str = "",
     worker: str = "",
     lease: timedelta = timedelta(seconds=30),
+    reaper: ReaperRule = ReaperRule(),  # noqa: B008 - frozen
     **reliable: Any,
 ) -> Queue:
     """Open a queue as its `options` say, checked before; `reliable`: what else that dialect is told."""
     told: dict[str, Any] = {"installation": installation, "worker": worker, "lease": lease}
     if options["dialect"] == "bullmq":
         told |= {key: value for key, value in options.items() if key != "dialect"}
-        return BullMQQueue(client, name, **told)
-    return ReliableQueue(client, name, **told, **reliable)
+        return BullMQQueue(client, name, **told, stalled_interval=reaper.interval)
+    return ReliableQueue(client, name, **told, reaper=reaper, **reliable)
 
 
 def unsupported(options: Mapping[str, str], retry: RetryPolicy) -> str | None:

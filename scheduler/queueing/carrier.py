@@ -72,7 +72,10 @@ class Carrier:
 
     def ended(self, attempt: Attempt, result: object, error: BaseException | None) -> None:
         """Send the end of an attempt, with others."""
-        self._results.put((attempt, attempt.end(result, error, self._backoffs)))
+        ended = attempt.end(result, error, self._backoffs)
+        if attempt.said:
+            ended.note = attempt.note
+        self._results.put((attempt, ended))
 
     def fetch_step(self) -> float | None:
         """Take jobs; without any, wait for one."""

@@ -1,11 +1,10 @@
 """The script `finish`, which ends deliveries and takes the next: what it is told, and what it answers."""
 
 import random
+import re
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple, cast
-
-import orjson
 
 from scheduler.dialects.bullmq import wire
 from scheduler.dialects.bullmq.keys import Keys
@@ -18,8 +17,11 @@ from scheduler.model.states import State
 
 LARGEST_BATCH = 1000
 MOST_RESULTS = 500
+VALUES = 7  # of a result
 MOST_BYTES = 8 * 1024 * 1024  # in one call; and so many more as one job has
 NO_DELAY = timedelta()
+NAME = re.compile(rb"^[A-Za-z_][\w.<>]*: ")  # an error says first what it is; BullMQ's reasons are its message alone
+FRAMES = b'\n  File "'
 
 
 class Answer(NamedTuple):
@@ -47,7 +49,7 @@ class Exchange:
         """End what is written, and take up to n."""
         args = [
             self._worker, lease // wire.MILLISECOND, min(n, LARGEST_BATCH), "dead" if dead else "live",
-            self._most_unsettled, self._compat, len(written) // 6, "wake" if wake else "", *written,
+            self._most_unsettled, self._compat, len(written) // VALUES, "wake" if wake else "", *written,
         ]  # fmt: skip
         answer, wait, _, told = self._client.run(script("bullmq", "finish"), self._keys, args)
         taken, unreadable = self.deliveries(told)
@@ -71,7 +73,7 @@ class Exchange:
             try:
                 taken.append(wire.delivery_of(self._queue, each))
             except WireError as error:
-                unreadable += (each[0], f"failed:0:1:{KEEP_ALL}", each[1], str(error), "[]", b"")
+                unreadable += (each[0], f"failed:0:1:-1:{KEEP_ALL}", each[1], str(error), str(error), b"", b"")
         return taken, unreadable
 
 
@@ -80,12 +82,12 @@ def calls(results: Sequence[Result]) -> Iterator[list[Any]]:
     written: list[Any] = []
     size = 0
     for result in results:
-        if size > MOST_BYTES or len(written) >= 6 * MOST_RESULTS:
+        if size > MOST_BYTES or len(written) >= VALUES * MOST_RESULTS:
             yield written
             written, size = [], 0
         values = written_of(result)
         written += values
-        size += len(values[3]) + len(values[5])
+        size += len(values[3]) + len(values[6])
     yield written
 
 
@@ -94,16 +96,20 @@ def written_of(result: Result) -> tuple[Any, ...]:
     delivery, end = cast("Taken", result.delivery), result.end
     job, rules = delivery.job, delivery.rules
     if end is None:
-        return job.id, "back:0:0:-", delivery.raw, b"", b"", b""
+        return job.id, "back:0:0:0:-", delivery.raw, b"", b"", b"", b""
     told = wire.end_bytes(end) if job.installation else b""
+    progress = wire.progress_bytes(result.note)
     if end.state is State.COMPLETED:
-        return job.id, f"completed:0:0:{rules.keep_completed}", delivery.raw, end.result or b"null", b"", told
-    reason = (end.error or end.state.value).encode(errors="replace")
-    stack = orjson.dumps([reason.decode()])
+        head = f"completed:0:0:0:{rules.keep_completed}"
+        return job.id, head, delivery.raw, end.result or b"null", b"", progress, told
+    trace = (end.error or end.state.value).encode(errors="replace")
+    reason = NAME.sub(b"", trace.partition(FRAMES)[0].rstrip(b"\n"), count=1)
     if end.state is State.RETRYING:
         delay = max(0, (end.delay or NO_DELAY) // wire.MILLISECOND)
         if rules.jitter:
             delay = int(delay * (1 - random.random() * rules.jitter))  # noqa: S311
-        return job.id, f"{'first' if rules.lifo else 'retry'}:{delay}:0:-", delivery.raw, reason, stack, told
-    attempts = rules.attempts if not job.installation else max(1, job.policies()[0].max_attempts - job.attempt)
-    return job.id, f"failed:0:{attempts}:{rules.keep_failed}", delivery.raw, reason, stack, told
+        head = f"{'first' if rules.lifo else 'retry'}:{delay}:0:{rules.traces}:-"
+    else:
+        attempts = rules.attempts if not job.installation else max(1, job.policies()[0].max_attempts - job.attempt)
+        head = f"failed:0:{attempts}:{rules.traces}:{rules.keep_failed}"
+    return job.id, head, delivery.raw, reason, trace, progress, told

@@ -35,6 +35,7 @@ class Rules(NamedTuple):
     keep_failed: str = KEEP_ALL
     jitter: float = 0.0
     lifo: bool = False
+    traces: int = -1  # of failed attempts, how many are kept; -1: all
     scheduler: Mapping[str, Any] | None = None
 
 
@@ -70,7 +71,7 @@ def read_options(text: bytes) -> tuple[Mapping[str, Any], Rules]:
         policy = {
             "max_attempts": attempts,
             "backoff": "constant" if kind == "fixed" else kind,
-            "initial_delay_us": int(float(backoff.get("delay") or 0) * 1000),
+            "initial_delay_us": max(1, int(float(backoff.get("delay") or 0) * 1000)),
             "max_delay_us": A_YEAR_US,
             "jitter": False,
             "execution_us": A_YEAR_US,
@@ -81,6 +82,7 @@ def read_options(text: bytes) -> tuple[Mapping[str, Any], Rules]:
             keep(options.get("removeOnFail")),
             float(backoff.get("jitter") or 0),
             bool(options.get("lifo")),
+            int(options.get("stackTraceLimit", -1)),
             options.get("repeat"),
         )
     except (ValueError, TypeError, AttributeError) as error:

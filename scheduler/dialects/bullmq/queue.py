@@ -224,7 +224,7 @@ def _note_bytes(note: Note | None) -> tuple[bytes, bytes]:
     if note is None:
         return b"", b""
     try:
-        return orjson.dumps([*note]), b"" if note.progress is None else orjson.dumps(note.progress)
+        return orjson.dumps([*note]), wire.progress_bytes(note)
     except TypeError:
         return b"", b""
 

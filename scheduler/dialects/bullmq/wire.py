@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from scheduler.dialects.bullmq.options import FED, Rules, fed_options, read_options
-from scheduler.dialects.interface import Delivery
+from scheduler.dialects.interface import Delivery, Note
 from scheduler.errors import WireError
 from scheduler.model.attempts import AttemptEnd, QueuedJob
 from scheduler.model.labels import Priority
@@ -129,6 +129,15 @@ def end_bytes(end: AttemptEnd) -> bytes:
             if name in written:
                 written[name] = written[name].encode(errors="replace").decode()
         return orjson.dumps(written)
+
+
+def progress_bytes(note: Note | None) -> bytes:
+    """Write how far a handler is, for dashboards; empty if it did not say."""
+    return b"" if note is None or note.progress is None else orjson.dumps(_whole(note.progress))
+
+
+def _whole(number: float) -> float:
+    return int(number) if number == int(number) else number
 
 
 def ends_of(batch: bytes) -> list[AttemptEnd]:

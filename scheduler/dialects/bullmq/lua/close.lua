@@ -1,5 +1,6 @@
 -- Part of finish: end jobs.
 local over, tombs, ends, fed, backs, unlocked, kept = {}, {}, {}, {}, {}, {}, {}
+local concluded = false
 
 -- Beyond what is to be kept, the oldest go; what a ledger has not settled stays.
 local function trim(target, count, age, most)
@@ -17,7 +18,16 @@ local function trim(target, count, age, most)
   end
 end
 
-local function conclude(id, job, target, value, stack, attempts, keep)
+-- Every failed attempt leaves a trace; of many the last are kept.
+local function add_trace(key, trace, limit)
+  local read, traces = pcall(cjson.decode, redis.call('HGET', key, 'stacktrace') or '[]')
+  if not read or type(traces) ~= 'table' then traces = {} end
+  traces[#traces + 1] = trace
+  while limit >= 0 and #traces > limit do table.remove(traces, 1) end
+  redis.call('HSET', key, 'stacktrace', #traces > 0 and cjson.encode(traces) or '[]')
+end
+
+local function conclude(id, job, target, value, trace, attempts, limit, keep)
   local key, made = base .. id, (tonumber(job.atm) or 0) + 1
   local field = target == 'completed' and 'returnvalue' or 'failedReason'
   if job.deid then release(base, id, job.deid) end
@@ -30,8 +40,10 @@ local function conclude(id, job, target, value, stack, attempts, keep)
     remove_keys(key)
   else
     redis.call('HSET', key, 'atm', made, field, value, 'finishedOn', now)
-    if stack ~= '' then redis.call('HSET', key, 'stacktrace', stack) end
-    if target == 'failed' then redis.call('HDEL', key, 'defa') end
+    if target == 'failed' then
+      add_trace(key, trace, limit)
+      redis.call('HDEL', key, 'defa')
+    end
     over[target] = over[target] or {}
     table.insert(over[target], now)
     table.insert(over[target], id)
@@ -39,16 +51,20 @@ local function conclude(id, job, target, value, stack, attempts, keep)
       kept[target .. keep] = {target, tonumber(count), tonumber(age), tonumber(most)}
     end
   end
+  concluded = true
   say(base, target, 'jobId', id, field, value, 'prev', 'active')
   if target == 'failed' and made >= attempts then
     say(base, 'retries-exhausted', 'jobId', id, 'attemptsMade', made)
   end
 end
 
-local function try_again(id, job, delay, reason, stack, first, stalled)
+local function try_again(id, job, delay, reason, trace, limit, first, stalled)
   local key, counter = base .. id, stalled and 'stc' or 'atm'
   redis.call('HSET', key, counter, (tonumber(job[counter]) or 0) + 1)
-  if reason ~= '' then redis.call('HSET', key, 'failedReason', reason, 'stacktrace', stack) end
+  if not stalled then
+    redis.call('HSET', key, 'failedReason', reason)
+    add_trace(key, trace, limit)
+  end
   if delay > 0 then
     redis.call('HSET', key, 'delay', delay)
     put_later(base, id, now + delay)

@@ -1,7 +1,8 @@
 -- Part of finish: end deliveries, each if it is still the worker's.
--- ARGV[9..] 6 values for each: id; verb:delay:attempts:count:age:most; token; value, the result or the reason; stack, a
--- JSON list; end as JSON, or empty. Verbs: completed, failed, retry, first (a retry that goes first), back.
-local RESULT, closed = 6, {}
+-- ARGV[9..] 7 values for each: id; verb:delay:attempts:traces:count:age:most; token; value, the result or the reason;
+-- trace; progress as JSON, or empty; end as JSON, or empty. Verbs: completed, failed, retry, first (a retry that goes
+-- first), back.
+local RESULT, closed = 7, {}
 
 -- A lock that ran out is nobody's as long as nobody took the job since.
 local function holds(token, lock, job)
@@ -27,14 +28,18 @@ local function note_end(id, job, token, terminal, text)
   table.insert(ends[ledger], text)
 end
 
-local function end_one(id, lock, head, token, value, stack, text)
+local function end_one(id, lock, head, token, value, trace, progress, text)
   local key = base .. id
   local job = read_job(key)
   if not (job.name and holds(token, lock, job)) then return '0' end
   if redis.call('LREM', base .. 'active', -1, id) == 0 then return '0' end
-  local verb, delay, attempts, keep = string.match(head, '^(%a+):(%d+):(%d+):(.*)$')
+  local verb, delay, attempts, limit, keep = string.match(head, '^(%a+):(%d+):(%d+):(-?%d+):(.*)$')
   if lock then redis.call('DEL', key .. ':lock') end
   unlocked[#unlocked + 1] = id
+  if progress ~= '' then
+    redis.call('HSET', key, 'progress', progress)
+    say(base, 'progress', 'jobId', id, 'data', progress)
+  end
   if verb == 'completed' then
     local open, failed = redis.call('EXISTS', key .. ':dependencies'), redis.call('EXISTS', key .. ':unsuccessful')
     if open + failed > 0 then verb, value = 'failed', 'it completed although children of it have not' end
@@ -42,10 +47,10 @@ local function end_one(id, lock, head, token, value, stack, text)
   if verb == 'back' then
     backs[#backs + 1] = {id, tonumber(job.priority) or 0, tonumber(string.match(token, '([^:]*)$'))}
   elseif verb == 'retry' or verb == 'first' then
-    try_again(id, job, tonumber(delay), value, stack, verb == 'first' or taking_back, taking_back)
+    try_again(id, job, tonumber(delay), value, trace, tonumber(limit), verb == 'first' or taking_back, taking_back)
     note_end(id, job, token, false, text)
   else
-    conclude(id, job, verb, value, stack, tonumber(attempts), keep)
+    conclude(id, job, verb, value, trace, tonumber(attempts), tonumber(limit), keep)
     note_end(id, job, token, true, text)
   end
   return '1'
@@ -54,11 +59,11 @@ end
 local function end_all()
   if count == 0 then return '' end
   local answer, locks = {}, {}
-  for i = 1, count do locks[i] = base .. ARGV[RESULT * i + 3] .. ':lock' end
+  for i = 1, count do locks[i] = base .. ARGV[RESULT * i + 2] .. ':lock' end
   local held = redis.call('MGET', unpack(locks))
   for i = 1, count do
-    local id, head, token, value, stack, text = unpack(ARGV, RESULT * i + 3, RESULT * i + 8)
-    answer[i] = closed[id] and '0' or end_one(id, held[i], head, token, value, stack, text)
+    local id = ARGV[RESULT * i + 2]
+    answer[i] = closed[id] and '0' or end_one(id, held[i], unpack(ARGV, RESULT * i + 3, RESULT * i + 8))
     closed[id] = closed[id] or answer[i] == '1'
   end
   return table.concat(answer)

@@ -8,7 +8,7 @@
 -- ARGV[6] compat: auto, 5 or 6
 -- ARGV[7] number of results
 -- ARGV[8] wake, if those who wait should look again; or empty
--- ARGV[9..] 6 values for each result, as `end` reads them
+-- ARGV[9..] 7 values for each result, as `end` reads them
 -- Returns {1 or 0 for each result; ms until one should look again or -1; now in ms; {of each that was taken what `job`
 -- tells}}
 local base, worker, lease, wanted = string.sub(KEYS[1], 1, -5), ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
@@ -25,10 +25,8 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 -- include: take
 
 local function drained()
-  for _, list in ipairs({'wait', 'active', 'prioritized'}) do
-    if redis.call('EXISTS', base .. list) == 1 then return false end
-  end
-  return true
+  if facts(base).paused then return false end
+  return redis.call('EXISTS', base .. 'wait', base .. 'active', base .. 'prioritized', base .. 'delayed') == 0
 end
 
 local answer, told = end_all(), {}
@@ -50,7 +48,7 @@ if wanted > 0 then
   end
   write() -- what had failed before it was taken
 end
-if next(closed) and drained() then say(base, 'drained') end
+if concluded and drained() then say(base, 'drained') end
 if #told > 0 or count > 0 or ARGV[8] == 'wake' then -- whoever leaves with jobs does not wait: another shall look
   if redis.call('EXISTS', base .. 'wait') + redis.call('EXISTS', base .. 'prioritized') > 0 then ready[base] = true end
   later[base] = true

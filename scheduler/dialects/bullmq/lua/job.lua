@@ -26,12 +26,18 @@ local function tell_job(told, id, token, job)
   for i = 1, TOLD do told[#told + 1] = job.values[i] or '' end
 end
 
--- What is kept of a job that failed, as its options say it: count:age in seconds:most at once.
-local function keep_failed(job)
+-- What the options of a job say of its failure: attempts, traces that are kept, and what is kept of it as
+-- count:age in seconds:most at once.
+local function rules_of(job)
   local read, options = pcall(cjson.decode, job.opts or '{}')
-  local rule = read and type(options) == 'table' and options.removeOnFail
-  if rule == true then return '0:-1:1000' end
-  if type(rule) == 'number' then return string.format('%d:-1:1000', rule) end
-  if type(rule) ~= 'table' then return '-1:-1:1000' end
-  return string.format('%d:%d:%d', tonumber(rule.count) or -1, tonumber(rule.age) or -1, tonumber(rule.limit) or 1000)
+  if not read or type(options) ~= 'table' then options = {} end
+  local rule, keep = options.removeOnFail, '-1:-1:1000'
+  if rule == true then
+    keep = '0:-1:1000'
+  elseif type(rule) == 'number' then
+    keep = string.format('%d:-1:1000', rule)
+  elseif type(rule) == 'table' then
+    keep = string.format('%d:%d:%d', tonumber(rule.count) or -1, tonumber(rule.age) or -1, tonumber(rule.limit) or 1000)
+  end
+  return tonumber(options.attempts) or 0, tonumber(options.stackTraceLimit) or -1, keep
 end

@@ -50,16 +50,16 @@ local function begin(told, id, score)
     redis.call('HSET', key, 'atm', job.atm)
     redis.call('HDEL', key, 'attemptsMade')
   end
-  if job.defa then -- somebody decided that it has failed, and left it to us
-    redis.call('LREM', base .. 'active', 1, id)
-    conclude(id, job, 'failed', job.defa, cjson.encode({job.defa}), math.huge, keep_failed(job))
-    return false
-  end
   local starts, attempt = (tonumber(job.ats) or 0) + 1, attempts_of(job) + 1
-  local token = table.concat({worker, job.feed or 0, attempt, starts, now, score}, ':')
-  redis.call('SET', key .. ':lock', token, 'PX', lease)
   redis.call('HSET', key, 'processedOn', now, 'pb', worker, 'ats', starts)
   say(base, 'active', 'jobId', id, 'prev', 'waiting')
+  if job.defa then -- somebody decided that it has failed, and left it to us
+    redis.call('LREM', base .. 'active', 1, id)
+    conclude(id, job, 'failed', job.defa, job.defa, rules_of(job))
+    return false
+  end
+  local token = table.concat({worker, job.feed or 0, attempt, starts, now, score}, ':')
+  redis.call('SET', key .. ':lock', token, 'PX', lease)
   tell_job(told, id, token, job)
   bytes = bytes + #(job.data or '') + #(job.opts or '')
   return true
