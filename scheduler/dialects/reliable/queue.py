@@ -157,7 +157,7 @@ class ReliableQueue:
         for batch in list(_batches(list(notes.items()))) or [[]]:
             args: list[Any] = [self._worker, lease // wire.MILLISECOND]
             for delivery, note in batch:
-                args += (delivery.job.id, f"{delivery.job.feed}:{delivery.attempt}", _note_bytes(note))
+                args += (delivery.job.id, f"{delivery.job.feed}:{delivery.attempt}", wire.note_bytes(note))
             answer = self._client.run(script("reliable", "renew"), keys, args)
             found += [RENEWED[each] for each in answer.decode()]
         return found
@@ -274,14 +274,6 @@ class ReliableQueue:
         counts = self._client.run(script("reliable", "depths"), keys, [])
         waiting = dict(zip(Priority, counts[:5], strict=True))
         return Depths(waiting, retrying=counts[5], running=counts[6], unsettled=counts[7], dead=counts[8])
-
-
-def _note_bytes(note: Note | None) -> bytes:
-    """Write a note; one that cannot be written must not cost the leases of the others."""
-    try:
-        return b"" if note is None else orjson.dumps([*note])
-    except TypeError:
-        return b""
 
 
 def _known(where: bytes, token: bytes, note: bytes) -> Known | None:

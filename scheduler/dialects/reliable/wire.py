@@ -12,6 +12,7 @@ from typing import Any
 
 import orjson
 
+from scheduler.dialects.interface import Note
 from scheduler.dialects.reliable.keys import LEVELS
 from scheduler.errors import WireError
 from scheduler.model.attempts import AttemptEnd, QueuedJob
@@ -205,3 +206,11 @@ def _end(read: Mapping[str, Any]) -> AttemptEnd:
 def instant_of(milliseconds: int) -> datetime:
     """Read an instant in milliseconds, as Redis tells it."""
     return EPOCH + milliseconds * MILLISECOND
+
+
+def note_bytes(note: Note | None) -> bytes:
+    """Write a note; one that cannot be written must not cost the leases of the others."""
+    try:
+        return b"" if note is None else orjson.dumps([*note])
+    except TypeError:
+        return b""
