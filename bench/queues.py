@@ -23,13 +23,15 @@ Figures = dict[str, float]
 Watched = Mapping[str, Callable[[], float]]
 
 
-def peers_of(prefix: str, names: Sequence[str], variables: dict[str, str], log: Path) -> list[Peer]:
+def peers_of(
+    prefix: str, names: Sequence[str], variables: dict[str, str], log: Path, *, ours: str = "ours"
+) -> list[Peer]:
     """Make the contestants, ours first; "ours async" has a handler of another kind. Who cannot run is left out."""
     peers = []
     for name in names:
         if name.startswith("ours"):
             kind = {"BENCH_KIND": "async" if name.endswith("async") else "sync"}
-            peers.append(Peer(name, Path(sys.executable), f"{prefix}_ours.py", variables | kind, log))
+            peers.append(Peer(name, Path(sys.executable), f"{prefix}_{ours}.py", variables | kind, log))
         elif (runs := harness.installed(name)) is not None:
             script = f"{prefix}_{name}.{'mjs' if name in harness.NODES else 'py'}"
             folder = {"BENCH_PACKAGES": str(harness.NODE / name)}

@@ -3,17 +3,19 @@
     python bench/redis.py                              # some minutes
     python bench/redis.py --quick                      # a look of a minute
     python bench/redis.py --rows drain --peers taskiq,node-bullmq
+    python bench/redis.py --dialect bullmq             # beside BullMQ on Node and for Python
 
 Rows: single (sent one by one), many (1,000 in a call; saq and taskiq have none, theirs are concurrent calls for one),
 drain and drain2 (a queue that was filled before, by 1 and by 2 worker processes), trips (commands that clients send
 while jobs are drained, seen by MONITOR in a drain of their own; those inside scripts are not sent, a pipeline is as
 many as it has), pickup (call -> handler, one by one, queue idle; who sends shares the worker's CPU).
 Handlers write 16 bytes. Ours push without Postgres, as a feeder does, and their ends go into the stream for settlers;
-huey acknowledges nothing, and promises less. The server is on CPU 0, a lone client on CPU 1, two workers on both.
-Repetitions are interleaved, so that a slow minute hits all. "elsewhere" is how many cores other work on the machine
-took; a measurement with much of it is made again and the calmest is kept, whatever it says. Bars are printed, never
-asserted. The peers are installed on first use, each into an environment of its own under BENCH_VENVS or BENCH_NODE; a
-peer that cannot be is left out, and the bench says what it needs.
+huey acknowledges nothing, and promises less. With --dialect bullmq all speak BullMQ's protocol, remove what is
+completed, and run as many handlers at once: --concurrency. The server is on CPU 0, a lone client on CPU 1, two workers
+on both. Repetitions are interleaved, so that a slow minute hits all. "elsewhere" is how many cores other work on the
+machine took; a measurement with much of it is made again and the calmest is kept, whatever it says. Bars are printed,
+never asserted. The peers are installed on first use, each into an environment of its own under BENCH_VENVS or
+BENCH_NODE; a peer that cannot be is left out, and the bench says what it needs.
 """
 
 import tempfile
@@ -30,7 +32,8 @@ OURS = ("ours", "ours async")
 PYTHON = ("taskiq", "saq", "dramatiq", "huey", "bullmq")
 PEERS = (*PYTHON, "node-bullmq")
 ACKNOWLEDGING = ("taskiq", "saq", "dramatiq", "bullmq")
-CONCURRENCY = 10
+DIALECTS = {"reliable": PEERS, "bullmq": ("bullmq", "node-bullmq")}
+CONCURRENCY = {"reliable": 10, "bullmq": 50}
 TEXTS = {
     "single": "enqueue, jobs/s, one by one",
     "many": f"enqueue, jobs/s, {SIZE:,} in a call",
@@ -111,6 +114,19 @@ class Bench(queues.Bench):
         return self.filled(peer, (self.options.jobs if quick else self.options.peer_jobs) // part)["sent"]
 
 
+def bullmq_bars(bench: Bench) -> str:
+    python, node = bench.middle("done1", "bullmq"), bench.middle("done1", "node-bullmq")
+    found = []
+    for ours in OURS:
+        text = f"drain, {'async' if ours.endswith('async') else 'sync'}, jobs/s"
+        done = bench.middle("done1", ours)
+        found += [
+            Bar(text=text, ours=done, bar=python and python * 5, against="5 times the official Python worker"),
+            Bar(text=text, ours=done, bar=node and node * 0.9, against="0.9 of Node's"),
+        ]
+    return queues.bars(found)
+
+
 def bars(bench: Bench) -> str:
     theirs = [peer.name for peer in bench.peers if peer.name not in OURS]
     many = bench.best("many", theirs)
@@ -137,16 +153,18 @@ def bars(bench: Bench) -> str:
 def options():
     parser = harness.arguments(__doc__)
     parser.add_argument("--rows", default=",".join(ROWS), help=f"which of {','.join(ROWS)}")
+    parser.add_argument("--dialect", choices=DIALECTS, default="reliable", help="what ours speaks (default reliable)")
     parser.add_argument("--peers", default=",".join(PEERS), help=f"which of {','.join(PEERS)}")
     parser.add_argument("--singles", type=int, default=2_000, help="jobs sent one by one")
     parser.add_argument("--many", type=int, default=100_000, help="jobs sent by calls for many")
     parser.add_argument("--jobs", type=int, default=30_000, help="jobs that we, and bullmq on Node, drain")
     parser.add_argument("--peer-jobs", type=int, default=6_000, help="jobs that the others drain")
     parser.add_argument("--samples", type=int, default=150, help="jobs whose pick-up is measured")
-    parser.add_argument("--concurrency", type=int, default=CONCURRENCY, help="of our workers")
+    parser.add_argument("--concurrency", type=int, help="of our workers; with bullmq, of all (default 10; 50)")
     chosen = parser.parse_args()
     chosen.rows = [row for row in ROWS if row in chosen.rows.split(",")]
-    chosen.peers = [name for name in PEERS if name in chosen.peers.split(",")]
+    chosen.peers = [name for name in DIALECTS[chosen.dialect] if name in chosen.peers.split(",")]
+    chosen.concurrency = chosen.concurrency or CONCURRENCY[chosen.dialect]
     if chosen.quick:
         small = {"reps": 1, "singles": 300, "many": 20_000, "jobs": 10_000, "peer_jobs": 2_000, "samples": 50,
                  "patience": 0.0, "tries": 1}  # fmt: skip
@@ -163,12 +181,17 @@ def main() -> None:
         stamps = Stamps(Path(folder, "stamps"))
         variables = {"BENCH_URL": server.url, "BENCH_STAMPS": str(stamps.path),
                      "BENCH_WORKERS": str(chosen.concurrency)}  # fmt: skip
-        peers = queues.peers_of("redis", [*OURS, *chosen.peers], variables, Path(folder, "log"))
+        ours = "ours"
+        if chosen.dialect == "bullmq":
+            ours = "ours_bullmq"
+            variables["BENCH_CONCURRENCY"] = str(chosen.concurrency)
+        peers = queues.peers_of("redis", [*OURS, *chosen.peers], variables, Path(folder, "log"), ours=ours)
         machine = harness.machine(queues=server)
         bench = Bench(chosen, pins, peers, stamps, server=server)
         began = time.monotonic()
         bench.run()
-    queues.conclude("redis", bench, machine, began, f"{queues.table(bench, TEXTS)}\n\n{bars(bench)}")
+    shown = bullmq_bars if chosen.dialect == "bullmq" else bars
+    queues.conclude("redis", bench, machine, began, f"{queues.table(bench, TEXTS)}\n\n{shown(bench)}")
 
 
 if __name__ == "__main__":

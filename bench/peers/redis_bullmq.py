@@ -1,6 +1,7 @@
 """bullmq for Python. Runs in an environment of its own."""
 
 import asyncio
+import os
 
 import jobs
 from bullmq import Queue, Worker
@@ -8,6 +9,7 @@ from commands import URL
 from queued import run
 
 OPTIONS = {"removeOnComplete": True}
+CONCURRENCY = int(os.environ.get("BENCH_CONCURRENCY", "10"))
 LEFT = "redis.call('LLEN', 'bull:bench:wait') + redis.call('LLEN', 'bull:bench:active')"
 
 
@@ -28,10 +30,10 @@ async def noop(job, _):
 
 
 async def work():
-    worker = Worker("bench", noop, {"connection": URL, "concurrency": 10})
+    worker = Worker("bench", noop, {"connection": URL, "concurrency": CONCURRENCY})
     await asyncio.Event().wait()
     await worker.close()
 
 
 if __name__ == "__main__":
-    run("bullmq", connect=connect, send=send, many=many, work=work, left=LEFT, setting="concurrency 10")
+    run("bullmq", connect=connect, send=send, many=many, work=work, left=LEFT, setting=f"concurrency {CONCURRENCY}")

@@ -5,7 +5,7 @@ const { Queue, Worker } = await load("bullmq");
 const { hostname: host, port } = new URL(url);
 const connection = { host, port: Number(port), maxRetriesPerRequest: null };
 const opts = { removeOnComplete: true };
-const concurrency = 50;
+const concurrency = Number(process.env.BENCH_CONCURRENCY ?? 50);
 
 await run("bullmq", {
   left: "redis.call('LLEN', 'bull:bench:wait') + redis.call('LLEN', 'bull:bench:active')",

@@ -10,7 +10,6 @@ from tests.interop.peers import Peer
 from tests.interop.scenarios import SCENARIOS
 from tests.interop.sides import NodeSide, OurSide
 
-
 PENDING = {
     "delay_worked", "success", "retry", "retry_later", "failure", "removal", "stall_for_good", "clean",
     "flow_of_three_generations", "flow_with_failParentOnFailure", "flow_with_continueParentOnFailure",

@@ -1,0 +1,44 @@
+"""Ours in BullMQ's protocol: its client for Python sends, a Worker of that dialect works. Handlers are BENCH_KIND."""
+
+import os
+
+import jobs
+from commands import URL, WORKERS
+from queued import run
+
+from scheduler import Worker, handler
+from scheduler.bullmq import NewJob, Queue
+
+KIND = os.environ.get("BENCH_KIND", "sync")
+LEFT = "redis.call('LLEN', 'bull:bench:wait') + redis.call('LLEN', 'bull:bench:active')"
+
+
+@handler("sync", queue="bench")
+def sync(_, data):
+    jobs.stamp(0, data["number"])
+
+
+@handler("async", queue="bench")
+async def coroutine(_, data):
+    jobs.stamp(0, data["number"])
+
+
+def connect():
+    return Queue("bench", URL)
+
+
+def send(queue, number):
+    queue.add(KIND, {"number": number}, removeOnComplete=True)
+
+
+def many(queue, numbers):
+    queue.add_many([NewJob(KIND, {"number": number}, removeOnComplete=True) for number in numbers])
+
+
+def work():
+    Worker(URL, ["bench"], dialect="bullmq", concurrency=WORKERS).run()
+
+
+if __name__ == "__main__":
+    run("singleton-scheduler", connect=connect, send=send, many=many, work=work, left=LEFT,
+        setting=f"{KIND} handler, concurrency {WORKERS}")  # fmt: skip

@@ -1,0 +1,151 @@
+"""Jobs of the ring that Node's workers run: their ends come back, each once, by events or without them."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+
+from scheduler import IllegalTransition, RetryPolicy, Scheduler, State, UnsupportedByDialect
+from scheduler.dialects.bullmq.queue import BullMQQueue
+from scheduler.dialects.client import Client
+from scheduler.dialects.interface import Cancelling, Known
+from scheduler.embedded.redis import EmbeddedRedis
+from scheduler.model.attempts import AttemptEnd
+from tests.dialects.values import fetch_all, job
+from tests.interop.peers import Peer
+from tests.support.waiting import wait_for
+
+QUICK = RetryPolicy(initial_delay="20ms", jitter=False)
+
+
+@pytest.fixture
+def queue(redis_server: EmbeddedRedis) -> Iterator[BullMQQueue]:
+    client = Client(redis_server.url)
+    client.call("FLUSHALL")
+    yield BullMQQueue(client, "mail", installation="3f1e", worker="w1", stalled_interval=timedelta())
+    client.close()
+
+
+def settled(queue: BullMQQueue, n: int) -> list[AttemptEnd]:
+    """Read so many ends, and acknowledge them; there are no more."""
+    found: list[AttemptEnd] = []
+
+    def look() -> bool:
+        read = queue.outcomes(100, timeout=0.05)
+        found.extend(end for each in read for end in each.ends)
+        queue.acknowledge(read)
+        return len(found) >= n
+
+    wait_for(look, f"{n} ends", timeout=10)
+    assert queue.outcomes(100, timeout=0.05) == []
+    return found
+
+
+def test_every_end_of_a_node_worker_is_read_once(queue: BullMQQueue, node: Peer) -> None:
+    policy = {"initial_delay_us": 1000, "jitter": False}
+    jobs = [
+        job(payload=payload, policy=policy)
+        for payload in (b'{"value":[1]}', b'{"fails":1}', b'{"fails":9}', b'{"fatal":"no way"}')
+    ]
+    good, flaky, bad, fatal = (each.id for each in jobs)
+    queue.push(jobs, epoch="")
+    node.work("mail")
+    found = settled(queue, 7)
+    assert sorted((end.job_id, end.attempt, end.state) for end in found) == sorted([
+        (good, 1, State.COMPLETED),
+        (flaky, 1, State.RETRYING), (flaky, 2, State.COMPLETED),
+        (bad, 1, State.RETRYING), (bad, 2, State.RETRYING), (bad, 3, State.DEAD_LETTER),
+        (fatal, 1, State.FAILED),
+    ])  # fmt: skip
+    by_job = {end.job_id: end for end in found}
+    assert (by_job[good].result, by_job[good].worker, by_job[good].tenant) == (b"[1]", "node", "acme")
+    assert (by_job[fatal].error, by_job[fatal].category) == ("no way", "permanent")
+    assert (by_job[bad].error, by_job[bad].category) == ("not yet, 3", "temporary")
+    assert queue.known([each.id for each in jobs]) == [None] * 4
+
+
+def test_ends_are_found_in_the_jobs_when_the_events_are_gone(queue: BullMQQueue, node: Peer) -> None:
+    jobs = [job(payload=b'{"value":1}') for _ in range(30)]
+    queue.push(jobs, epoch="")
+    node.work("mail")
+    client = queue._client
+    wait_for(lambda: client.call("ZCARD", "bull:mail:completed") == 30, "all have ended")
+    client.call("DEL", "bull:mail:events")
+    found = settled(queue, 30)
+    assert {end.job_id for end in found} == {each.id for each in jobs}
+    assert client.call("ZCARD", "bull:mail:completed") == 0
+
+
+def test_ends_are_found_in_the_events_when_the_jobs_are_gone(queue: BullMQQueue, node: Peer) -> None:
+    good, bad = job(payload=b'{"value":1}'), job(payload=b'{"fatal":"broken"}')
+    queue.push([good, bad], epoch="")
+    node.work("mail")
+    client = queue._client
+    wait_for(lambda: client.call("ZCARD", "bull:mail:failed") + client.call("ZCARD", "bull:mail:completed") == 2, "ends")
+    for state in ("completed", "failed"):
+        node.queue("mail", "clean", 0, 100, state)
+    assert {(end.job_id, end.state, end.result, end.error) for end in settled(queue, 2)} == {
+        (good.id, State.COMPLETED, b"1", None),
+        (bad.id, State.FAILED, None, "broken"),
+    }
+
+
+def test_limits_of_others_do_not_remove_what_is_not_settled(queue: BullMQQueue, node: Peer) -> None:
+    fed = job(payload=b'{"value":1}')
+    queue.push([fed], epoch="")
+    node.work("mail")
+    wait_for(lambda: queue.known([fed.id]) == [Known(None, 1)], "it has ended")
+    node.leave("mail")
+    for _ in range(3):
+        node.add("mail", "send", {}, removeOnComplete=1)
+    from tests.dialects.values import ended
+
+    for delivery in fetch_all(queue):
+        queue.finish([ended(delivery)])
+    assert queue.known([fed.id]) == [Known(None, 1)]
+    assert [end.job_id for end in settled(queue, 1)] == [fed.id]
+
+
+def test_a_cancel_of_what_node_has_is_refused(queue: BullMQQueue, node: Peer) -> None:
+    fed = job(payload=b'{"seconds":0.5}')
+    queue.push([fed], epoch="")
+    node.work("mail")
+    wait_for(lambda: node.ran, "it runs")
+    assert queue.cancel([fed.id]) == [Cancelling.REFUSED]
+    assert [end.state for end in settled(queue, 1)] == [State.COMPLETED]
+
+
+def test_jobs_go_round_the_ring_through_node(dsn: str, schema: str, redis_server: EmbeddedRedis, node: Peer) -> None:
+    client = Client(redis_server.url)
+    client.call("FLUSHALL")
+    queues = {"mail": {"dialect": "bullmq"}}
+    with Scheduler(dsn, schema=schema, redis=redis_server.url, queues=queues) as ring:
+        node.work("mail")
+        flaky = ring.submit("acme", "send", {"fails": 2, "value": 7}, queue="mail", retry=QUICK).id
+        fatal = ring.submit("acme", "send", {"fatal": "never"}, queue="mail").id
+        slow = ring.submit("acme", "send", {"seconds": 0.7}, queue="mail").id
+        done = ring.wait("acme", flaky, timeout=10)
+        assert (done.state, done.result, done.attempt) == (State.COMPLETED, 7, 3)
+        assert [each["outcome"] for each in done.attempts] == ["retrying", "retrying", "completed"]
+        assert ring.wait("acme", fatal, timeout=10).state is State.FAILED
+        with pytest.raises(IllegalTransition, match="in the hands of a worker of BullMQ"):
+            ring.cancel_job("acme", slow)
+        assert ring.wait("acme", slow, timeout=10).state is State.COMPLETED
+        left = {str(key) for key in (flaky, fatal, slow)}
+        wait_for(lambda: not any(client.call("EXISTS", f"bull:mail:{each}") for each in left), "nothing of them is left")
+    client.close()
+
+
+@pytest.mark.parametrize(
+    ("retry", "reason"),
+    [
+        (RetryPolicy(backoff="linear"), "backoff 'linear' is unknown to workers of BullMQ"),
+        (RetryPolicy(backoff="mine"), "backoff 'mine' is unknown to workers of BullMQ"),
+        (RetryPolicy(multiplier=3), "multiplier must be 2, not 3"),
+    ],
+)
+def test_what_bullmq_cannot_say_is_refused_at_submit(dsn: str, schema: str, retry: RetryPolicy, reason: str) -> None:
+    with Scheduler(dsn, schema=schema, queues={"mail": {"dialect": "bullmq"}}) as instance:
+        with pytest.raises(UnsupportedByDialect, match=reason):
+            instance.submit("acme", "send", {}, queue="mail", retry=retry)
+        assert instance.submit("acme", "send", {}, queue="other", retry=retry)
