@@ -11,7 +11,7 @@ from scheduler.dialects.client import Client
 from scheduler.dialects.interface import Cancelling, Known
 from scheduler.embedded.redis import EmbeddedRedis
 from scheduler.model.attempts import AttemptEnd
-from tests.dialects.values import fetch_all, job
+from tests.dialects.values import ended, fetch_all, job
 from tests.interop.peers import Peer
 from tests.support.waiting import wait_for
 
@@ -42,7 +42,7 @@ def settled(queue: BullMQQueue, n: int) -> list[AttemptEnd]:
 
 
 def test_every_end_of_a_node_worker_is_read_once(queue: BullMQQueue, node: Peer) -> None:
-    policy = {"initial_delay_us": 1000, "jitter": False}
+    policy = {"initial_delay_us": 100_000, "jitter": False}
     jobs = [
         job(payload=payload, policy=policy)
         for payload in (b'{"value":[1]}', b'{"fails":1}', b'{"fails":9}', b'{"fatal":"no way"}')
@@ -81,7 +81,9 @@ def test_ends_are_found_in_the_events_when_the_jobs_are_gone(queue: BullMQQueue,
     queue.push([good, bad], epoch="")
     node.work("mail")
     client = queue._client
-    wait_for(lambda: client.call("ZCARD", "bull:mail:failed") + client.call("ZCARD", "bull:mail:completed") == 2, "ends")
+    wait_for(
+        lambda: client.call("ZCARD", "bull:mail:failed") + client.call("ZCARD", "bull:mail:completed") == 2, "ends"
+    )
     for state in ("completed", "failed"):
         node.queue("mail", "clean", 0, 100, state)
     assert {(end.job_id, end.state, end.result, end.error) for end in settled(queue, 2)} == {
@@ -98,8 +100,6 @@ def test_limits_of_others_do_not_remove_what_is_not_settled(queue: BullMQQueue, 
     node.leave("mail")
     for _ in range(3):
         node.add("mail", "send", {}, removeOnComplete=1)
-    from tests.dialects.values import ended
-
     for delivery in fetch_all(queue):
         queue.finish([ended(delivery)])
     assert queue.known([fed.id]) == [Known(None, 1)]
@@ -123,16 +123,19 @@ def test_jobs_go_round_the_ring_through_node(dsn: str, schema: str, redis_server
         node.work("mail")
         flaky = ring.submit("acme", "send", {"fails": 2, "value": 7}, queue="mail", retry=QUICK).id
         fatal = ring.submit("acme", "send", {"fatal": "never"}, queue="mail").id
-        slow = ring.submit("acme", "send", {"seconds": 0.7}, queue="mail").id
         done = ring.wait("acme", flaky, timeout=10)
         assert (done.state, done.result, done.attempt) == (State.COMPLETED, 7, 3)
         assert [each["outcome"] for each in done.attempts] == ["retrying", "retrying", "completed"]
         assert ring.wait("acme", fatal, timeout=10).state is State.FAILED
+        slow = ring.submit("acme", "send", {"seconds": 0.7}, queue="mail").id
+        wait_for(lambda: any(ran.id == str(slow) for ran in node.ran), "it runs")
         with pytest.raises(IllegalTransition, match="in the hands of a worker of BullMQ"):
             ring.cancel_job("acme", slow)
         assert ring.wait("acme", slow, timeout=10).state is State.COMPLETED
         left = {str(key) for key in (flaky, fatal, slow)}
-        wait_for(lambda: not any(client.call("EXISTS", f"bull:mail:{each}") for each in left), "nothing of them is left")
+        wait_for(
+            lambda: not any(client.call("EXISTS", f"bull:mail:{each}") for each in left), "nothing of them is left"
+        )
     client.close()
 
 

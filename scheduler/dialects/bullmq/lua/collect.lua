@@ -10,8 +10,8 @@ local ring = base .. 'ring:' .. installation
 local fed, cursor = ring .. ':fed', ring .. ':cursor'
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local HINTS = {completed = true, failed = true, delayed = true, waiting = true, stalled = true}
-local ends, looked = {}, {}
+local HINTS = {completed = 2, failed = 2, delayed = 1, waiting = 1} -- those of an end say most
+local ends = {}
 
 -- include: job
 
@@ -49,8 +49,7 @@ local function from_event(id, told, event)
 end
 
 local function look(id, event)
-  local told = not looked[id] and redis.call('HGET', fed, id)
-  looked[id] = true
+  local told = redis.call('HGET', fed, id)
   if not told or redis.call('HEXISTS', base .. 'ring:finished', id) == 1 then return end
   local key = base .. id
   local job = read_job(key)
@@ -71,14 +70,19 @@ local function look(id, event)
 end
 
 local function read_events()
-  local since = redis.call('GET', cursor) or '0-0'
+  local since, hints, ids = redis.call('GET', cursor) or '0-0', {}, {}
   local events = redis.call('XRANGE', base .. 'events', '(' .. since, '+', 'COUNT', most)
   for _, entry in ipairs(events) do
     local event = {}
     for i = 1, #entry[2], 2 do event[entry[2][i]] = entry[2][i + 1] end
-    if HINTS[event.event] and event.jobId then look(event.jobId, event) end
+    local id, weight = event.jobId, HINTS[event.event]
+    if id and weight then
+      if not hints[id] then ids[#ids + 1] = id end
+      if not hints[id] or weight >= HINTS[hints[id].event] then hints[id] = event end
+    end
     since = entry[1]
   end
+  for _, id in ipairs(ids) do look(id, hints[id]) end
   if #events > 0 then redis.call('SET', cursor, since) end
   return #events, since
 end
