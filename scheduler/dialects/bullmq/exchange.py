@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, cast
 from scheduler.dialects.bullmq import wire
 from scheduler.dialects.bullmq.keys import Keys
 from scheduler.dialects.bullmq.options import KEEP_ALL
+from scheduler.dialects.bullmq.schedulers import iterate
 from scheduler.dialects.bullmq.wire import TOLD, Taken
 from scheduler.dialects.client import Client, script
 from scheduler.dialects.interface import Delivery, Result
@@ -37,8 +38,7 @@ class Exchange:
 
     def __init__(self, client: Client, keys: Keys, worker: str, *, compat: str, most_unsettled: int) -> None:
         self._client = client
-        self._keys = [keys.meta]
-        self._queue = keys.queue
+        self._keys = keys
         self._worker = worker
         self._compat = compat
         self._most_unsettled = most_unsettled
@@ -51,27 +51,31 @@ class Exchange:
             self._worker, lease // wire.MILLISECOND, min(n, LARGEST_BATCH), "dead" if dead else "live",
             self._most_unsettled, self._compat, len(written) // VALUES, "wake" if wake else "", *written,
         ]  # fmt: skip
-        answer, wait, _, told = self._client.run(script("bullmq", "finish"), self._keys, args)
-        taken, unreadable = self.deliveries(told)
-        if unreadable:
-            self.run(unreadable, 0, lease)
-        return Answer([each == 49 for each in answer], taken, wait)
+        answer, wait, _, told = self._client.run(script("bullmq", "finish"), [self._keys.meta], args)
+        return Answer([each == 49 for each in answer], self._taken(told), wait)
 
     def held(self) -> list[Delivery]:
         """Read what the worker holds."""
-        taken, unreadable = self.deliveries(self._client.run(script("bullmq", "held"), self._keys, [self._worker]))
+        return self._taken(self._client.run(script("bullmq", "held"), [self._keys.meta], [self._worker]))
+
+    def _taken(self, told: Sequence[bytes]) -> list[Delivery]:
+        """Read jobs that are in the worker's hands: what cannot be read fails, what comes in a series goes on."""
+        taken, unreadable = self.deliveries(told)
         if unreadable:
             self.run(unreadable, 0, NO_DELAY)
-        return taken
+        for each in taken:
+            if each.scheduler:
+                iterate(self._client, self._keys, each, compat=self._compat)
+        return list(taken)
 
-    def deliveries(self, told: Sequence[bytes]) -> tuple[list[Delivery], list[Any]]:
+    def deliveries(self, told: Sequence[bytes]) -> tuple[list[Taken], list[Any]]:
         """Read what a script tells of jobs; what cannot be read fails."""
-        taken: list[Delivery] = []
+        taken: list[Taken] = []
         unreadable: list[Any] = []
         for start in range(0, len(told), TOLD):
             each = told[start : start + TOLD]
             try:
-                taken.append(wire.delivery_of(self._queue, each))
+                taken.append(wire.delivery_of(self._keys.queue, each))
             except WireError as error:
                 unreadable += (each[0], f"failed:0:1:-1:{KEEP_ALL}", each[1], str(error), str(error), b"", b"")
         return taken, unreadable

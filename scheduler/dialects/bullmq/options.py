@@ -83,7 +83,7 @@ def read_options(text: bytes) -> tuple[Mapping[str, Any], Rules]:
             float(backoff.get("jitter") or 0),
             bool(options.get("lifo")),
             int(options.get("stackTraceLimit", -1)),
-            options.get("repeat"),
+            options if options.get("repeat") else None,
         )
     except (ValueError, TypeError, AttributeError) as error:
         raise WireError(f"the options of a job cannot be read: {type(error).__name__}") from error
