@@ -47,13 +47,16 @@ async function processed(journal, job) {
 const calls = {
   queue: async ({ queue: name, method, args }) => shown(await queue(name)[method](...args)),
   job: async ({ queue: name, job, method, args }) => shown(await (await queue(name).getJob(job))[method](...args)),
-  read: async ({ queue: name, job }) => (await queue(name).getJob(job))?.asJSON() ?? null,
+  read: async ({ queue: name, job }) => {
+    const { returnvalue, attemptsMade, failedReason, progress } = await queue(name).getJob(job);
+    return { returnvalue, attemptsMade, failedReason, progress };
+  },
   flow: async ({ flow }) => tree(await open("flow", "", () => new bullmq.FlowProducer(options)).add(flow)),
   listen: async ({ queue: name }) => {
     const events = open("events", name, () => new bullmq.QueueEvents(name, options));
     const emit = events.emit.bind(events);
     events.emit = (event, ...args) => {
-      if (!["error", "ready"].includes(event)) say({ heard: [name, event, args[0] ?? {}] });
+      if (!["error", "ready"].includes(event)) say({ heard: [name, event, Object(args[0]) === args[0] ? args[0] : {}] });
       return emit(event, ...args);
     };
     await events.waitUntilReady();

@@ -19,7 +19,7 @@ def say(line: object) -> None:
 
 
 async def processed(job: Any, _: str) -> Any:
-    say({"ran": [job.queueName, job.id, job.name, job.attemptsMade + 1]})
+    say({"ran": [job.queue.name, job.id, job.name, job.attemptsMade + 1]})
     if job.attemptsMade < job.data.get("fails", 0):
         raise ValueError(f"not yet, {job.attemptsMade + 1}")
     return job.data.get("value")
@@ -34,7 +34,7 @@ async def call(given: dict[str, Any]) -> Any:
     elif given["call"] == "read":
         queues.setdefault(name, bullmq.Queue(name, OPTIONS))
         job = await bullmq.Job.fromId(queues[name], given["job"])
-        return {"returnvalue": job.returnvalue, "attemptsMade": job.attemptsMade, "data": job.data}
+        return {"returnvalue": job.returnvalue, "attemptsMade": job.attemptsMade}
     else:
         queue = queues.setdefault(name, bullmq.Queue(name, OPTIONS))
         found = await getattr(queue, given["method"])(*given["args"])
