@@ -49,6 +49,11 @@ class Delivery:
     started_at: datetime
     raw: bytes
 
+    @property
+    def token(self) -> tuple[str, int, int]:
+        """What tells deliveries apart: an older feed of a job may still be running."""
+        return self.job.id, self.job.feed, self.attempt
+
 
 class Note(NamedTuple):
     """What a handler says meanwhile: how far it is, and where it would go on."""

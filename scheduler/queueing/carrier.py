@@ -44,6 +44,7 @@ class Carrier:
         said: Callable[[], None],
         refused: Callable[[], None] = lambda: None,
         begun: Callable[[Sequence[Attempt]], None] = lambda _: None,
+        freed: Callable[[], None] = lambda: None,
         breaker: BreakerRule | None = None,
     ) -> None:
         self.queue = queue
@@ -56,6 +57,7 @@ class Carrier:
         self._said = said
         self._refused = refused
         self._begun = begun
+        self._freed = freed
         self._gate = Gate(queue.name, breaker)
         self.breaker = self._gate.breaker
         self.flight: set[Attempt] = set()
@@ -73,8 +75,7 @@ class Carrier:
     def ended(self, attempt: Attempt, result: object, error: BaseException | None) -> None:
         """Send the end of an attempt, with others."""
         ended = attempt.end(result, error, self._backoffs)
-        if attempt.said:
-            ended.note = attempt.note
+        ended.note = attempt.note if attempt.said else None
         self._results.put((attempt, ended))
 
     def fetch_step(self) -> float | None:
@@ -100,10 +101,11 @@ class Carrier:
                 self._exchange([], 0, 0)  # it opened meanwhile: what we were told is for others to look at
                 return 0.0
         # While all places are taken, whoever sends results takes the next jobs with them.
+        self.starved = True
         room = self._pool.reserve(MOST_AT_ONCE) if len(self.flight) < self._pool.concurrency else 0
         if not room:
-            self.starved = True
             return 1.0
+        self.starved = False
         allowed, changes = self._gate.allow(room)
         self._pool.free(room - allowed)
         if allowed:
@@ -228,10 +230,11 @@ class Carrier:
             if room:
                 self._gate.took([], changes)
             raise
-        self._pool.free(room - len(attempts))
         if not all(accepted):
             self._refused()  # then others may not be ours either: what has not begun need not
         if len(attempts) < room:
+            self._pool.free(room - len(attempts))
+            self._freed()
             self._empty = self._hints == hints  # what was said meanwhile may be about what we did not see
             self.fetching.wake()
         if room:
@@ -241,8 +244,8 @@ class Carrier:
         """Find what an unanswered call took for us."""
 
         def lost() -> Sequence[Delivery]:
-            ours = {_token(attempt.delivery) for attempt in self.flight}
-            return [each for each in self.queue.held() if each.attempt and _token(each) not in ours]
+            ours = {attempt.delivery.token for attempt in self.flight}
+            return [each for each in self.queue.held() if each.attempt and each.token not in ours]
 
         self._doubt = False
         try:
@@ -293,8 +296,3 @@ class Carrier:
 
     def _tell(self, _: Attempt) -> None:
         self._said()
-
-
-def _token(delivery: Delivery) -> tuple[str, int, int]:
-    """Tell deliveries apart as Redis does: an older feed of a job may still be running here."""
-    return delivery.job.id, delivery.job.feed, delivery.attempt

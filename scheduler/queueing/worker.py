@@ -141,7 +141,7 @@ class Worker:
         return Carrier(
             keyed, self._pool, worker=self.name, handlers=known, backoffs=backoffs, usual=self._usual,
             block=self._block.total_seconds(), said=self._said, refused=self._refused, begun=self._begun,
-            breaker=self._breaker,
+            freed=self._freed, breaker=self._breaker,
         )  # fmt: skip
 
     def stop(self, grace: float | None = None) -> None:
@@ -192,6 +192,11 @@ class Worker:
             if attempt in carrier.flight:
                 carrier.ended(attempt, result, error)
             elif carrier.starved:
+                carrier.fetching.wake()
+
+    def _freed(self) -> None:
+        for carrier in self._carriers:
+            if carrier.starved:
                 carrier.fetching.wake()
 
     def _said(self) -> None:

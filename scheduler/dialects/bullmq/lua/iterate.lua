@@ -40,7 +40,7 @@ end
 redis.call('ZADD', base .. 'repeat', due, scheduler)
 redis.call('HINCRBY', base .. 'repeat:' .. scheduler, 'ic', 1)
 redis.call('INCR', base .. 'id')
-options.delay, options.jobId, options.prevMillis = math.max(0, due - now), id, due
+options.delay, options.jobId, options.prevMillis = math.max(0, due - now), id, not every and due or nil
 options.timestamp, options.repeatJobKey = now, scheduler
 local job = {name = template[1], data = template[2] or '{}', opts = cjson.encode(options), timestamp = now}
 job.delay, job.priority, job.lifo, job.rjk = options.delay, options.priority, options.lifo, scheduler

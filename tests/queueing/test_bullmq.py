@@ -1,0 +1,70 @@
+"""Workers of ours on queues of BullMQ, filled by a producer of it."""
+
+import threading
+import time
+
+import pytest
+
+import scheduler
+from scheduler import Worker, handler
+from scheduler.dialects.bullmq.add import NewJob, add
+from scheduler.dialects.bullmq.keys import Keys
+from scheduler.dialects.client import Client
+from scheduler.embedded.redis import EmbeddedRedis
+from scheduler.errors import ConfigError
+from tests.queueing.conftest import MakeWorker
+from tests.support.waiting import wait_for
+
+MAIL, OTHER = Keys("mail"), Keys("other")
+
+
+@pytest.fixture
+def dialect() -> str:
+    return "bullmq"
+
+
+def test_a_parent_in_another_queue_takes_the_place_that_is_free(redis: Client, make_worker: MakeWorker) -> None:
+    ended = threading.Event()
+
+    @handler("child", queue="mail")
+    def child(ctx: scheduler.JobContext, payload: object) -> None: ...
+
+    @handler("parent", queue="other")
+    def parent(ctx: scheduler.JobContext, payload: object) -> None:
+        ended.set()
+
+    make_worker(concurrency=1)
+    for _ in range(3):
+        ended.clear()
+        begun = time.monotonic()
+        [above] = add(redis, OTHER, [NewJob(name="parent", children=True, options={"jobId": f"p-{begun}"})])
+        add(redis, MAIL, [NewJob(name="child", parent=(OTHER, above))])
+        assert ended.wait(5)
+        assert time.monotonic() - begun < 0.5
+
+
+def test_queues_of_one_worker_may_be_of_several_dialects(redis: Client, redis_server: EmbeddedRedis) -> None:
+    handler("one", queue="mail")(lambda _, payload: payload)
+    handler("two", queue="other")(lambda _, payload: payload)
+    worker = Worker(redis_server.url, ["mail", "other"], dialect={"other": {"dialect": "bullmq", "prefix": "jobs"}})
+    worker.start()
+    try:
+        job = add(redis, Keys("other", "jobs"), [NewJob(name="two", data=b"[1]")])[0]
+        wait_for(lambda: redis.call("HGET", f"jobs:other:{job}", "returnvalue") == b"[1]", "it has run")
+    finally:
+        worker.stop(grace=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dialect": "kafka"}, "dialects are reliable, bullmq"),
+        ({"dialect": "bullmq", "compat": "4"}, "compat of 'mail' must be one of auto, 5, 6, not '4'"),
+        ({"dialect": "bullmq", "prefix": ""}, "prefix of 'mail' must be a text, not ''"),
+        ({"dialect": "bullmq", "lease": "1s"}, "bullmq also has prefix, compat"),
+        ({"dialect": "reliable", "prefix": "a"}, "dialects are reliable, bullmq"),
+    ],
+)
+def test_what_a_queue_is_told_is_checked(options: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        scheduler.Scheduler(queues={"mail": options})
