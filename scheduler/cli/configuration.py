@@ -1,10 +1,12 @@
 """The configuration of a process: a YAML file, over it the environment; everything that is wrong is said at once."""
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import Field, dataclass, fields
 from difflib import get_close_matches
 from pathlib import Path
+from reprlib import Repr
 from typing import Any
 
 import yaml
@@ -12,11 +14,14 @@ import yaml
 from scheduler.cli.kinds import Kind, Refused, shown
 from scheduler.cli.options import Configuration, Mask
 from scheduler.cli.rules import broken
+from scheduler.cli.show import visible
 from scheduler.errors import ConfigError
 
 DEFAULT = "default"
 FILE = "file"
 LONGEST = 80
+BRIEF = Repr()  # a few lines of YAML may stand for more than any memory holds
+BRIEF.maxlevel, BRIEF.maxstring, BRIEF.maxother = 2, LONGEST, LONGEST
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +70,9 @@ def keys(section: type = Configuration, path: str = "") -> Iterator[Key]:
 def effective(path: Path, environment: Mapping[str, str] | None = None) -> Effective:
     """Read a file, which may be missing, and the environment; raises with a line for each thing that is wrong."""
     reading = _Reading(os.environ if environment is None else environment)
-    values = reading.section(Configuration, _loaded(path), "")
-    unread = [line.partition(":")[0] for line in reading.wrong]  # of these, no rule can tell
-    reading.wrong += [line for line in broken(values) if not any(name in line for name in unread)]
+    found, reading.wrong = _loaded(path)
+    values = reading.section(Configuration, found, "")
+    reading.wrong += [line for line in broken(values) if not any(name in line for name in reading.unread)]
     if reading.wrong:
         raise ConfigError("\n".join(reading.wrong))
     return Effective(values, reading.origins)
@@ -79,13 +84,15 @@ class _Reading:
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = environment
         self.wrong: list[str] = []
+        self.unread: list[str] = []  # of these, no rule can tell
         self.origins: dict[str, str] = {}
 
     def section(self, section: type, found: object, path: str) -> Any:
         """Read a section, as far as it can be read."""
         given = {} if found is None else found
         if not isinstance(given, Mapping):
-            self.wrong.append(f"{path.rstrip('.') or 'the file'}: must be a section with keys, not {_kind(given)}")
+            self.unread.append(path.rstrip(".") or "the file")
+            self.wrong.append(f"{self.unread[-1]}: must be a section with keys, not {_kind(given)}")
             given = {}
         known = {each.name: each for each in fields(section)}
         self.wrong += [_unknown(path, name, known) for name in given if name not in known]
@@ -113,6 +120,7 @@ class _Reading:
             return key.kind.read(value)
         except ValueError as error:
             found = "" if isinstance(error, Refused) else f", not {_kind(value) if key.mask else _found(value)}"
+            self.unread.append(key.name)
             self.wrong.append(f"{key.name}: {error}{found} (from {origin if variable else 'the file'})")
             return _DEFAULT
 
@@ -120,23 +128,36 @@ class _Reading:
 _DEFAULT = object()
 
 
-def _loaded(path: Path) -> object:
-    """Read the file; None if there is none."""
+def _loaded(path: Path) -> tuple[object, list[str]]:
+    """Read the file; None if there is none. Beside it, a line for each key that comes twice."""
     try:
         text = path.read_bytes()
     except FileNotFoundError:
-        return None
+        return None, []
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     try:
-        for node in _twice(yaml.compose(text, yaml.SafeLoader), set()):
-            raise ConfigError(f"{path}, line {node.start_mark.line + 1}: {node.value} is there twice")
-        return yaml.safe_load(text)
+        twice = _twice(yaml.compose(text, yaml.SafeLoader), set())
+        lines = [f"{path}, line {key.start_mark.line + 1}: {visible(str(key.value))} is there twice" for key in twice]
+        return yaml.safe_load(text), lines
     except yaml.MarkedYAMLError as error:
         where = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise ConfigError(f"{path}{where}: is not YAML: {error.problem}") from None
-    except (yaml.YAMLError, ValueError):
+        raise ConfigError(f"{path}{where}: is not YAML: {_problem(error)}") from None
+    except yaml.YAMLError:
         raise ConfigError(f"{path}: is not YAML: it must be text in UTF-8") from None
+    except RecursionError:
+        raise ConfigError(f"{path}: is not YAML that anybody would write: it is too deep") from None
+    except (ValueError, LookupError, AttributeError):  # how PyYAML says that a value is not of its kind
+        raise ConfigError(f"{path}: has a value that cannot be read: a number, a date, or what has a tag") from None
+
+
+def _problem(error: yaml.MarkedYAMLError) -> str:
+    """Say what is wrong, without names: a password that begins with * or ! is one to YAML."""
+
+    def kept(found: re.Match[str]) -> str:
+        return found[0] if len(found[1]) < 2 or found[1][0] in "<\\" else "that one"
+
+    return re.sub(r"'([^']*)'", kept, (error.problem or "").replace('"', "'"))
 
 
 def _twice(node: yaml.Node | None, seen: set[int]) -> Iterator[yaml.Node]:
@@ -164,11 +185,14 @@ def _section(each: "Field[Any]") -> type:
 def _unknown(path: str, name: object, known: Mapping[str, object]) -> str:
     near = get_close_matches(str(name), known, n=1)
     cure = f"did you mean {path}{near[0]}?" if near else f"there are {', '.join(known)}"
-    return f"{path}{str(name)[:LONGEST]}: there is no such key; {cure}"
+    return f"{path}{visible(str(name)[:LONGEST])}: there is no such key; {cure}"
 
 
 def _found(value: object) -> str:
-    written = repr(value)
+    try:
+        written = BRIEF.repr(value)
+    except ValueError:  # a number may be too long to write
+        return _kind(value)
     return "nothing" if value is None else written if len(written) <= LONGEST else f"{written[:LONGEST]}..."
 
 

@@ -15,6 +15,7 @@ from scheduler.errors import ConfigError, InvalidName, InvalidOption
 from scheduler.model.durations import brief, duration
 from scheduler.model.labels import checked_queue
 
+LARGEST = 2**53  # from there on, Redis' scripts cannot count
 SWITCHES = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 
 
@@ -36,7 +37,7 @@ def text(*, empty: bool = False) -> Kind:
     def read(value: object) -> str:
         if not isinstance(value, str) or not (value or empty):
             raise ValueError("must be a text, in quotes if it looks like something else")
-        return value
+        return sendable(value)
 
     return Kind(read)
 
@@ -46,7 +47,7 @@ def whole(least: int, most: int | None = None) -> Kind:
     allowed = f"must be a whole number from {least} {'on' if most is None else f'to {most}'}"
 
     def read(value: object) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= (most or value):
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= (most or LARGEST):
             raise ValueError(allowed)
         return value
 
@@ -115,7 +116,7 @@ def texts(*, least: int = 0, most: int | None = None) -> Kind:
             raise ValueError("must not be empty" if len(value) < least else "must not name anything twice")
         if most is not None and len(value) > most:
             raise ValueError(f"must be at most {most}")
-        return tuple(value)
+        return tuple(map(sendable, value))
 
     return Kind(read, listed)
 
@@ -126,7 +127,7 @@ def table() -> Kind:
     def read(value: object) -> dict[str, str]:
         if not isinstance(value, Mapping) or not all(isinstance(part, str) for pair in value.items() for part in pair):
             raise ValueError("must be texts by names, like {high: jobqueue:high_priority}")
-        return dict(value)
+        return {sendable(name): sendable(each) for name, each in value.items()}
 
     return Kind(read, structured)
 
@@ -137,7 +138,7 @@ def pattern() -> Kind:
     def read(value: object) -> str:
         if not isinstance(value, str) or value.count("%s") != 1 or value.count("%") != 1:
             raise ValueError('must have exactly one %s, for the name of the worker, and no other "%"')
-        return value
+        return sendable(value)
 
     return Kind(read)
 
@@ -145,11 +146,11 @@ def pattern() -> Kind:
 def addresses() -> Kind:
     """Where Redis is: one URL, or hosts; None where there is none."""
 
-    def read(value: object) -> str | tuple[str, ...] | None:
-        if value is None:
-            return None
+    def read(value: object) -> str | tuple[str, ...]:
         try:
             hosts = texts(least=1).read([value] if isinstance(value, str) else value)
+        except Refused:
+            raise
         except ValueError:
             raise ValueError("must be host:port, a list of them, or a URL") from None
         if "://" in "".join(hosts):
@@ -158,7 +159,7 @@ def addresses() -> Kind:
             return str(hosts[0])
         return tuple(host.strip() for each in hosts for host in each.split(","))
 
-    return Kind(read, lambda said: None if said == "none" else structured(said) if said.startswith("[") else said)
+    return optional(Kind(read, lambda said: structured(said) if said.startswith("[") else said))
 
 
 def queue() -> Kind:
@@ -178,12 +179,14 @@ def option(name: str, plain: Callable[[str], object] = str) -> Kind:
 
     def read(value: object) -> object:
         options: SchedulerOptions = {} if name == "database" else {name: value}  # type: ignore[misc]
+        if isinstance(value, str):
+            sendable(value)
         try:
             return getattr(checked_settings(value if name == "database" else None, options), name)
         except ConfigError as error:
             raise Refused(str(error).removeprefix(name).lstrip(": ")) from None
 
-    return Kind(read, lambda said: None if said.lower() in ("none", "null") else plain(said))
+    return Kind(read, optional(Kind(read, plain)).plain)
 
 
 def listening() -> Kind:
@@ -199,7 +202,17 @@ def listening() -> Kind:
 
 def optional(kind: Kind) -> Kind:
     """A kind, or nothing."""
-    return Kind(lambda value: None if value is None else kind.read(value), kind.plain)
+    return Kind(
+        lambda value: None if value is None else kind.read(value),
+        lambda said: None if said.strip().lower() in ("none", "null") else kind.plain(said),
+    )
+
+
+def sendable(value: str) -> str:
+    """Check that a text can be written, and be part of a path."""
+    if "\0" in value or any("\ud800" <= each <= "\udfff" for each in value):
+        raise Refused("must be a text in UTF-8, and without the character NUL")
+    return value
 
 
 def number(said: str) -> object:

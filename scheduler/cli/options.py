@@ -88,9 +88,9 @@ class Redis:
     db: int = setting(0, whole(0))
     pool_size_multiplier: int = setting(10, whole(1, 1000))
     min_idle_conns: int = setting(5, whole(0))
-    dial_timeout: timedelta = setting("5s", span())
-    read_timeout: timedelta = setting("3s", span())
-    write_timeout: timedelta = setting("3s", span())
+    dial_timeout: timedelta = setting("5s", span(most="1d"))
+    read_timeout: timedelta = setting("3s", span(most="1d"))
+    write_timeout: timedelta = setting("3s", span(most="1d"))
     max_retries: int = setting(3, whole(0, 100))
     tls: Tls = field(default_factory=Tls)
     sentinel: Sentinel = field(default_factory=Sentinel)
@@ -162,7 +162,7 @@ class Tracing:
     """Traces."""
 
     enabled: bool = setting(default=False, kind=switch())
-    endpoint: str = setting("", text(empty=True))
+    endpoint: str = setting("", text(empty=True), mask=without_password)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,10 +3,11 @@
 import os
 import re
 from collections.abc import Callable, Iterator
+from urllib.parse import parse_qsl
 
 from scheduler.cli.options import Configuration
 from scheduler.config import SchedulerOptions
-from scheduler.dialects.reliable.keys import Keys
+from scheduler.dialects.reliable.keys import OWN, Keys
 from scheduler.dialects.reliable.reaper import ReaperRule
 from scheduler.errors import ConfigError
 from scheduler.model.addresses import RedisOptions, Tls
@@ -15,10 +16,18 @@ from scheduler.model.durations import brief
 from scheduler.model.files import ProducerRule
 from scheduler.model.retries import RetryPolicy
 
+OF_KEYS = {  # options of a URL that keys of the section say, and their defaults
+    "timeout": "read_timeout",
+    "dial_timeout": "dial_timeout",
+    "max_retries": "max_retries",
+    "max_connections": "pool_size_multiplier",
+    "min_idle": "min_idle_conns",
+}
+
 
 def broken(config: Configuration) -> list[str]:
     """Say which rules do not hold."""
-    redis = [*_redis_rules(config)] or _refused(redis_options, config)
+    redis = [*_redis_rules(config)] or [*_redis_refused(config)]
     return [*redis, *_worker_rules(config), *_refused(producer_rule, config)]
 
 
@@ -28,6 +37,11 @@ def _refused(part: Callable[[Configuration], object], config: Configuration) -> 
     except ConfigError as error:
         return str(error).splitlines()
     return []
+
+
+def _redis_refused(config: Configuration) -> Iterator[str]:
+    for line in _refused(redis_options, config):
+        yield re.sub("^redis:", "redis.sentinel.master:" if "`master`" in line else "redis.addr:", line)
 
 
 def redis_options(config: Configuration) -> RedisOptions | None:
@@ -161,6 +175,10 @@ def _name_rules(config: Configuration) -> Iterator[str]:
         if key in met:
             yield f"{name}: must not be the same as {met[key]}"
         met[key] = name
+    own = original_keys(config).named(*OWN) if set(worker.priorities) <= set(worker.queues) else []
+    for name, key in names.items():
+        if key in own:
+            yield f"{name}: must not be {key}, which the queue keeps for itself"
     begin, end = map(re.escape, worker.processing_list_pattern.split("%s"))
     for name, key in names.items():
         if re.fullmatch(f"{begin}.*{end}", key):
@@ -173,9 +191,15 @@ def _redis_rules(config: Configuration) -> Iterator[str]:
         yield "redis.write_timeout: must be as redis.read_timeout; a connection has one limit for both"
     if redis.min_idle_conns > _connections(config):
         yield f"redis.min_idle_conns: must be at most {_connections(config)}, redis.pool_size_multiplier for each CPU"
-    secure = redis.tls.enabled or (isinstance(redis.addr, str) and redis.addr.startswith("rediss"))
+    secure = redis.tls.enabled or (isinstance(redis.addr, str) and redis.addr.lower().startswith("rediss"))
     if not secure and (redis.tls.ca or redis.tls.cert or redis.tls.key or not redis.tls.check_hostname):
         yield "redis.tls.enabled: must be true where there are other keys of redis.tls; they would do nothing"
+    options = [name for name, _ in parse_qsl(redis.addr.partition("?")[2])] if isinstance(redis.addr, str) else []
+    for option in options:
+        if option in OF_KEYS:
+            yield f"redis.addr: {option} would do nothing here; write redis.{OF_KEYS[option]}"
+        elif option.startswith("tls_") and _tls(config):
+            yield f"redis.addr: {option} would do nothing beside keys of redis.tls; write redis.tls.{option[4:]}"
 
 
 def _connections(config: Configuration) -> int:

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -101,7 +102,7 @@ COMMANDS = (run_role, worker, config_group)
 
 
 def _read(path: Path) -> Effective:
-    if path != USUAL and not path.exists():
+    if path != USUAL and not os.access(path, os.F_OK):  # of a path that cannot be, `Path.exists` raises
         click.echo(f"scheduler: there is no {path}: defaults, and what the environment says", err=True)
     try:
         return effective(path)

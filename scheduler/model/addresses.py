@@ -18,6 +18,7 @@ from scheduler.model.durations import duration
 
 MOST_CONNECTIONS = 10_000  # each queue that is waited at has one
 SECONDS = timedelta(seconds=5)
+LONGEST = timedelta(days=1)  # a socket cannot wait for a month
 SCHEMES = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel")
 ESCAPE = "; write /, @, :, #, ? and % in a name or password as %2F, %40, %3A, %23, %3F and %25"
 
@@ -76,6 +77,8 @@ class RedisOptions:
         _number("max_retries", self.max_retries, 0, 100)
         for name in ("dial_timeout", "timeout"):
             object.__setattr__(self, name, duration(getattr(self, name), name=f"redis.{name}:", error=ConfigError))
+            if getattr(self, name) > LONGEST:
+                raise ConfigError(f"redis.{name}: must be at most a day")
         if isinstance(self.addresses, str) or not self.addresses:
             raise ConfigError('redis.addresses: must be a list like ["localhost:6379"]')
         object.__setattr__(self, "addresses", tuple(self.addresses))

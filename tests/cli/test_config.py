@@ -52,11 +52,17 @@ def test_config_show_masks_secrets(show: Show) -> None:
         "SCHEDULER_CALLBACK_SECRET": "trout77" * 3,
         "DATABASE_URL": "postgresql://ada:trout77@127.0.0.1/app",
         "SCHEDULER_LISTEN": "host=127.0.0.1 password=trout77",
+        "OBSERVABILITY_TRACING_ENDPOINT": "http://ada:trout77@127.0.0.1:4317",
     }
     for text in (show(**secrets), show("--json", **secrets)):
         assert "trout77" not in text
         assert "redis+sentinel://***@127.0.0.1:26379/main" in text
         assert "127.0.0.1/app" in text
+
+
+def test_config_show_refuses_a_path_that_cannot_be(show: Show) -> None:
+    for path in ("x" * 300, "/dev/null/x"):
+        assert "cannot be read" in show("--config", path, code=2)
 
 
 def test_config_show_says_what_is_wrong(show: Show, tmp_path: Path) -> None:

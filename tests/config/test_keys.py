@@ -28,7 +28,20 @@ def test_redis_addr_is_a_host_hosts_or_a_url(read: Read, wrong: Wrong) -> None:
     assert rules.redis_options(read("redis: {addr: null}").values) is None
     for text in ("[]", "5", "['redis://a', b]"):
         assert wrong(f"redis: {{addr: {text}}}")[0].startswith("redis.addr: must be")
-    assert "not a host" in wrong("redis: {addr: 'a:b:c'}")[0]
+    assert wrong("redis: {addr: 'a:b:c'}")[0].startswith("redis.addr: address 1 is not a host")
+    assert wrong("redis: {addr: 'http://h'}")[0].startswith("redis.addr: must be a URL")
+
+
+def test_redis_addr_has_no_option_that_would_do_nothing(read: Read, wrong: Wrong) -> None:
+    lines = wrong("redis: {addr: 'redis://h?timeout=9s&dial_timeout=1s&max_retries=7&max_connections=5&min_idle=1'}")
+    assert [line.rpartition(" ")[2] for line in lines] == [
+        "redis.read_timeout", "redis.dial_timeout", "redis.max_retries", "redis.pool_size_multiplier",
+        "redis.min_idle_conns",
+    ]  # fmt: skip
+    assert wrong("redis: {addr: 'rediss://h?tls_ca=/mine', tls: {check_hostname: false}}") == [
+        "redis.addr: tls_ca would do nothing beside keys of redis.tls; write redis.tls.ca"
+    ]
+    assert redis(read, "addr: 'REDISS://h', tls: {ca: /mine}").tls is not None
 
 
 def test_redis_username(read: Read, wrong: Wrong) -> None:
@@ -66,6 +79,7 @@ def test_redis_dial_timeout(read: Read, wrong: Wrong) -> None:
 def test_redis_read_timeout_and_write_timeout_are_one(read: Read, wrong: Wrong) -> None:
     assert redis(read).timeout == timedelta(seconds=3)
     assert redis(read, "read_timeout: 1s, write_timeout: 1000ms").timeout == timedelta(seconds=1)
+    assert wrong("redis: {read_timeout: 30d, write_timeout: 30d}")[0].startswith("redis.read_timeout: must be at most")
     assert wrong("redis: {read_timeout: 1s}")[0].startswith("redis.write_timeout: must be as redis.read_timeout")
 
 
@@ -88,7 +102,7 @@ def test_redis_sentinel(read: Read, wrong: Wrong) -> None:
     found = redis(read, "addr: ['a', 'b:2'], sentinel: {master: main, username: s, password: t}")
     assert (found.master, found.sentinel_username, found.sentinel_password) == ("main", "s", "t")
     assert found.hosts == [("a", 26379), ("b", 2)]
-    assert "needs `master`" in wrong("redis: {sentinel: {password: t}}")[0]
+    assert wrong("redis: {sentinel: {password: t}}")[0].startswith("redis.sentinel.master: ")
 
 
 def test_worker_count_is_at_least_1(wrong: Wrong) -> None:
@@ -174,6 +188,14 @@ def test_worker_completed_list_and_dead_letter_list_are_two(wrong: Wrong) -> Non
     assert wrong("worker: {dead_letter_list: 'jobqueue:completed'}") == [
         "worker.dead_letter_list: must not be the same as worker.completed_list"
     ]
+
+
+@pytest.mark.parametrize("key", ["worker.completed_list", "worker.dead_letter_list", "producer.rate_limit_key"])
+def test_no_key_of_redis_may_be_two_things(wrong: Wrong, key: str) -> None:
+    section, _, name = key.partition(".")
+    for own in ("origins", "origins:before", "marker", "jobs"):
+        [line] = wrong(f"{section}: {{{name}: 'jobqueue:{own}'}}")
+        assert line == f"{key}: must not be jobqueue:{own}, which the queue keeps for itself"
 
 
 def test_worker_fetch_is_strict_or_weighted(read: Read, wrong: Wrong) -> None:

@@ -1,5 +1,6 @@
 """How a configuration is read: file, environment, what is wrong; and the page that tells of it."""
 
+import json
 import os
 import re
 from datetime import timedelta
@@ -93,6 +94,39 @@ def test_all_errors_are_said_at_once_each_with_its_key(wrong: Wrong) -> None:
     ]
 
 
+def test_an_unknown_key_hides_nothing_else_that_is_wrong(wrong: Wrong) -> None:
+    lines = wrong("e: 1\nworker: {backoff: {base: 11s}}")
+    assert [line.partition(":")[0] for line in lines] == ["e", "worker.backoff.base"]
+
+
+def test_all_keys_that_come_twice_are_said_with_what_else_is_wrong(wrong: Wrong) -> None:
+    lines = wrong("worker:\n  count: 0\n  count: 0\nredis: {db: 1, db: 2}\nworker: {count: 0}\n")
+    assert [line.partition(", ")[2] for line in lines[:3]] == [
+        "line 3: count is there twice", "line 4: db is there twice", "line 5: worker is there twice",
+    ]  # fmt: skip
+    assert [line.partition(":")[0] for line in lines[3:]] == ["worker.count"]
+
+
+def test_each_line_is_one_line_whatever_a_key_is_called(wrong: Wrong) -> None:
+    assert wrong('"a\\nb": 1')[0].startswith("a\\nb: there is no such key")
+
+
+def test_every_variable_takes_what_its_key_is_shown_as(read: Read) -> None:
+    for key, value, _ in read().rows():
+        said = "none" if value is None else value if isinstance(value, str) else json.dumps(value)
+        if said:
+            found = read("", **{key.variables[0]: said})
+            assert found.values == Configuration(), key.name
+            assert found.origins[key.name] == key.variables[0]
+
+
+def test_none_takes_a_value_away(read: Read) -> None:
+    text = "redis: {username: ada, password: pw, tls: {enabled: true, ca: /ca}}\nscheduler: {label: web}"
+    none = dict.fromkeys(("REDIS_USERNAME", "REDIS_PASSWORD", "REDIS_TLS_CA", "SCHEDULER_LABEL"), "none")
+    found = read(text, **none).values
+    assert (found.redis.username, found.redis.password, found.redis.tls.ca, found.scheduler.label) == (None,) * 4
+
+
 def test_a_key_without_a_value_is_refused(wrong: Wrong) -> None:
     assert wrong("worker:\n  count:\n") == [
         "worker.count: must be a whole number from 1 to 10000, not nothing (from the file)"
@@ -108,6 +142,12 @@ def test_a_key_without_a_value_is_refused(wrong: Wrong) -> None:
         ("- worker", "the file: must be a section"),
         ("worker: &x {count: *x}", "worker.count: must be a whole number"),
         ("worker: !!python/object:os.system {}", "is not YAML"),
+        pytest.param("worker: " + "[" * 3000 + "]" * 3000, "is not YAML", id="deep"),
+        pytest.param("worker: {count: " + "9" * 5000 + "}", "has a value that cannot be read", id="long"),
+        ("worker: {grace: 2001-13-45}", "has a value that cannot be read"),
+        ("worker: {count: !!int ''}", "has a value that cannot be read"),
+        pytest.param("worker: {count: 0x" + "f" * 4000 + "}", "worker.count: must be", id="hexadecimal"),
+        pytest.param("circuit_breaker: {min_samples: 0x" + "f" * 4000 + "}", "min_samples: must be", id="large"),
     ],
 )
 def test_a_file_that_is_no_configuration_is_refused(wrong: Wrong, text: str, says: str) -> None:
@@ -132,7 +172,15 @@ def test_no_message_quotes_a_secret(wrong: Wrong) -> None:
     )
     assert {line.partition(":")[0] for line in lines} >= {"redis.password", "redis.addr", "scheduler.callback_secret"}
     lines += wrong("redis: redis://ada:trout77@h\nscheduler: {database: {password: trout77}}")
+    for text in ("*trout77", "!trout77 x", "!trout77!a b", "&trout77 a, username: &trout77 b"):
+        lines += wrong(f"redis: {{password: {text}, db: x }}")
     assert "77" not in "".join(lines)
+
+
+@pytest.mark.parametrize("key", ["producer.scan_dir", "redis.username", "worker.completed_list", "scheduler.database"])
+@pytest.mark.parametrize("said", ["/in/\udcff", "/in/\0"])
+def test_a_text_that_nobody_could_be_sent_is_refused(wrong: Wrong, key: str, said: str) -> None:
+    assert wrong("", **{key.upper().replace(".", "_"): said})[0].startswith(f"{key}: must be a text in UTF-8")
 
 
 def test_each_key_is_on_the_page_with_its_default_and_variable() -> None:

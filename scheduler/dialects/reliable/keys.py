@@ -7,6 +7,10 @@ from os.path import commonprefix
 from scheduler.model.labels import Priority
 
 LEVELS = tuple(priority.name.lower() for priority in Priority)
+OWN = (
+    "jobs", "attempts", "between", "retries", "finished", "workers", "marker", "cancels", "notes", "reasons",
+    "origins", "origins:before",
+)  # fmt: skip
 LISTS = {"high": "jobqueue:high_priority", "low": "jobqueue:low_priority"}
 
 
@@ -80,7 +84,7 @@ class Keys:
         return f"{self.prefix}:epoch:{installation}"
 
     def named(self, *names: str) -> list[str]:
-        """Name others: jobs, attempts, between, retries, finished, workers, marker, cancels, notes, reasons."""
+        """Name others, those of `OWN`."""
         return [f"{self.prefix}:{name}" for name in names]
 
 
