@@ -214,16 +214,22 @@ class Client:
                 raise QueueError(f"Redis has a certificate that we do not trust; is tls.ca its CA? {error}") from error
             if isinstance(error, ReadOnlyError | MasterDownError):
                 self.close()  # a failover: the address may lead to another server now
-            raise QueueUnavailable(f"Redis: {error}") from error
+            doubt = isinstance(error, TimeoutError) and self._options.tls is not None and self._open is None
+            raise QueueUnavailable(_told(error) + ("; does it speak TLS at that port?" if doubt else "")) from error
         except (ResponseError, DataError) as error:
             said = str(error).partition(": -")[2] or str(error)  # of a script, Redis 6.2 says first where in it
             if said.startswith("READONLY"):
                 self.close()
             if said.startswith(ALSO_AWAY):
-                raise QueueUnavailable(f"Redis: {error}") from error
-            raise QueueError(f"Redis: {error}") from error
+                raise QueueUnavailable(_told(error)) from error
+            raise QueueError(_told(error)) from error
         except (RedisError, OSError) as error:
-            raise QueueUnavailable(f"Redis: {error}") from error
+            raise QueueUnavailable(_told(error)) from error
+
+
+def _told(error: BaseException) -> str:
+    """Write an error so that a sentence can go on behind it."""
+    return f"Redis: {error}".removesuffix(".")
 
 
 def _distrusted(error: BaseException | None) -> bool:

@@ -30,11 +30,9 @@ LINES = {words[2]: words[1:] for words in map(str.split, re.findall(r"^ACL SETUS
 SCRIPTS = {
     "worker": ["finish", "renew", "silent"],
     "scheduler": ["acknowledge", "begin", "cancel", "depths", "known", "push"],
+    "producer": ["produce"],
 }
-
-
-ROLES = [*SCRIPTS]
-SCRIPTS["producer"] = ["produce"]
+ROLES = ("worker", "scheduler")  # of a queue with keys of ours
 
 
 @pytest.fixture(params=ROLES)

@@ -65,7 +65,7 @@ class Intake:
         if not self._client.clustered:
             return
         if not self._keys.tagged:
-            raise ConfigError("producer: the names of the original have no hash tag, and so cannot be in a cluster")
+            raise ConfigError("worker.queues: in a cluster all of them need one hash tag, as in jobqueue:{files}:low")
         if not self._rule.rate_limit_key.startswith(self._keys.prefix):
             raise ConfigError(f"producer.rate_limit_key: in a cluster it must begin with {self._keys.prefix}")
 

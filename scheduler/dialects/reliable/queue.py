@@ -90,7 +90,9 @@ class ReliableQueue:
         self._reaper = Reaper(client, self._keys, self._exchange, reaper)
         with contextlib.suppress(QueueUnavailable):  # a cluster that comes back later refuses such keys itself
             if not self._keys.tagged and client.clustered:
-                raise ConfigError(f"queue {name!r}: the names of the original have no hash tag; a cluster needs ours")
+                raise ConfigError(
+                    f"queue {name!r}: in a cluster its keys need one hash tag, as in jobqueue:{{{name}}}:low"
+                )
 
     def push(self, jobs: Sequence[QueuedJob], *, epoch: str) -> list[Pushed]:
         """Put jobs in."""
