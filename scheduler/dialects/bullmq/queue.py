@@ -29,7 +29,7 @@ from scheduler.dialects.interface import (
     Renewed,
     Result,
 )
-from scheduler.errors import ConfigError, EpochLost, QueueUnavailable
+from scheduler.errors import ConfigError, EpochLost, QueueError, QueueUnavailable
 from scheduler.model.attempts import QueuedJob
 from scheduler.model.labels import Priority
 from scheduler.model.states import State
@@ -131,6 +131,9 @@ class BullMQQueue:
 
     def _wait(self, end: float) -> None:
         """Wait until somebody says that there is something, or it is time to look."""
+        if self._worker and not self._client.clustered:
+            with contextlib.suppress(QueueError):  # so dashboards list us; whoever must not, is not
+                self._client.wait("CLIENT", "SETNAME", self._keys.client_name(self._worker))
         while True:
             patience = min(min(end, self._look_at) - time.monotonic(), LONGEST_BLOCK)
             told = self._client.wait("BZPOPMIN", self._keys.named("marker"), f"{max(patience, SHORTEST_WAIT):.3f}")
