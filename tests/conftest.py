@@ -12,6 +12,7 @@ from psycopg.sql import SQL, Identifier
 from pytest_postgresql.janitor import DatabaseJanitor
 
 from scheduler import Scheduler
+from scheduler.dialects.client import Client
 from scheduler.embedded.postgres import EmbeddedPostgres
 from scheduler.embedded.redis import EmbeddedRedis
 from tests.support.recorder import Recorder
@@ -89,6 +90,15 @@ def redis_server() -> Iterator[EmbeddedRedis]:
     """A Redis of this test run."""
     with EmbeddedRedis() as server:
         yield server
+
+
+@pytest.fixture
+def redis(redis_server: EmbeddedRedis) -> Iterator[Client]:
+    """An empty Redis; its URL is `redis_server.url`."""
+    client = Client(redis_server.url)
+    client.call("FLUSHALL")
+    yield client
+    client.close()
 
 
 MakeScheduler = Callable[..., Scheduler]

@@ -108,14 +108,6 @@ def start(tmp_path: Path, redis_server: EmbeddedRedis) -> Iterator[Start]:
         each.process.wait()
 
 
-@pytest.fixture
-def redis(redis_server: EmbeddedRedis) -> Iterator[Client]:
-    client = Client(redis_server.url)
-    client.call("FLUSHALL")
-    yield client
-    client.close()
-
-
 def put(redis: Client, name: str, where: str = "jobqueue:low_priority") -> None:
     redis.call("LPUSH", where, ENTRY % (name, name))
 

@@ -55,14 +55,6 @@ Work = Callable[..., Worker]
 
 
 @pytest.fixture
-def redis(redis_server: EmbeddedRedis) -> Iterator[Client]:
-    client = Client(redis_server.url)
-    client.call("FLUSHALL")
-    yield client
-    client.close()
-
-
-@pytest.fixture
 def work(redis: Client, redis_server: EmbeddedRedis, tmp_path: Path) -> Iterator[Work]:
     """Start a worker out of a configuration, with the handlers that the test registered."""
     made: list[Worker] = []

@@ -33,14 +33,6 @@ NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
 
 @pytest.fixture
-def redis(redis_server: EmbeddedRedis) -> Iterator[Client]:
-    client = Client(redis_server.url)
-    client.call("FLUSHALL")
-    yield client
-    client.close()
-
-
-@pytest.fixture
 def parts(dsn: str, schema: str, redis: Client, redis_server: EmbeddedRedis) -> Iterator[RingServices]:
     """The parts of an instance, none of which runs by itself."""
     with Scheduler(dsn, schema=schema, redis=redis_server.url) as made:

@@ -52,15 +52,6 @@ def steps(instance: Scheduler, made: Steps[Any]) -> Any:
 
 
 @pytest.fixture
-def redis(redis_server: EmbeddedRedis) -> Iterator[Client]:
-    """An empty Redis; its URL is `redis_server.url`."""
-    client = Client(redis_server.url)
-    client.call("FLUSHALL")
-    yield client
-    client.close()
-
-
-@pytest.fixture
 def dialect() -> str:
     """What the queues of a test are in; a module may have its tests run in each."""
     return "reliable"
