@@ -158,3 +158,10 @@ def test_node_waits_for_the_end_of_a_job_that_we_work(node: Peer, redis: Any, re
         wait_for(lambda: "completed" in node.events("mail"), "Node has heard of it")
     assert node.job("mail", job_id, "getState") == "completed"
     assert node.call("read", queue="mail", job=job_id)["returnvalue"] == 7
+
+
+def test_node_sees_our_worker(node: Peer, redis_server: EmbeddedRedis) -> None:
+    with working(redis_server.url, "mail") as worker:
+        [listed] = wait_for(lambda: node.queue("mail", "getWorkers"), "it is listed")
+    assert listed["name"] == "mail"
+    assert listed["rawname"].endswith(f":w:{worker.name}")
