@@ -40,7 +40,7 @@ async function processed(journal, job) {
   if (seconds) await rest(seconds);
   note(journal, "end", job);
   if (fatal) throw new bullmq.UnrecoverableError(fatal);
-  if (job.attemptsMade < (fails ?? 0)) throw new Error(`not yet, ${job.attemptsMade + 1}`);
+  if (job.attemptsStarted <= (fails ?? 0)) throw new Error(`not yet, ${job.attemptsStarted}`);
   return job.data.children ? await job.getChildrenValues() : (value ?? null);
 }
 

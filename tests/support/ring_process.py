@@ -37,6 +37,7 @@ class Options:
     redis: str
     folder: str
     queue: str = "work"
+    dialect: str = "reliable"
     lease: str = "30s"
     concurrency: int = 50
     workers: int = 1
@@ -123,7 +124,8 @@ def main(options: Options) -> None:
         Points(options.role, options.schema, points, options.fault, options.times, dying).install()
     instance = None
     if options.role == "instance":
-        instance = Scheduler(options.dsn, schema=options.schema, redis=options.redis).start()
+        queues = {options.queue: {"dialect": options.dialect}}
+        instance = Scheduler(options.dsn, schema=options.schema, redis=options.redis, queues=queues).start()
     for worker in workers:
         worker.start()
     (Path(options.folder) / f"ready.{os.getpid()}").touch()
