@@ -172,9 +172,11 @@ class Carrier:
         return self.queue.recover(lambda delivery: taken_back(delivery, self._worker, self._backoffs, self._usual))
 
     def drain(self) -> None:
-        """Take no more."""
+        """Take no more: what a call under way takes is in our hands when this returns."""
         self._draining = True
         self.fetching.stop(timeout=0)
+        with self._lock:
+            pass
 
     def put_back(self, attempts: Sequence[Attempt]) -> None:
         """Hand back what did not run to its end, as if it had not been taken."""
@@ -212,13 +214,13 @@ class Carrier:
 
     def _exchange(self, results: Sequence[Result], room: int, changes: int) -> None:
         """End and take in one round trip; with neither, others who wait are told to look."""
-        accepted: list[bool] = []
-        hints = self._hints
+        accepted, hints = list[bool](), self._hints
 
         def call() -> Sequence[Delivery]:
+            wanted = 0 if self._draining else room
             if room and not results:
-                return self.queue.fetch(room, timeout=0)
-            answers, taken = self.queue.finish(results, fetch=room)
+                return self.queue.fetch(wanted, timeout=0) if wanted else []
+            answers, taken = self.queue.finish(results, fetch=wanted)
             accepted.extend(answers)
             return taken
 

@@ -48,7 +48,8 @@ def test_a_global_rate_is_kept(queue: BullMQQueue, node: Peer) -> None:
     node.queue("mail", "setGlobalRateLimit", 2, 400)
     for _ in range(5):
         node.add("mail", "send", {})
-    begun, found = time.monotonic(), []
+    begun = time.monotonic()
+    found: list[float] = []
     while len(found) < 5:
         taken = queue.fetch(5, timeout=2)
         found += [time.monotonic() - begun] * len(taken)

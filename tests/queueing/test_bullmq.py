@@ -2,18 +2,21 @@
 
 import threading
 import time
+from contextlib import closing
 
+import orjson
 import pytest
+import redis as redis_py
 
 import scheduler
 from scheduler import Worker, handler
 from scheduler.dialects.bullmq.add import NewJob, add
 from scheduler.dialects.bullmq.keys import Keys
-from scheduler.dialects.client import Client
+from scheduler.dialects.client import Client, script
 from scheduler.embedded.redis import EmbeddedRedis
 from scheduler.errors import ConfigError
 from tests.queueing.conftest import MakeWorker
-from tests.support.waiting import wait_for
+from tests.support.waiting import rest, wait_for
 
 MAIL, OTHER = Keys("mail"), Keys("other")
 
@@ -53,6 +56,26 @@ def test_queues_of_one_worker_may_be_of_several_dialects(redis: Client, redis_se
         wait_for(lambda: redis.call("HGET", f"jobs:other:{job}", "returnvalue") == b"[1]", "it has run")
     finally:
         worker.stop(grace=1)
+
+
+def test_a_worker_that_stops_keeps_nothing_that_it_takes_meanwhile(
+    redis: Client, redis_server: EmbeddedRedis, make_worker: MakeWorker
+) -> None:
+    handler("slow", queue="mail")(lambda *_: time.sleep(0.05))
+    worker = make_worker()
+    with closing(redis_py.Redis.from_url(redis_server.url)) as operator:
+        wait_for(lambda: "bzpopmin" in str(operator.client_list()), "it waits")
+        # At once: it is woken, and asks for the job while Redis is busy.
+        head = orjson.dumps({"name": "slow", "id": "1"})
+        together = operator.pipeline(transaction=False)
+        together.eval(script("bullmq", "add").text, 1, MAIL.meta, "auto", "", head, b"{}", b"{}")
+        together.eval("for i = 1, 4e7 do end", 0)
+        asked = threading.Thread(target=together.execute)
+        asked.start()
+        rest(0.1)
+        worker.stop(grace=0.0)
+        asked.join()
+        assert operator.llen("bull:mail:active") == 0
 
 
 @pytest.mark.parametrize(
