@@ -13,6 +13,7 @@ from scheduler.errors import ConfigError, SchedulerError, StoreError, StoreUnava
 from scheduler.store.engine import Database
 
 DATABASE = "SCHEDULER_DATABASE_URL"
+VARIABLES = ("SCHEDULER_DATABASE", DATABASE, "DATABASE_URL")  # those of `scheduler run`
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -25,8 +26,8 @@ def database_options(command: F) -> F:
         click.option(
             "--database",
             metavar="DSN",
-            envvar=[DATABASE, "DATABASE_URL"],
-            help=f"The Postgres to use. [{DATABASE}, DATABASE_URL]",
+            envvar=VARIABLES,
+            help=f"The Postgres to use. [{', '.join(VARIABLES)}]",
         ),
     ):
         command = option(command)

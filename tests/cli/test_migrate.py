@@ -8,12 +8,13 @@ import pytest
 from click.testing import CliRunner, Result
 from psycopg.sql import SQL, Identifier
 
+from scheduler.cli.database import VARIABLES
 from scheduler.cli.main import cli
 from scheduler.store.schema import VERSION
 
 
 def scheduler(*arguments: str, environment: dict[str, str] | None = None) -> Result:
-    clean: dict[str, str | None] = {"SCHEDULER_DATABASE_URL": None, "DATABASE_URL": None}
+    clean: dict[str, str | None] = dict.fromkeys(VARIABLES)
     return CliRunner().invoke(cli, arguments, env=clean | (environment or {}), catch_exceptions=False)
 
 
@@ -31,8 +32,9 @@ def test_an_empty_schema_is_made_and_a_second_time_there_is_nothing_to_do(dsn: s
     assert second.output == f"schema {schema}: version {VERSION} -> {VERSION} (nothing to do)\n"
 
 
-def test_json_is_one_object(dsn: str, schema: str) -> None:
-    done = scheduler("migrate", "--schema", schema, "--json", environment={"SCHEDULER_DATABASE_URL": dsn})
+@pytest.mark.parametrize("variable", ["SCHEDULER_DATABASE", "SCHEDULER_DATABASE_URL", "DATABASE_URL"])
+def test_json_is_one_object(dsn: str, schema: str, variable: str) -> None:
+    done = scheduler("migrate", "--schema", schema, "--json", environment={variable: dsn})
     assert json.loads(done.output) == {"schema": schema, "before": 0, "after": VERSION}
 
 
