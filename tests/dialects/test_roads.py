@@ -117,7 +117,7 @@ def test_sentinel_over_tls(newest: str, authority: Authority) -> None:
 
 def test_tls_at_a_port_that_does_not_speak_it(server: Server) -> None:
     with pytest.raises(QueueUnavailable, match=r"Redis: .*[^.]; does it speak TLS at that port\?"):
-        Client(f"rediss://localhost:{server.port}?dial_timeout=200ms").call("PING")
+        Client(f"rediss://localhost:{server.port}?timeout=200ms").call("PING")
 
 
 def test_files_for_tls_that_cannot_be_used(tmp_path: Path) -> None:
