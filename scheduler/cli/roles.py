@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+import inspect
 import logging
 import os
 import queue
@@ -154,6 +155,8 @@ def loaded(app: str) -> Callable[[Scheduler], object] | None:
     function = getattr(found, name, None)
     if not callable(function):
         raise Failure(f"app: {module} has no function {name!r}; it would be given the scheduler, to register jobs")
+    if inspect.iscoroutinefunction(function):
+        raise Failure(f"app: {app} is `async def`; it must be `def`, for nobody would wait for it")
     return function  # type: ignore[no-any-return]
 
 
@@ -175,8 +178,9 @@ def _blamed(what: str) -> Iterator[None]:
 def _worker(config: Configuration, queues: Sequence[str] | None) -> Worker:
     if not handlers:
         raise ConfigError("app: there are no handlers; name the module that has them: --app module")
+    files = config.worker.file_queue
     return Worker(
-        _greet(config, original=(config.worker.file_queue, FILE) in handlers),
+        _greet(config, original=(files, FILE) in handlers and (queues is None or files in queues)),
         queues,
         dialect=config.queues,
         concurrency=config.worker.count,
@@ -188,7 +192,7 @@ def _worker(config: Configuration, queues: Sequence[str] | None) -> Worker:
         reaper=rules.reaper_rule(config),
         breaker=rules.breaker_rule(config),
         fetch=config.worker.fetch,
-        originals={config.worker.file_queue: rules.original_keys(config)},
+        originals={files: rules.original_keys(config)},
     )
 
 

@@ -4,6 +4,7 @@ import contextlib
 import logging
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable
 from types import FrameType
@@ -34,11 +35,14 @@ class Family:
                 self._reap(missed=True)
                 time.sleep(LOOK_EVERY)
             self._end()
+            if len(self._signals) > 1:
+                os._exit(128 + self._signals[1])
         finally:
             for number, action in before.items():
                 signal.signal(number, action)
 
     def _bear(self) -> None:
+        parent = os.getpid()
         child = os.fork()
         if child:
             self._children[child] = time.monotonic()
@@ -48,7 +52,9 @@ class Family:
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, signal.SIG_DFL)
             os.setpgid(0, 0)  # Ctrl-C is the parent's to hand on
-            self._work()
+            if not self._signals:  # one that came meanwhile was for us
+                threading.Thread(target=_follow, args=[parent], name="scheduler-family", daemon=True).start()
+                self._work()
             status = 0
         except BaseException:
             logger.exception("a worker process failed")
@@ -86,3 +92,11 @@ class Family:
 
     def _on_signal(self, number: int, _: FrameType | None) -> None:
         self._signals.append(number)
+
+
+def _follow(parent: int) -> None:
+    """End this process as a signal would, once its parent is gone: nobody else would end it."""
+    while os.getppid() == parent:
+        time.sleep(RESTART_AFTER)
+    logger.error("the parent of this worker process is gone; it ends as well")
+    os.kill(os.getpid(), signal.SIGTERM)

@@ -41,6 +41,9 @@ def slow(ctx, payload):
     note("slow", ctx.attempt)
     threading.Event().wait(60)
 
+async def later(instance):
+    instance.register("acme", "later", lambda: note("later"))
+
 def register(instance):
     instance.register("acme", "tick", lambda: note("tick"))
     if instance.settings.redis is not None:
@@ -196,6 +199,7 @@ def test_invalid_values_are_not_allowed_and_all_are_said_with_exit_code_2(start:
         (["--role=worker", "--app=broken"], {}, 1, "broken.py, line 2"),
         (["--role=worker", "--app=eager"], {}, 1, "--app module:register"),
         (["--role=worker", "--app=app:nothing"], {}, 1, "app: app has no function 'nothing'"),
+        (["--role=scheduler", "--app=app:later"], {"REDIS_ADDR": "none"}, 1, "app: app:later is `async def`"),
         (["--role=worker"], {}, 2, "app: there are no handlers"),
         (["--role=worker", "--app=app"], {"REDIS_ADDR": "none"}, 2, "redis.addr: must not be empty"),
         (["--role=worker", "--app=app"], {"REDIS_PASSWORD": "trout77", "REDIS_USERNAME": "a"}, 1, "Redis refused"),
@@ -210,8 +214,10 @@ def test_invalid_values_are_not_allowed_and_all_are_said_with_exit_code_2(start:
     ],
 )
 def test_process_exits_non_zero_on_fatal_errors_with_one_line(
-    start: Start, tmp_path: Path, arguments: list[str], environment: dict[str, str], code: int, says: str
-) -> None:
+    start: Start, tmp_path: Path, dsn: str, schema: str,
+    arguments: list[str], environment: dict[str, str], code: int, says: str,
+) -> None:  # fmt: skip
+    environment = {"DATABASE_URL": dsn, "SCHEDULER_SCHEMA": schema, **environment}
     (tmp_path / "broken.py").write_text("import os\nos.nothing()\n")
     (tmp_path / "eager.py").write_text("import scheduler\nscheduler.register('acme', 'x', print, every='1h')\n")
     started = start("run", *arguments, **environment)
@@ -250,6 +256,25 @@ def test_a_second_signal_ends_at_once(
     with pytest.raises(subprocess.TimeoutExpired):
         started.process.wait(timeout=0.5)  # the handler has its grace
     assert started.ended(number) == 128 + number
+
+
+def test_a_second_signal_ends_several_processes_at_once(start: Start, redis: Client) -> None:
+    put(redis, "a.txt")
+    started = start("run", "--role=worker", "--app=app", WORKER_FILE_QUEUE="slow", WORKER_PROCESSES="2")
+    started.wait_for("slow 1")
+    started.process.send_signal(signal.SIGTERM)
+    with pytest.raises(subprocess.TimeoutExpired):
+        started.process.wait(timeout=0.5)
+    assert started.ended(signal.SIGINT) == 128 + signal.SIGINT
+
+
+def test_processes_whose_parent_is_gone_end_too(start: Start, redis: Client) -> None:
+    started = start("run", "--role=worker", "--app=app", WORKER_PROCESSES="2")
+    wait_for(lambda: redis.call("ZCARD", "jobqueue:{mail}:workers") == 2, "two workers")
+    children = Path(f"/proc/{started.process.pid}/task/{started.process.pid}/children").read_text().split()
+    assert len(children) == 2
+    started.ended(signal.SIGKILL)
+    wait_for(lambda: not any(Path(f"/proc/{child}/exe").exists() for child in children), "they end as well")
 
 
 def test_flag_queue_is_the_only_one_that_is_worked(start: Start, redis: Client) -> None:
