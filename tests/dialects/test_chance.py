@@ -91,7 +91,7 @@ class World:
 
     def die(self) -> None:
         number = self.chance.randrange(3)
-        self.workers[number].renew({}, lease=NO_TIME)
+        self.workers[number].renew(dict.fromkeys(self.hands[number]), lease=NO_TIME)
         self.ghosts += [(number, each) for each in self.hands[number]]
         self.hands[number] = []
 
@@ -151,7 +151,7 @@ def test_each_job_ends_exactly_once_whatever_happens(make_queue: MakeQueue, seed
     for _ in range(STEPS):
         world.step()
     for number in range(3):
-        world.workers[number].renew({}, lease=NO_TIME)
+        world.workers[number].renew(dict.fromkeys(world.hands[number]), lease=NO_TIME)
     last = make_queue("last")
     for _ in range(50):
         world.recover()
