@@ -44,7 +44,22 @@ def start_node(installed: None, redis: Any, redis_server: EmbeddedRedis) -> Iter
         yield start
 
 
+@pytest.fixture(scope="session")
+def shared(installed: None, redis_server: EmbeddedRedis) -> Iterator[dict[int, Peer]]:
+    """BullMQ 5 and 6 on Node, for tests that kill nobody."""
+    with peers.node(redis_server.url, 5) as five, peers.node(redis_server.url, 6) as six:
+        yield {5: five, 6: six}
+
+
 @pytest.fixture
-def node(start_node: StartPeer) -> Peer:
+def node(shared: dict[int, Peer], redis: Any) -> Iterator[Peer]:
     """BullMQ 6 on Node."""
-    return start_node()
+    yield shared[6]
+    shared[6].rest()
+
+
+@pytest.fixture
+def node5(shared: dict[int, Peer], redis: Any) -> Iterator[Peer]:
+    """BullMQ 5 on Node."""
+    yield shared[5]
+    shared[5].rest()

@@ -69,6 +69,11 @@ const calls = {
     await opened[`worker ${name}`].close(force);
     delete opened[`worker ${name}`];
   },
+  rest: async () => {
+    const kept = Object.keys(opened).filter((key) => /^(worker|events) /.test(key));
+    await Promise.all(kept.map((key) => opened[key].close(true)));
+    for (const key of kept) delete opened[key];
+  },
 };
 
 for await (const line of createInterface({ input: process.stdin })) {

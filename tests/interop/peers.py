@@ -6,6 +6,7 @@ import json
 import os
 import queue
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -141,9 +142,16 @@ class Peer:
         """Name what was heard of a queue."""
         return [heard.event for heard in self.heard if heard.queue == queue]
 
+    def rest(self) -> None:
+        """Stop all workers and listeners, and forget what they said."""
+        self.call("rest")
+        for said in (self.heard, self.ran, self.troubles):
+            said.clear()
+
     def kill(self) -> None:
         """SIGKILL."""
-        self._process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
         self._process.wait()
 
     def _listen(self) -> None:

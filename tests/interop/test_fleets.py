@@ -3,13 +3,13 @@
 import itertools
 import json
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from scheduler.bullmq import Queue
 from scheduler.embedded.redis import EmbeddedRedis
-from tests.interop.conftest import StartPeer
 from tests.interop.peers import Peer
 from tests.interop.sides import working
 from tests.support.waiting import rest, wait_for
@@ -20,8 +20,8 @@ NAMES = ("five", "six", "ours")
 class Fleet:
     """Who can pause, add to and resume the queue mail."""
 
-    def __init__(self, start_node: StartPeer, url: str) -> None:
-        self._peers = {"five": start_node(5), "six": start_node(6)}
+    def __init__(self, five: Peer, six: Peer, url: str) -> None:
+        self._peers = {"five": five, "six": six}
         self._ours = Queue("mail", url)
 
     def pause(self, who: str) -> None:
@@ -37,12 +37,18 @@ class Fleet:
         self._ours.close()
 
 
+@pytest.fixture
+def fleet(node5: Peer, node: Peer, redis_server: EmbeddedRedis) -> Iterator[Fleet]:
+    made = Fleet(node5, node, redis_server.url)
+    yield made
+    made.close()
+
+
 @pytest.mark.parametrize("paused_by", NAMES)
 def test_what_was_added_while_it_was_paused_is_orphaned_by_nobody(
-    paused_by: str, start_node: StartPeer, redis: Any, redis_server: EmbeddedRedis
+    paused_by: str, fleet: Fleet, redis: Any, redis_server: EmbeddedRedis
 ) -> None:
     """Version 5 has a list of its own for what is added meanwhile, version 6 has none."""
-    fleet = Fleet(start_node, redis_server.url)
     before = [fleet.add(who) for who in NAMES]
     fleet.pause(paused_by)
     ids = {*before, *(fleet.add(who) for _ in range(2) for who in NAMES)}
@@ -51,14 +57,12 @@ def test_what_was_added_while_it_was_paused_is_orphaned_by_nobody(
     assert not redis.exists("bull:mail:paused")
     with working(redis_server.url, "mail"):
         wait_for(lambda: redis.zcard("bull:mail:completed") == len(ids), "all have run")
-    fleet.close()
 
 
 @pytest.mark.parametrize(("paused_by", "resumed_by"), list(itertools.product(("five", "ours"), ("five", "six"))))
 def test_what_we_add_while_it_is_paused_survives_whoever_resumes(
-    paused_by: str, resumed_by: str, start_node: StartPeer, redis: Any, redis_server: EmbeddedRedis
+    paused_by: str, resumed_by: str, fleet: Fleet, redis: Any, redis_server: EmbeddedRedis
 ) -> None:
-    fleet = Fleet(start_node, redis_server.url)
     ids = {fleet.add("six"), fleet.add("five"), fleet.add("ours")}
     redis.hset("bull:mail:meta", "version", "bullmq:5.81.5")  # as whoever of version 5 opens it leaves it
     fleet.pause(paused_by)
@@ -66,14 +70,12 @@ def test_what_we_add_while_it_is_paused_survives_whoever_resumes(
     fleet.resume(resumed_by)
     with working(redis_server.url, "mail"):
         wait_for(lambda: redis.zcard("bull:mail:completed") == len(ids), "all have run")
-    fleet.close()
 
 
 @pytest.mark.parametrize("who", NAMES)
 def test_nobody_takes_a_job_of_a_queue_that_is_paused(
-    who: str, start_node: StartPeer, redis: Any, redis_server: EmbeddedRedis
+    who: str, fleet: Fleet, redis: Any, redis_server: EmbeddedRedis
 ) -> None:
-    fleet = Fleet(start_node, redis_server.url)
     with working(redis_server.url, "mail"):
         fleet.pause(who)
         ids = [fleet.add(each) for each in NAMES]
@@ -81,7 +83,6 @@ def test_nobody_takes_a_job_of_a_queue_that_is_paused(
         assert redis.zcard("bull:mail:completed") == 0
         fleet.resume("ours")
         wait_for(lambda: redis.zcard("bull:mail:completed") == len(ids), "all have run")
-    fleet.close()
 
 
 def written_literally(redis: Any, priority: int, delay: int = 10) -> str:

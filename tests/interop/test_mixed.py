@@ -30,10 +30,6 @@ MIXED: list[tuple[dict[str, Any], dict[str, Any]]] = [
 ]
 
 
-def start(kind: str, start_node: StartPeer, url: str) -> Peer:
-    return start_node(int(kind[-1])) if kind.startswith("node") else peers.official(url)
-
-
 def ended(redis: Any, queue: str = "mail") -> int:
     return Ends(redis).ended(queue)
 
@@ -50,13 +46,15 @@ def assert_whole(redis: Any, ids: set[str], queue: str = "mail") -> None:
     assert not list(redis.scan_iter(f"bull:{queue}:*:lock"))
 
 
-@pytest.fixture(params=["node 6", "node 5", "official"])
-def other(
-    request: pytest.FixtureRequest, start_node: StartPeer, redis: Any, redis_server: EmbeddedRedis
-) -> Iterator[Peer]:
+@pytest.fixture(params=["node", "node5", "official"])
+def other(request: pytest.FixtureRequest, redis: Any, redis_server: EmbeddedRedis) -> Iterator[Peer]:
     """Each of those with whom we share queues."""
-    with start(request.param, start_node, redis_server.url) as peer:
-        yield peer
+    if request.param != "official":
+        yield request.getfixturevalue(request.param)
+    else:
+        request.getfixturevalue("installed")
+        with peers.official(redis_server.url) as peer:
+            yield peer
 
 
 def test_what_others_add_we_work(other: Peer, redis: Any, redis_server: EmbeddedRedis) -> None:
