@@ -134,15 +134,8 @@ class BullMQQueue:
         if self._worker and not self._client.clustered:
             with contextlib.suppress(QueueError):  # so dashboards list us; whoever must not, is not
                 self._client.wait("CLIENT", "SETNAME", self._keys.client_name(self._worker))
-        while True:
-            patience = min(min(end, self._look_at) - time.monotonic(), LONGEST_BLOCK)
-            told = self._client.wait("BZPOPMIN", self._keys.named("marker"), f"{max(patience, SHORTEST_WAIT):.3f}")
-            if not told:
-                return
-            until = float(told[2]) / 1000 - time.time()
-            if until <= 0:
-                return
-            self._look_at = time.monotonic() + until  # nothing now, and something then
+        patience = min(min(end, self._look_at) - time.monotonic(), LONGEST_BLOCK)
+        self._client.wait("BZPOPMIN", self._keys.named("marker"), f"{max(patience, SHORTEST_WAIT):.3f}")
 
     def finish(self, results: Sequence[Result], *, fetch: int = 0) -> tuple[list[bool], list[Delivery]]:
         """End deliveries and take the next."""

@@ -49,8 +49,11 @@ if wanted > 0 then
   write() -- what had failed before it was taken
 end
 if concluded and drained() then say(base, 'drained') end
-if #told > 0 or count > 0 or ARGV[8] == 'wake' then -- whoever leaves with jobs does not wait: another shall look
-  if redis.call('EXISTS', base .. 'wait') + redis.call('EXISTS', base .. 'prioritized') > 0 then ready[base] = true end
+-- Who came for jobs alone may have been woken: it does not wait any more, and another shall look. Who ends some and
+-- takes as many leaves things as they were, unless there is a limit on how many are active.
+local leaves = count == 0 and (#told > 0 or ARGV[8] == 'wake') or count > 0 and (wanted == 0 or facts(base).most)
+if leaves then
+  ready[base] = redis.call('EXISTS', base .. 'wait', base .. 'prioritized') > 0 or ready[base]
   later[base] = true
 end
 tell()
