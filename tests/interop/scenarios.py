@@ -31,6 +31,9 @@ class Side(Protocol):
     def work(self, ends: int, *queues: str, stalled_ms: int = 30_000) -> None:
         """Work, one job at a time, until so many have completed or failed for good."""
 
+    def work_off(self) -> None:
+        """Work, one job at a time, until nothing waits."""
+
     def abandon(self, stalls: int = 0) -> None:
         """Leave the next job as a worker does that died, whose lock has run out; it may have stalled before."""
 

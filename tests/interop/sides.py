@@ -7,7 +7,6 @@ from typing import Any
 
 from scheduler import JobContext, PermanentError, Worker, handler
 from scheduler.bullmq import NewJob, Queue
-from scheduler.dialects.bullmq.queue import BullMQQueue
 from scheduler.dialects.reliable.reaper import ReaperRule
 from scheduler.queueing.handlers import handlers
 from tests.interop.peers import Peer
@@ -30,6 +29,12 @@ class Ends:
     def wait(self, ends: int, queues: Iterable[str]) -> None:
         """Wait until so many have ended."""
         wait_for(lambda: self.ended(*queues) >= ends, f"{ends} jobs have ended, not {self.ended(*queues)}", every=0.02)
+
+    def idle(self) -> bool:
+        """Whether nothing waits, and nothing is worked on."""
+        together = self.redis.pipeline(transaction=True)
+        together.exists(*(f"bull:{QUEUE}:{place}" for place in ("wait", "active", "prioritized")))
+        return bool(together.execute() == [0])
 
     def abandon(self, stalls: int = 0) -> None:
         """Leave the next job as a worker does that died, whose lock has run out; it may have stalled before."""
@@ -63,6 +68,12 @@ class NodeSide(Ends):
     def queue(self, method: str, *args: Any) -> Any:
         """Steer the queue."""
         return self._peer.queue(QUEUE, method, *args)
+
+    def work_off(self) -> None:
+        """Work until nothing waits."""
+        self._peer.work(QUEUE, concurrency=1)
+        wait_for(self.idle, "nothing waits", every=0.01)
+        self._peer.leave(QUEUE)
 
     def work(self, ends: int, *queues: str, stalled_ms: int = 30_000) -> None:
         """Work until so many have ended."""
@@ -102,6 +113,11 @@ class OurSide(Ends):
             return self._queue.clean(grace, limit=limit, state=state)
         return getattr(self._queue, method)()
 
+    def work_off(self) -> None:
+        """Work until nothing waits."""
+        with working(self._url, QUEUE):
+            wait_for(self.idle, "nothing waits", every=0.01)
+
     def work(self, ends: int, *queues: str, stalled_ms: int = 30_000) -> None:
         """Work until so many have ended."""
         with working(self._url, *(queues or (QUEUE,)), stalled_ms=stalled_ms):
@@ -130,24 +146,13 @@ def working(url: str, *queues: str, stalled_ms: int = 30_000, **options: Any) ->
     worker = Worker(
         url, queues, **{"dialect": "bullmq", "concurrency": 1, "reaper": ReaperRule(interval=interval), **options}
     )  # fmt: skip
-    with hasty(interval):
-        worker.start()
+    worker.start()
     try:
         yield worker
     finally:
         worker.stop(grace=2.0)
         handlers.clear()
         handlers.update(before)
-
-
-@contextmanager
-def hasty(interval: timedelta) -> Iterator[None]:
-    """Let queues that are opened meanwhile look so often for what was left in the lurch."""
-    defaults: dict[str, Any] = BullMQQueue.__init__.__kwdefaults__  # type: ignore[assignment]
-    usual = defaults["stalled_interval"]
-    defaults["stalled_interval"] = interval
-    yield
-    defaults["stalled_interval"] = usual
 
 
 def _tree(flow: dict[str, Any]) -> NewJob:
