@@ -14,7 +14,7 @@ endif
 PYTHON ?= python3
 
 .DEFAULT_GOAL := help
-.PHONY: help up test check lint types imports bench clean
+.PHONY: help up test check lint types imports proto bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
@@ -36,6 +36,9 @@ types: $(VENV)/.dev ## check the types
 
 imports: $(VENV)/.dev ## check who imports whom
 	@$(BIN)/lint-imports
+
+proto: $(VENV)/.dev ## make the bytes of Conveyor's jobs out of job.proto
+	@$(BIN)/python -m tests.conveyor.proto
 
 bench: $(VENV)/.dev ## measure, beside others; BENCH is recurring, submit, redis or ring
 	@$(BIN)/python bench/$(BENCH).py $(ARGS)

@@ -22,6 +22,7 @@ SHORTEST_SECRET = 16
 DIALECTS: Mapping[str, Mapping[str, Sequence[str]]] = {  # what each may be told, and the values if not any text
     "reliable": {},
     "bullmq": {"prefix": (), "compat": ("auto", "5", "6")},
+    "conveyor": {"keys": ("seed", "upstream"), "namespace": ()},
 }
 
 Tenants = Literal["registered", "all"] | Sequence[str]
@@ -162,7 +163,7 @@ def checked_queues(queues: object, *, name: str = "queues") -> dict[str, Mapping
             more = f"; {dialect} also has {', '.join(known)}" if known else ""
             raise ConfigError(f'{name}: {label!r} must be like {{"dialect": "reliable"}}; dialects are {named}{more}')
         for option, values in known.items():
-            value = options.get(option, "auto")
+            value = options.get(option, values[0] if values else "auto")
             if not isinstance(value, str) or not value or (values and value not in values):
                 wanted = f"one of {', '.join(values)}" if values else "a text"
                 raise ConfigError(f"{name}: {option} of {label!r} must be {wanted}, not {value!r}")

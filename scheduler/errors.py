@@ -17,6 +17,8 @@ SchedulerError
     DependencyCycle
     DependencyLimit
     UnsupportedByDialect      the queue's dialect has no way to say it
+    InvalidJob                a job for Conveyor lacks something, or has it wrong
+    MarshalError              a job cannot be written as bytes
   IllegalTransition
   WaitTimeout                 a job has not ended in the time that was given
   InvalidSignature            a callback is not signed with that secret, or too old
@@ -33,7 +35,7 @@ JobFailure                    raised by handlers, not by us
   TemporaryError              trying again may help
   PermanentError              it will not
 
-The docstring of a class is its message where none is given.
+The docstring of a class is its message where none is given; `retryable` says whether trying again may help.
 """
 
 from datetime import timedelta
@@ -41,6 +43,8 @@ from datetime import timedelta
 
 class SchedulerError(Exception):
     """Something went wrong in the scheduler."""
+
+    retryable = False
 
     def __init__(self, message: str | None = None) -> None:
         super().__init__(message or (self.__doc__ or "").strip())
@@ -110,6 +114,14 @@ class UnsupportedByDialect(SubmissionError):
     """The dialect of the queue has no way to say what the job asks for."""
 
 
+class InvalidJob(SubmissionError):
+    """A job for Conveyor needs a type, a queue, and ids that are UUIDs."""
+
+
+class MarshalError(SubmissionError):
+    """The job cannot be written as bytes."""
+
+
 class IllegalTransition(SchedulerError):
     """A job cannot go from its state to that one."""
 
@@ -129,9 +141,13 @@ class StoreError(SchedulerError):
 class Conflict(StoreError):
     """Another transaction was faster, and yours saw the past; run your transaction again."""
 
+    retryable = True
+
 
 class StoreUnavailable(StoreError):
     """Postgres cannot be reached, or did not answer in time."""
+
+    retryable = True
 
 
 class SchemaMismatch(StoreError):
@@ -144,6 +160,8 @@ class QueueError(SchedulerError):
 
 class QueueUnavailable(QueueError):
     """Redis cannot be reached, or did not answer in time."""
+
+    retryable = True
 
 
 class EpochLost(QueueError):

@@ -1,6 +1,6 @@
 """Opens a queue in the dialect that it has, and says what that cannot say."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -10,6 +10,7 @@ from scheduler.dialects.client import Client
 from scheduler.dialects.interface import Queue
 from scheduler.dialects.reliable.queue import ReliableQueue
 from scheduler.dialects.reliable.reaper import ReaperRule
+from scheduler.errors import ConfigError
 from scheduler.model.retries import RetryPolicy
 
 RELIABLE: Mapping[str, str] = {"dialect": "reliable"}
@@ -32,6 +33,15 @@ def open_queue(
         told |= {key: value for key, value in options.items() if key != "dialect"}
         return BullMQQueue(client, name, **told, stalled_interval=reaper.interval)
     return ReliableQueue(client, name, **told, reaper=reaper, **reliable)
+
+
+def _conveyor() -> Callable[..., Queue]:
+    """Find the dialect that needs an extra."""
+    try:
+        from scheduler.dialects.conveyor.queue import ConveyorQueue  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise ConfigError('queues: Conveyor needs protobuf: pip install "singleton-scheduler[conveyor]"') from error
+    return ConveyorQueue
 
 
 def unsupported(options: Mapping[str, str], retry: RetryPolicy) -> str | None:

@@ -9,6 +9,7 @@ import pytest
 
 from scheduler.dialects.bullmq.queue import BullMQQueue
 from scheduler.dialects.client import Client
+from scheduler.dialects.conveyor.queue import ConveyorQueue
 from scheduler.dialects.interface import Queue
 from scheduler.dialects.reliable.queue import ReliableQueue
 from tests.dialects.servers import House, cluster, new_binary, old_binary, one
@@ -16,10 +17,18 @@ from tests.dialects.servers import House, cluster, new_binary, old_binary, one
 INSTALLATION = "3f1e"
 MakeQueue = Callable[..., Queue]
 
-DIALECTS: dict[str, Callable[..., Queue]] = {"reliable": ReliableQueue, "bullmq": BullMQQueue}
+DIALECTS: dict[str, Callable[..., Queue]] = {
+    "reliable": ReliableQueue,
+    "bullmq": BullMQQueue,
+    "conveyor": ConveyorQueue,
+}
 # Looks for silent workers are not 30 s apart, and in a cluster a queue's name has no hash tag of its own.
-OPTIONS: dict[str, dict[str, Any]] = {"reliable": {}, "bullmq": {"stalled_interval": timedelta()}}
-CLUSTERED: dict[str, dict[str, Any]] = {"reliable": {}, "bullmq": {"prefix": "{bull}"}}
+OPTIONS: dict[str, dict[str, Any]] = {"reliable": {}, "bullmq": {"stalled_interval": timedelta()}, "conveyor": {}}
+CLUSTERED: dict[str, dict[str, Any]] = {
+    "reliable": {},
+    "bullmq": {"prefix": "{bull}"},
+    "conveyor": {"namespace": "{conv}"},
+}
 
 
 class Protocol(NamedTuple):
@@ -35,6 +44,8 @@ PROTOCOLS = {
     # A retry without a delay goes to `wait`, there is nothing in between. Every job has a hash of its own, also when it
     # has ended. What a queue is like, its counter and its events are of all who share it, and not ours to remove.
     "bullmq": Protocol(1, 1, frozenset({b"meta", b"id", b"events", b"cursor", b"outcomes"})),
+    # Which queues there are (`queues:active`) is of all who share them.
+    "conveyor": Protocol(0, 0, frozenset({b"active"})),
 }
 
 

@@ -1,34 +1,43 @@
-"""The bytes: an entry of a list (the original's JSON), the record beside it, and the end of an attempt.
+"""The bytes: an entry of a list (the original's JSON), the record beside it; ends are as in every dialect.
 
 A record is `feed:attempt:length:` and then so many bytes of JSON, and then the payload as it is: scripts read the
 numbers without decoding anything.
 """
 
-import contextlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import orjson
 
-from scheduler.dialects.interface import Note
+from scheduler.dialects.ends import end_bytes, ends_of, note_bytes, rescued
 from scheduler.dialects.reliable.keys import LEVELS
 from scheduler.errors import WireError
-from scheduler.model.attempts import AttemptEnd, QueuedJob
+from scheduler.model.attempts import QueuedJob
 from scheduler.model.labels import Priority
-from scheduler.model.states import State
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LATER = datetime(9999, 1, 1, tzinfo=UTC)
 FILE = "file"
 PRIORITIES = tuple(Priority)
-STATES = {state.value: state for state in State}
 ID = re.compile(rb'"id": ?"([^"]+)"')
 OURS = b'{"id":"'
 RETRIES = re.compile(rb'"retries": ?\d+')
 MILLISECOND = timedelta(milliseconds=1)
-MICROSECOND = timedelta(microseconds=1)
+
+__all__ = [
+    "end_bytes",
+    "ends_of",
+    "entry_again",
+    "entry_of",
+    "id_of",
+    "instant_of",
+    "job_of",
+    "note_bytes",
+    "record_of",
+    "rescued",
+]
 
 
 def entry_of(job: QueuedJob, words: Sequence[str] = LEVELS) -> bytes:
@@ -130,87 +139,6 @@ def entry_again(entry: bytes, retries: int) -> bytes:
     return RETRIES.sub(b'"retries":%d' % retries, entry, count=1)
 
 
-def end_bytes(end: AttemptEnd) -> bytes:
-    """Write the end of an attempt."""
-    written: dict[str, Any] = {
-        "tenant": end.tenant,
-        "id": end.job_id,
-        "feed": end.feed,
-        "attempt": end.attempt,
-        "state": end.state,
-        "started": end.started_at,
-        "ended": end.ended_at,
-        "worker": end.worker,
-    }
-    for name in ("category", "code", "error", "checkpoint"):
-        value = getattr(end, name)
-        if value is not None:
-            written[name] = value
-    if end.delay is not None:
-        written["delay"] = end.delay // MICROSECOND
-    if end.result is not None:
-        written["result"] = end.result.decode(errors="replace")  # a text: whatever it is, the batch can be read
-    if end.spawned:
-        written["spawned"] = list(end.spawned)
-    try:
-        return orjson.dumps(written)
-    except TypeError:  # a text that is not Unicode
-        for name in ("category", "code", "error"):
-            if name in written:
-                written[name] = written[name].encode(errors="replace").decode()
-        return orjson.dumps(written)
-
-
-def ends_of(batch: bytes) -> list[AttemptEnd]:
-    """Read the ends that came back together."""
-    try:
-        return [_end(each) for each in orjson.loads(batch)]
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-        raise WireError(f"the end of an attempt cannot be read: {type(error).__name__}") from error
-
-
-def rescued(batch: bytes) -> tuple[list[AttemptEnd], list[bytes]]:
-    """Read what can be read of a batch, and the ids of the others."""
-    ends: list[AttemptEnd] = []
-    try:
-        for each in orjson.loads(batch):
-            with contextlib.suppress(WireError):
-                ends += ends_of(orjson.dumps([each]))
-    except (ValueError, TypeError):
-        ends = []
-    known = {end.job_id.encode() for end in ends}
-    return ends, [each for each in dict.fromkeys(ID.findall(batch)) if each not in known]
-
-
-def _end(read: Mapping[str, Any]) -> AttemptEnd:
-    delay = read.get("delay")
-    return AttemptEnd(
-        tenant=read["tenant"],
-        job_id=read["id"],
-        feed=read["feed"],
-        attempt=read["attempt"],
-        state=STATES[read["state"]],
-        started_at=datetime.fromisoformat(read["started"]),
-        ended_at=datetime.fromisoformat(read["ended"]),
-        worker=read["worker"],
-        delay=None if delay is None else delay * MICROSECOND,
-        category=read.get("category"),
-        code=read.get("code"),
-        error=read.get("error"),
-        result=read["result"].encode() if "result" in read else None,
-        checkpoint=read.get("checkpoint"),
-        spawned=read.get("spawned", ()),
-    )
-
-
 def instant_of(milliseconds: int) -> datetime:
     """Read an instant in milliseconds, as Redis tells it."""
     return EPOCH + milliseconds * MILLISECOND
-
-
-def note_bytes(note: Note | None) -> bytes:
-    """Write a note; one that cannot be written must not cost the leases of the others."""
-    try:
-        return b"" if note is None else orjson.dumps([*note])
-    except TypeError:
-        return b""

@@ -1,0 +1,138 @@
+"""The script `finish`, which ends deliveries and takes the next: what it is told, and what it answers."""
+
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+import orjson
+
+from scheduler.dialects.client import Client, script
+from scheduler.dialects.conveyor import wire
+from scheduler.dialects.conveyor.keys import Keys
+from scheduler.dialects.ends import end_bytes
+from scheduler.dialects.interface import Delivery, Result
+from scheduler.errors import WireError
+from scheduler.model.states import State
+
+LARGEST_BATCH = 1000
+MOST_RESULTS = 500
+MOST_BYTES = 8 * 1024 * 1024  # in one call; and so many more as one job has
+VALUES = 5
+NO_DELAY = timedelta()
+VERBS = {
+    State.COMPLETED: "completed",
+    State.FAILED: "dead",
+    State.DEAD_LETTER: "dead",
+    State.CANCELLED: "cancelled",
+    State.RETRYING: "retry",
+}
+
+
+class Answer(NamedTuple):
+    """What came of it; nothing if `alive`. `wait_ms`: until one should look; `full`: the settlers are behind."""
+
+    accepted: list[bool]
+    taken: list[Delivery]
+    wait_ms: int
+    full: bool = False
+    alive: bool = False
+
+
+class Held(NamedTuple):
+    """What a worker holds: its delivery if it can be read, and whose lease it is under, if any."""
+
+    uuid: str
+    raw: bytes
+    delivery: Delivery | None
+    owner: str | None
+
+
+class Exchange:
+    """The deliveries of one queue."""
+
+    def __init__(self, client: Client, queue: str, keys: Keys, *, most_unsettled: int, kept: int) -> None:
+        self._client = client
+        self._queue = queue
+        self._keys = [keys.scheduled]
+        self._names = keys.names
+        self._limits = (most_unsettled, kept)
+
+    def run(self, worker: str, written: Sequence[Any], n: int, lease: timedelta, *, dead: bool = False) -> Answer:
+        """End what a worker has, and take up to n."""
+        args = [
+            self._names, self._queue, worker, lease // wire.MILLISECOND, min(n, LARGEST_BATCH),
+            "dead" if dead else "live", *self._limits, len(written) // VALUES, *written,
+        ]  # fmt: skip
+        answer, wait, full, now, *taken = self._client.run(script("conveyor", "finish"), self._keys, args)
+        if answer == b"alive":
+            return Answer([], [], wait, alive=True)
+        deliveries, unreadable = self._deliveries(taken, wire.instant_of(now))
+        if unreadable:
+            self.run(worker, unreadable, 0, lease)
+        return Answer([each == 49 for each in answer], deliveries, wait, bool(full))
+
+    def held(self, worker: str, most: int) -> list[Held]:
+        """Read what a worker holds of this queue, the oldest first."""
+        args = [self._names, self._queue, worker, most]
+        found = self._client.run(script("conveyor", "held"), self._keys, args)
+        listed = [found[start : start + 3] for start in range(0, len(found), 3)]
+        return [self._held(*each) for each in sorted(listed, key=lambda each: each[2].rpartition(b":")[2])]
+
+    def _held(self, uuid: bytes, raw: bytes, lease: bytes) -> Held:
+        name = uuid.decode(errors="replace")
+        try:
+            job = wire.job_of(self._queue, raw)
+        except WireError:
+            return Held(name, raw, None, None)
+        if not lease:
+            return Held(name, raw, Delivery(job, job.attempt + 1, wire.EPOCH, raw), None)
+        _, attempt, rest = lease.split(b":", 2)
+        owner, _, started = rest.rpartition(b":")
+        return Held(name, raw, Delivery(job, int(attempt), wire.began(started), raw), owner.decode())
+
+    def _deliveries(self, taken: Sequence[Any], started: Any) -> tuple[list[Delivery], list[Any]]:
+        found: list[Delivery] = []
+        unreadable: list[Any] = []
+        for uuid, raw, attempt, note in zip(taken[::4], taken[1::4], taken[2::4], taken[3::4], strict=True):
+            try:
+                job = wire.job_of(self._queue, raw)
+                if note:  # the attempt before may have left a checkpoint
+                    job.checkpoint = orjson.loads(note)[2]
+                found.append(Delivery(job, attempt, started, raw))
+            except WireError:
+                unreadable += buried(uuid, raw, attempt)
+        return found, unreadable
+
+
+def calls(results: Sequence[Result]) -> Iterator[list[Any]]:
+    """Write ends, in as many calls as they need; at least one."""
+    written: list[Any] = []
+    size = 0
+    for result in results:
+        if size > MOST_BYTES or len(written) >= VALUES * MOST_RESULTS:
+            yield written
+            written, size = [], 0
+        values = written_of(result)
+        written += values
+        size += len(values[3]) + len(values[4]) + len(result.delivery.raw)
+    yield written
+
+
+def written_of(result: Result) -> tuple[Any, ...]:
+    """Write one end, as the script reads it."""
+    delivery, end = result.delivery, result.end
+    job, attempt = delivery.job, delivery.attempt
+    if end is None:
+        return job.id, f"back:0:{job.feed}:{attempt}", "", b"", b""
+    delay, again = 0, b""
+    if end.state is State.RETRYING:
+        delay = max(0, (end.delay or NO_DELAY) // wire.MILLISECOND)
+    if end.state not in (State.COMPLETED, State.CANCELLED):
+        again = wire.raw_again(delivery.raw, attempt, end.error)
+    told = end_bytes(end) if job.installation else b""
+    return job.id, f"{VERBS[end.state]}:{delay}:{job.feed}:{attempt}", job.installation, again, told
+
+
+def buried(uuid: str | bytes, raw: bytes, attempt: int) -> tuple[Any, ...]:
+    """Write that nobody can read a job."""
+    return uuid, f"unreadable:0:0:{attempt}", "", raw, b""

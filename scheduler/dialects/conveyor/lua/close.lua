@@ -1,0 +1,65 @@
+-- Part of finish: what the end of a job means for those that waited for it.
+local gone, over = {}, {} -- jobs that are closed
+
+local function take_list(key, with)
+  local any = false
+  while true do
+    local raw = redis.call('RPOP', key)
+    if not raw then return any end
+    any = true
+    local job = read(raw)
+    if job then with(job) else redis.call('LPUSH', failed, raw) end
+  end
+end
+
+local function bring(job) add(job, true) end
+local function bury(job) redis.call('LPUSH', failed, job.raw) end
+
+-- Whoever runs it closes it; a worker that died with it will be missed, and then it runs again.
+local function runs(uuid)
+  for _, name in ipairs(redis.call('ZRANGE', workers, 0, -1)) do
+    if redis.call('SISMEMBER', held_by(name), uuid) == 1 then return true end
+  end
+  return false
+end
+
+-- Leave the parent, and return it if it can be closed now.
+local function leave_parent(job)
+  if not job.parent then return nil end
+  local key = bodies .. job.parent
+  redis.call('SREM', key .. ':active', job.uuid)
+  if gone[job.parent] or redis.call('SCARD', key .. ':active') > 0 then return nil end
+  local body = redis.call('GET', key)
+  if not body or runs(job.parent) then return nil end
+  return read(body)
+end
+
+local function forget(uuid)
+  gone[uuid] = true
+  over[#over + 1] = uuid
+end
+
+-- Its run is over: its children begin, then its heirs, then it is one child less of its parent.
+local function close(job)
+  while job do
+    local key = bodies .. job.uuid
+    if redis.call('EXISTS', key .. ':children', key .. ':active', key .. ':onComplete') > 0 then
+      if take_list(key .. ':children', bring) or redis.call('SCARD', key .. ':active') > 0 then return end
+      take_list(key .. ':onComplete', bring)
+    end
+    forget(job.uuid)
+    job = leave_parent(job)
+  end
+end
+
+-- It failed for good: what waited for it is kept with it, and its parent waits no longer.
+local function fail(job, raw)
+  local key = bodies .. job.uuid
+  if raw ~= '' then redis.call('LPUSH', failed, raw) end
+  if redis.call('EXISTS', key .. ':children', key .. ':onComplete') > 0 then
+    take_list(key .. ':children', bury)
+    take_list(key .. ':onComplete', bury)
+  end
+  forget(job.uuid)
+  close(leave_parent(job))
+end

@@ -1,0 +1,58 @@
+-- End deliveries of a worker, each if it is still the worker's, and take the next jobs.
+-- KEYS[1] zset: scheduled; the names of all other keys begin as this does
+-- ARGV[1] names: seed or upstream
+-- ARGV[2] queue
+-- ARGV[3] worker
+-- ARGV[4] lease, in ms
+-- ARGV[5] how many to take
+-- ARGV[6] live, or dead: another takes back what a silent worker holds
+-- ARGV[7] most unsettled ends
+-- ARGV[8] most jobs kept in failed
+-- ARGV[9] number of results
+-- ARGV[10..] 5 values for each result, as `end` reads them
+-- Returns {1 or 0 for each result, or "alive"; ms until one should look again or -1; 1 if there are too many unsettled
+-- ends, or 0; now in ms; of each that was taken uuid, bytes, attempt, note}
+-- include: names
+local queue, worker, wanted = ARGV[2], ARGV[3], tonumber(ARGV[5])
+local taking_back, count = ARGV[6] == 'dead', tonumber(ARGV[9])
+local ring, mine = ring_of(queue), held_by(worker)
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+
+-- Ours say when they are silent; of others we know only when they were heard.
+local function alive()
+  local until_ms = redis.call('ZSCORE', ring .. 'workers', worker)
+  if until_ms then return tonumber(until_ms) > now end
+  return tonumber(redis.call('ZSCORE', workers, worker) or 0) > now / 1000 - 30
+end
+if taking_back and alive() then return {'alive', -1, 0, now} end
+-- The first write asks for no memory: so a full Redis refuses what is pushed, and neither work nor its end.
+redis.call('EXPIRE', workers, LIFETIME)
+
+-- include: wire
+-- include: adding
+-- include: close
+-- include: end
+-- include: take
+
+local answer, taken = end_all(), {}
+local full = redis.call('HLEN', ring .. 'finished') >= tonumber(ARGV[7])
+if taking_back then
+  if redis.call('EXISTS', mine) == 0 then
+    redis.call('ZREM', ring .. 'workers', worker)
+    redis.call('ZREM', workers, worker)
+  end
+else
+  redis.call('ZADD', ring .. 'workers', now + tonumber(ARGV[4]), worker)
+  redis.call('ZADD', workers, time[1], worker)
+  if wanted > 0 then
+    -- A whole number is of a worker of others: it stays to be seen for a while.
+    local seen = tonumber(redis.call('ZSCORE', base .. 'queues:active', queue) or 0.5)
+    if seen % 1 > 0 or seen < time[1] - 10 then redis.call('ZADD', base .. 'queues:active', time[1] + 0.5, queue) end
+    if not full then taken = take() end
+  end
+end
+redis.call('LTRIM', failed, 0, ARGV[8] - 1)
+if full then return {answer, 100, 1, now, unpack(taken)} end
+local first = redis.call('ZRANGE', scheduled, 0, 0, 'WITHSCORES')[2]
+return {answer, first and math.max(0, math.ceil(first * 1000 - now)) or -1, 0, now, unpack(taken)}

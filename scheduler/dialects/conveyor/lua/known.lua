@@ -1,0 +1,32 @@
+-- Say what is known of jobs.
+-- KEYS[1] zset: scheduled; the names of all other keys begin as this does
+-- ARGV[1] names: seed or upstream
+-- ARGV[2] queue
+-- ARGV[3..] uuids
+-- Returns 3 values for each: u (unknown), f (finished), r (running), b (between attempts) or w (waits); feed:attempt
+-- and so on, or empty; its note, or empty
+-- include: names
+local ring, answer = ring_of(ARGV[2]), {}
+local function add(where, token, uuid)
+  answer[#answer + 1] = where
+  answer[#answer + 1] = token
+  answer[#answer + 1] = redis.call('HGET', ring .. 'notes', uuid) or ''
+end
+local function is_held(uuid, lease)
+  return redis.call('SISMEMBER', held_by(string.match(lease, '^%d+:%d+:(.*):[%d.]+$')), uuid) == 1
+end
+for i = 3, #ARGV do
+  local uuid = ARGV[i]
+  local over, lease = redis.call('HGET', ring .. 'finished', uuid), redis.call('HGET', ring .. 'attempts', uuid)
+  local known = redis.call('HGET', ring .. 'jobs', uuid)
+  if over then
+    add('f', over, uuid)
+  elseif lease and (is_held(uuid, lease) or redis.call('SISMEMBER', active, uuid) == 1) then
+    add('r', lease, uuid)
+  elseif lease or not known then
+    add('u', '', uuid) -- others took it from us, and say nothing of it
+  else
+    add(redis.call('ZSCORE', ring .. 'retries', uuid) and 'b' or 'w', known, uuid)
+  end
+end
+return answer

@@ -1,0 +1,27 @@
+-- Keep a worker's heartbeat, say which of its deliveries are still its own, and keep what their handlers said.
+-- KEYS[1] zset: scheduled; the names of all other keys begin as this does
+-- ARGV[1] names: seed or upstream
+-- ARGV[2] queue
+-- ARGV[3] worker
+-- ARGV[4] lease, in ms
+-- ARGV[5..] 3 values for each delivery: uuid, feed:attempt, note as JSON or empty
+-- Returns for each k (kept), l (lost) or c (cancel)
+-- include: names
+local ring, worker = ring_of(ARGV[2]), ARGV[3]
+local time = redis.call('TIME')
+redis.call('EXPIRE', workers, LIFETIME) -- asks for no memory, and so is not refused when there is none
+redis.call('ZADD', ring .. 'workers', time[1] * 1000 + math.floor(time[2] / 1000) + tonumber(ARGV[4]), worker)
+redis.call('ZADD', workers, time[1], worker)
+local answer = {}
+for i = 5, #ARGV, 3 do
+  local uuid, token, note = ARGV[i], ARGV[i + 1] .. ':' .. worker .. ':', ARGV[i + 2]
+  local lease = redis.call('HGET', ring .. 'attempts', uuid)
+  local ours = lease and string.sub(lease, 1, #token) == token
+  if not ours or redis.call('SISMEMBER', held_by(worker), uuid) == 0 then
+    answer[#answer + 1] = 'l'
+  else
+    if note ~= '' then redis.call('HSET', ring .. 'notes', uuid, note) end
+    answer[#answer + 1] = redis.call('HEXISTS', ring .. 'cancels', uuid) == 1 and 'c' or 'k'
+  end
+end
+return table.concat(answer)

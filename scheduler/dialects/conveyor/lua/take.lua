@@ -1,0 +1,95 @@
+-- Part of finish: put jobs into the worker's hands, and on the way what is due into its queue.
+local MOST_BYTES, CHUNK, DUE, GONE = 16 * 1024 * 1024, 100, 200, 3600000
+local bytes, leased = 0, {}
+
+-- Of two entries of one job that a ledger fed, the later feed counts; a cancelled one has none.
+local function current(job, known) return known and string.match(known, '^%d+') == string.format('%d', job.feed) end
+
+-- Whatever is scheduled is past its parent: whoever adds a job to a parent that is not, does not schedule it.
+local function promote()
+  local due = redis.call('ZRANGEBYSCORE', scheduled, '-inf', seconds(now), 'LIMIT', 0, DUE)
+  if #due == 0 then return end
+  redis.call('ZREM', scheduled, unpack(due))
+  for _, raw in ipairs(due) do
+    local job = read(raw)
+    if not job then
+      redis.call('LPUSH', failed, raw)
+    else
+      local of = ring_of(job.queue)
+      if not job.feed or current(job, redis.call('HGET', of .. 'jobs', job.uuid)) then
+        redis.call('ZREM', of .. 'retries', job.uuid)
+        if job.parent then follow(job) end
+        push(job)
+      end
+    end
+  end
+end
+
+local function lives(lease, uuid)
+  local owner = string.match(lease, '^%d+:%d+:(.*):[%d.]+$')
+  if tonumber(redis.call('ZSCORE', ring .. 'workers', owner) or 0) > now then
+    if redis.call('SISMEMBER', held_by(owner), uuid) == 1 then return true end
+  end
+  redis.call('SREM', held_by(owner), uuid)
+  return false
+end
+
+local function lease(job, known, held, taken, said)
+  local uuid, raw = job.uuid, job.raw
+  local before = math.max(job.retry or 0, string.match(known or '', ':(%d+)$') or 0)
+  local attempt = math.max(before, string.match(held or '', '^%d+:(%d+):') or 0) + 1
+  leased[uuid] = string.format('%d:%d:%s:%d.%04d', job.feed or 0, attempt, worker, now, #taken / 4)
+  redis.call('SET', bodies .. uuid, raw, 'EX', LIFETIME)
+  say(raw, RUNNING)
+  taken[#taken + 1] = uuid
+  taken[#taken + 1] = raw
+  taken[#taken + 1] = attempt
+  taken[#taken + 1] = said or ''
+  bytes = bytes + #raw
+end
+
+local function lease_all(found, taken)
+  local jobs, ids = {}, {}
+  for _, raw in ipairs(found) do
+    local job = read(raw)
+    if job then
+      jobs[#jobs + 1] = job
+      ids[#ids + 1] = job.uuid
+    else
+      redis.call('LPUSH', failed, raw)
+    end
+  end
+  if #ids == 0 then return end
+  local known = redis.call('HMGET', ring .. 'jobs', unpack(ids))
+  local held = redis.call('HMGET', ring .. 'attempts', unpack(ids))
+  local notes = redis.call('EXISTS', ring .. 'notes') == 1 and redis.call('HMGET', ring .. 'notes', unpack(ids)) or {}
+  local mine_now, leases = {}, {}
+  for i, job in ipairs(jobs) do
+    local twin = leased[job.uuid] or held[i] and lives(held[i], job.uuid)
+    if not twin and (not job.feed or current(job, known[i])) then
+      lease(job, known[i], held[i], taken, notes[i])
+      mine_now[#mine_now + 1] = job.uuid
+      leases[#leases + 1] = job.uuid
+      leases[#leases + 1] = leased[job.uuid]
+    end
+  end
+  if #mine_now == 0 then return end
+  redis.call('HSET', ring .. 'attempts', unpack(leases))
+  redis.call('SADD', mine, unpack(mine_now))
+  redis.call('SADD', active, unpack(mine_now))
+end
+
+local function take()
+  local taken = {}
+  promote()
+  redis.call('ZREMRANGEBYSCORE', ring .. 'retries', '-inf', now - GONE) -- others took them
+  for level = 0, #LEVELS - 1 do
+    local list = list_of(queue, level)
+    while #taken / 4 < wanted and bytes < MOST_BYTES do
+      local found = redis.call('RPOP', list, math.min(CHUNK, wanted - #taken / 4))
+      if not found then break end
+      lease_all(found, taken)
+    end
+  end
+  return taken
+end

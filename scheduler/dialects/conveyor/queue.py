@@ -1,0 +1,268 @@
+"""A queue of the Conveyor dialect. Every call is one script, so that nothing is ever between two places.
+
+Why no answer is needed to be safe: a script that was not answered ran whole or not at all. Jobs that it took are in
+this worker's set (`held` finds them), an end that it took is in the stream, and saying it again is refused.
+"""
+
+import contextlib
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+import orjson
+
+from scheduler.dialects.client import LONGEST_BLOCK, Client, script
+from scheduler.dialects.conveyor import wire
+from scheduler.dialects.conveyor.exchange import (
+    LARGEST_BATCH,
+    MOST_BYTES,
+    Answer,
+    Exchange,
+    buried,
+    calls,
+    written_of,
+)
+from scheduler.dialects.conveyor.keys import Keys
+from scheduler.dialects.conveyor.outcomes import Settling
+from scheduler.dialects.ends import note_bytes
+from scheduler.dialects.interface import (
+    Cancelling,
+    Delivery,
+    Depths,
+    Known,
+    Note,
+    Outcomes,
+    Pushed,
+    Renewed,
+    Result,
+)
+from scheduler.errors import ConfigError, EpochLost, QueueError, QueueUnavailable
+from scheduler.model.attempts import QueuedJob
+from scheduler.model.labels import Priority
+from scheduler.model.states import State
+
+MOST_UNSETTLED = 100_000
+KEPT = 1000
+SETTLER_SILENCE = timedelta(seconds=30)
+LONGEST_LEASE = timedelta(seconds=30)  # after so long a worker of Conveyor takes back what we hold
+MOST_HELD = 100_000
+MOST_WORKERS = 100
+TAKEN_BACK_AT_ONCE = 500
+SHORTEST_WAIT = 0.005  # seconds: 0 would be for ever, and to Redis 6.2 so would be 0.001
+LONGEST_WAIT = 1.0  # what others schedule, and our other levels, wake nobody
+PUSHED_AT_ONCE = 250
+PUSHED = {"n": Pushed.NEW, "k": Pushed.KNOWN, "f": Pushed.FINISHED}
+RENEWED = {"k": Renewed.KEPT, "l": Renewed.LOST, "c": Renewed.CANCEL}
+CANCELLING = {
+    "d": Cancelling.REMOVED,
+    "r": Cancelling.RUNNING,
+    "u": Cancelling.UNKNOWN,
+    "x": Cancelling.REFUSED,
+}
+
+
+class ConveyorQueue:
+    """One queue; `worker` is the name of the one that fetches through it, `installation` whose ledger feeds it."""
+
+    def __init__(
+        self,
+        client: Client,
+        name: str,
+        *,
+        installation: str = "",
+        worker: str = "",
+        lease: timedelta = LONGEST_LEASE,
+        keys: str = "seed",
+        namespace: str | None = None,
+        most_unsettled: int = MOST_UNSETTLED,
+        kept: int = KEPT,
+        settler_silence: timedelta = SETTLER_SILENCE,
+    ) -> None:
+        if lease > LONGEST_LEASE:
+            raise ConfigError(f"lease: must be at most 30s in Conveyor, whose workers wait no longer, not {lease}")
+        self.name = name
+        self.lease = lease
+        self._client = client
+        self._keys = Keys(keys, namespace)
+        try:
+            self._list = self._keys.queue(name)
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
+        self._installation = installation
+        self._worker = f"{worker}:{name}"  # in Conveyor a worker has one set of what it holds, of whatever queue
+        self._look_at = math.inf
+        self._full = False
+        self._exchange = Exchange(client, name, self._keys, most_unsettled=most_unsettled, kept=kept)
+        self._settling = Settling(client, self._keys, name, installation, settler_silence)
+        with contextlib.suppress(QueueUnavailable):  # a cluster that comes back later refuses such keys itself
+            if not self._keys.tagged and client.clustered:
+                raise ConfigError(f'queue {name!r}: in a cluster the namespace needs a hash tag, as in "{{conv}}"')
+
+    def push(self, jobs: Sequence[QueuedJob], *, epoch: str) -> list[Pushed]:
+        """Put jobs in."""
+        found: list[Pushed] = []
+        pushing = self._pushing(jobs, epoch)
+        for answer in self._client.run_each(script("conveyor", "push"), [self._keys.scheduled], pushing):
+            if answer == b"lost":
+                raise EpochLost
+            if answer == b"shared":
+                raise QueueError(
+                    f"queue {self.name!r} is worked by a worker of Conveyor itself, which tells no ledger how jobs end;"
+                    " stop it, or submit to another queue"
+                )
+            found += [PUSHED[each] for each in answer.decode()]
+        return found
+
+    def _pushing(self, jobs: Sequence[QueuedJob], epoch: str) -> Iterator[list[Any]]:
+        """Write jobs, so many at a time that Redis has something to do while the next are written."""
+        head = [self._keys.names, self.name, epoch, self._installation]
+        args: list[Any] = [*head]
+        size = count = 0
+        for job in jobs:
+            raw = wire.raw_of(job)
+            args += (job.id, job.feed, job.attempt, int(job.priority), raw)
+            size += len(raw)
+            count += 1
+            if size > MOST_BYTES or count >= PUSHED_AT_ONCE:
+                yield args
+                args, size, count = [*head], 0, 0
+        if count:
+            yield args
+
+    def fetch(self, n: int, *, timeout: float) -> list[Delivery]:
+        """Take jobs, or wait for one; with n = 0 only wait."""
+        end = time.monotonic() + timeout
+        if n <= 0:
+            self._wait(end)
+            return []
+        while True:
+            answer = self._exchange.run(self._worker, [], n, self.lease)
+            self._remember(answer)
+            if answer.taken or end <= time.monotonic():
+                return answer.taken
+            self._wait(end)
+
+    def _remember(self, answer: Answer) -> None:
+        """Note when something that waits is due, or the settlers may have caught up."""
+        self._look_at = math.inf if answer.wait_ms < 0 else time.monotonic() + answer.wait_ms / 1000
+        self._full = answer.full
+
+    def _wait(self, end: float) -> None:
+        """Wait until there is a job in the list, or it is time to look; the job stays where it is."""
+        patience = min(min(end, self._look_at) - time.monotonic(), LONGEST_WAIT, LONGEST_BLOCK)
+        what = self._keys.ring(self.name, "nothing") if self._full else self._list
+        self._client.wait("BLMOVE", what, what, "RIGHT", "RIGHT", f"{max(patience, SHORTEST_WAIT):.3f}")
+
+    def finish(self, results: Sequence[Result], *, fetch: int = 0) -> tuple[list[bool], list[Delivery]]:
+        """End deliveries and take the next."""
+        accepted: list[bool] = []
+        *first, last = calls(results)
+        for part in first:
+            accepted += self._exchange.run(self._worker, part, 0, self.lease).accepted
+        answer = self._exchange.run(self._worker, last, fetch, self.lease)
+        self._remember(answer)
+        return accepted + answer.accepted, answer.taken
+
+    def renew(self, notes: Mapping[Delivery, Note | None], *, lease: timedelta) -> list[Renewed]:
+        """Keep deliveries."""
+        found: list[Renewed] = []
+        for batch in list(_batches(list(notes.items()))) or [[]]:
+            args: list[Any] = [self._worker, lease // wire.MILLISECOND]
+            for delivery, note in batch:
+                args += (delivery.job.id, f"{delivery.job.feed}:{delivery.attempt}", note_bytes(note))
+            found += [RENEWED[each] for each in self._run("renew", *args).decode()]
+        return found
+
+    def held(self) -> list[Delivery]:
+        """List what this worker holds."""
+        found: list[Delivery] = []
+        unreadable: list[Any] = []
+        for each in self._exchange.held(self._worker, MOST_HELD):
+            if each.delivery is None:
+                unreadable += buried(each.uuid, each.raw, 0)
+            elif each.owner == self._worker:
+                found.append(each.delivery)
+        if unreadable:
+            self._exchange.run(self._worker, unreadable, 0, self.lease)
+        return found
+
+    def recover(self, decide: Callable[[Delivery], Result]) -> int:
+        """Take back what silent workers hold: ours, and Conveyor's own."""
+        moved = 0
+        for name in self._run("silent", MOST_WORKERS):
+            worker, more = name.decode(errors="replace"), True
+            while more:
+                page = self._exchange.held(worker, TAKEN_BACK_AT_ONCE)
+                written: list[Any] = []
+                for each in page:
+                    written += (
+                        buried(each.uuid, each.raw, 0) if not each.delivery else written_of(decide(each.delivery))
+                    )
+                answer = self._exchange.run(worker, written, 0, self.lease, dead=True)
+                moved += sum(answer.accepted)
+                more = any(answer.accepted)
+        return moved
+
+    def outcomes(self, n: int, *, timeout: float) -> list[Outcomes]:
+        """Read ends."""
+        return self._settling.read(n, timeout)
+
+    def acknowledge(self, settled: Sequence[Outcomes]) -> None:
+        """Forget ends."""
+        self._settling.acknowledge(settled)
+
+    def known(self, ids: Sequence[str]) -> list[Known | None]:
+        """Say what is known."""
+        found: list[Known | None] = []
+        for batch in _batches(ids):
+            answer = self._run("known", *batch)
+            found += [_known(*answer[i : i + 3]) for i in range(0, len(answer), 3)]
+        return found
+
+    def cancel(self, ids: Sequence[str], *, force: bool = False) -> list[Cancelling]:  # noqa: ARG002 - workers decide
+        """Take jobs out, or ask for their end; a worker of Conveyor's hears nothing, and so it is refused."""
+        found: list[Cancelling] = []
+        for batch in _batches(ids):
+            found += [CANCELLING[each] for each in self._run("cancel", *batch).decode()]
+        return found
+
+    def epoch(self) -> str | None:
+        """Read the mark."""
+        found = self._client.call("GET", self._keys.ring(self.name, f"epoch:{self._installation}"))
+        return None if found is None else found.decode()
+
+    def begin(self, epoch: str) -> None:
+        """Set the mark."""
+        mark = self._keys.ring(self.name, f"epoch:{self._installation}")
+        self._client.run(script("conveyor", "begin"), [mark], [epoch])
+
+    def depths(self) -> Depths:
+        """Count."""
+        counts = self._run("depths")
+        waiting = dict(zip(Priority, counts[:5], strict=True))
+        return Depths(waiting, retrying=counts[5], running=counts[6], unsettled=counts[7], dead=counts[8])
+
+    def _run(self, name: str, *args: Any) -> Any:
+        given = [self._keys.names, self.name, *args]
+        return self._client.run(script("conveyor", name), [self._keys.scheduled], given)
+
+
+def _known(where: bytes, token: bytes, note: bytes) -> Known | None:
+    if where == b"u":
+        return None
+    if where == b"w":
+        return Known(State.SCHEDULED)
+    _, attempt, *rest = token.split(b":")
+    if where == b"f":
+        return Known(None, int(attempt))
+    said = Note(*orjson.loads(note)) if note else Note()
+    if where == b"b":
+        return Known(State.RETRYING, int(attempt), None, said)
+    return Known(State.RUNNING, int(attempt), wire.began(rest[-1]), said)
+
+
+def _batches(items: Sequence[Any], size: int = LARGEST_BATCH) -> Iterator[Sequence[Any]]:
+    for start in range(0, len(items), size):
+        yield items[start : start + size]

@@ -1,0 +1,131 @@
+"""The bytes: a job as Conveyor has it, with fields of ours behind its own. What we do not know of is kept."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import orjson
+from google.protobuf.message import DecodeError, EncodeError
+
+from scheduler.dialects.conveyor.job_pb2 import Job
+from scheduler.errors import MarshalError, WireError
+from scheduler.model.attempts import QueuedJob
+from scheduler.model.labels import Priority
+from scheduler.model.policies import policy_of
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+LATER = datetime(9999, 1, 1, tzinfo=UTC)
+MILLISECOND = timedelta(milliseconds=1)
+MICROSECOND = timedelta(microseconds=1)
+SECOND = timedelta(seconds=1)
+USUAL_RETRIES = 3
+RETRY_DELAY_US = 2_000_000
+LONGEST_FAILURE = 1000
+READ = (ValueError, KeyError, TypeError, AttributeError, OverflowError, DecodeError)
+
+
+def marshal(job: Any) -> bytes:
+    """Write a job."""
+    try:
+        return bytes(job.SerializeToString())
+    except (ValueError, EncodeError) as error:
+        raise MarshalError(f"job {job.uuid} cannot be written: {error}") from error
+
+
+def raw_of(job: QueuedJob) -> bytes:
+    """Write a job that a ledger feeds."""
+    try:
+        made = Job(uuid=job.id, type=job.type, queue=job.queue, payload=job.payload)
+        if job.attempt:
+            made.retry = job.attempt
+        made.max_retries = policy_of(job.policy)[0].max_attempts if job.policy else USUAL_RETRIES
+        made.feed = job.feed
+        if job.priority is not Priority.NORMAL:
+            made.priority = job.priority
+        made.installation = job.installation
+        made.tenant = job.tenant
+        made.json = job.form == "json"
+        _set(made.created_at, job.created_at)
+        _set(made.expires_at, job.expires_at)
+        if job.correlation_id is not None:
+            made.correlation_id = job.correlation_id
+        for name in ("policy", "tags", "checkpoint"):
+            value = getattr(job, name)
+            if value is not None:
+                setattr(made, name, orjson.dumps(value))
+        return bytes(made.SerializeToString())
+    except (ValueError, TypeError, EncodeError) as error:
+        raise MarshalError(f"job {job.id} cannot be written: {error}") from error
+
+
+def job_of(queue: str, raw: bytes) -> QueuedJob:
+    """Read a job: of a ledger, or of anybody who added it."""
+    try:
+        read: Any = Job.FromString(raw)
+        fed = bool(read.feed)
+        return QueuedJob(
+            id=read.uuid,
+            tenant=read.tenant,
+            type=read.type,
+            queue=queue,
+            priority=Priority(read.priority) if read.HasField("priority") else Priority.NORMAL,
+            feed=read.feed,
+            attempt=max(0, read.retry),
+            form="json" if read.json else "bytes",
+            payload=read.payload,
+            policy=_json(read.policy) if fed else _policy(read.max_retries),
+            tags=_json(read.tags),
+            correlation_id=read.correlation_id if read.HasField("correlation_id") else None,
+            created_at=_moment(read.created_at) if fed else EPOCH,
+            expires_at=_moment(read.expires_at) if fed else LATER,
+            installation=read.installation,
+            checkpoint=_json(read.checkpoint),
+        )
+    except READ as error:
+        raise WireError(f"a job of queue {queue!r} cannot be read: {type(error).__name__}") from error
+
+
+def raw_again(raw: bytes, retry: int, failure: str | None) -> bytes:
+    """Write a job after so many attempts."""
+    read: Any = Job.FromString(raw)
+    read.retry = retry
+    if failure:
+        read.last_failure = failure.encode(errors="replace").decode()[:LONGEST_FAILURE]
+    return bytes(read.SerializeToString())
+
+
+def stamp(moment: datetime) -> tuple[int, int]:
+    """Write an instant: seconds, and nanoseconds beside them."""
+    seconds, rest = divmod(moment - EPOCH, SECOND)
+    return seconds, (rest // MICROSECOND) * 1000
+
+
+def instant_of(milliseconds: int) -> datetime:
+    """Read an instant in milliseconds, as scripts tell it."""
+    return EPOCH + milliseconds * MILLISECOND
+
+
+def began(written: bytes) -> datetime:
+    """Read when a lease began, from its last part: milliseconds, and its place among those that began together."""
+    return instant_of(int(written.partition(b".")[0]))
+
+
+def _set(field: Any, moment: datetime) -> None:
+    field.seconds, field.nanos = stamp(moment)
+
+
+def _moment(field: Any) -> datetime:
+    return EPOCH + timedelta(seconds=field.seconds, microseconds=field.nanos // 1000)
+
+
+def _json(text: bytes) -> Any:
+    return orjson.loads(text) if text else None
+
+
+def _policy(max_retries: int) -> dict[str, Any]:
+    """Say how often Conveyor runs a job, and after what delays."""
+    return {
+        "max_attempts": max_retries if max_retries > 0 else USUAL_RETRIES,
+        "backoff": "constant",
+        "initial_delay_us": RETRY_DELAY_US,
+        "jitter": False,
+    }
