@@ -114,6 +114,6 @@ def written_of(result: Result) -> tuple[Any, ...]:
             delay = int(delay * (1 - random.random() * rules.jitter))  # noqa: S311
         head = f"{'first' if rules.lifo else 'retry'}:{delay}:0:{rules.traces}:-"
     else:
-        attempts = rules.attempts if not job.installation else max(1, job.policies()[0].max_attempts - job.attempt)
+        attempts = job.policies()[0].max_attempts if job.installation else rules.attempts
         head = f"failed:0:{attempts}:{rules.traces}:{rules.keep_failed}"
     return job.id, head, delivery.raw, reason, trace, progress, told

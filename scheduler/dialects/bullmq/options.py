@@ -91,14 +91,14 @@ def read_options(text: bytes) -> tuple[Mapping[str, Any], Rules]:
 
 
 def fed_options(job: QueuedJob, kept: int) -> bytes:
-    """Write the options of a job that a ledger feeds: kept until it is settled, tried as often as is left."""
+    """Write the options of a job that a ledger feeds, which is kept until it is settled."""
     policy = None if job.policy is None else orjson.dumps(job.policy)
-    options = _fed(policy, job.attempt, int(job.priority), False if job.installation else kept)
+    options = _fed(policy, int(job.priority), False if job.installation else kept)
     return b'{"jobId":"%b",%b' % (job.id.encode(), options)
 
 
 @lru_cache(maxsize=1000)
-def _fed(policy: bytes | None, attempt: int, priority: int, keeping: int) -> bytes:
+def _fed(policy: bytes | None, priority: int, keeping: int) -> bytes:
     """Write what the options of many jobs share."""
     retry, _ = policy_of(None if policy is None else orjson.loads(policy))
     backoff: dict[str, Any] = {
@@ -108,7 +108,7 @@ def _fed(policy: bytes | None, attempt: int, priority: int, keeping: int) -> byt
     if retry.jitter:
         backoff["jitter"] = JITTER
     options: dict[str, Any] = {
-        "attempts": max(1, retry.max_attempts - attempt),
+        "attempts": retry.max_attempts,
         "backoff": backoff,
         "removeOnComplete": keeping,
         "removeOnFail": keeping,

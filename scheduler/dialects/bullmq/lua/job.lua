@@ -15,9 +15,7 @@ end
 
 -- How many attempts of it have ended: for a ledger, one whose worker was lost is one of them.
 local function attempts_of(job)
-  local made = tonumber(job.atm) or 0
-  if not job.ring then return made end
-  return (tonumber(job.attempt) or 0) + made + (tonumber(job.stc) or 0)
+  return (tonumber(job.atm) or 0) + (job.ring and tonumber(job.stc) or 0)
 end
 
 local function tell_job(told, id, token, job)

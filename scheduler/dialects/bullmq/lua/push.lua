@@ -17,7 +17,7 @@ if epoch ~= '' and redis.call('GET', base .. 'ring:' .. ARGV[2] .. ':epoch') ~= 
 local function write(id, priority, feed, attempt, name, tenant, created, opts, ring, data, installation)
   local fields = {
     'name', name, 'data', data, 'opts', opts, 'timestamp', created, 'delay', 0, 'priority', priority, 'tenant', tenant,
-    'feed', feed, 'attempt', attempt, 'ring', ring,
+    'feed', feed, 'attempt', attempt, 'atm', attempt, 'ring', ring,
   }
   if installation ~= '' then
     redis.call('HSET', base .. 'ring:' .. installation .. ':fed', id, table.concat({feed, attempt, tenant}, ':'))
@@ -30,7 +30,7 @@ end
 -- Fed again although it is here: whoever has it loses its lock. One that waits, waits on where it is.
 local function feed_again(id, priority, before)
   local key, lists = base .. id, {base .. 'wait', base .. 'paused', base .. 'active'}
-  redis.call('HDEL', key, 'atm', 'stc', 'defa', 'cancel', 'note', 'progress', 'failedReason', 'stacktrace')
+  redis.call('HDEL', key, 'stc', 'defa', 'cancel', 'note', 'progress', 'failedReason', 'stacktrace')
   if redis.call('ZSCORE', base .. 'delayed', id) then return end
   local waits = redis.call('ZSCORE', base .. 'prioritized', id)
   for i = 1, 2 do waits = waits or redis.call('LPOS', lists[i], id) end
@@ -49,6 +49,7 @@ local function push(id, priority, feed, ...)
   local there = redis.call('HMGET', key, 'name', 'feed', 'priority')
   if not there[1] then
     write(id, priority, feed, ...)
+    redis.call('HSET', key, 'ats', (...))
     say(base, 'added', 'jobId', id, 'name', (select(2, ...)))
     put(base, id, tonumber(priority))
     say(base, 'waiting', 'jobId', id)
