@@ -17,6 +17,7 @@ from scheduler.model.globs import Globs
 NOT_UTF8 = "its name is not UTF-8"
 LINKED_FOLDER = "a link to a folder is not followed"
 BROKEN_LINK = "a link that leads nowhere"
+MOST_OPEN = 100  # handles of folders; of deeper ones the entries are kept
 NO_FILE = "neither a file nor a folder"
 UNREADABLE = "no permission to read it"
 REASONS = {
@@ -29,7 +30,7 @@ REASONS = {
 
 
 class Scan:
-    """One walk. What it leaves out is counted in the summary; of each folder that it is in, one handle is open."""
+    """One walk. What it leaves out is counted in the summary; of each folder that it is in, a handle is open."""
 
     def __init__(self, rule: ProducerRule, summary: Summary, stop: threading.Event) -> None:
         self._rule = rule
@@ -41,6 +42,8 @@ class Scan:
         self._open: list[tuple[Any, str]] = []
 
     def __iter__(self) -> Iterator[File]:
+        if not _utf8(self._root) or "\0" in self._root:
+            raise ConfigError(f"producer.scan_dir: {self._root!r} is not a path in UTF-8")
         try:
             self._open.append((os.scandir(self._root), ""))
         except OSError as error:
@@ -100,11 +103,18 @@ class Scan:
         if self._excluded.match_all_in(relative):
             self._summary.excluded += 1
         else:
-            self._open.append((os.scandir(entry.path), f"{relative}/"))
+            listing = os.scandir(entry.path)
+            self._open.append((listing if len(self._open) < MOST_OPEN else _kept(listing), f"{relative}/"))
 
     def _leave(self) -> None:
         listing, _ = self._open.pop()
         listing.close()
+
+
+def _kept(listing: Any) -> Iterator[os.DirEntry[str]]:
+    with listing:
+        entries = list(listing)
+    return (entry for entry in entries)
 
 
 def _utf8(name: str) -> bool:

@@ -3,6 +3,8 @@
 import os
 import re
 import signal
+import subprocess
+import sys
 import threading
 import tracemalloc
 from collections import Counter
@@ -193,6 +195,35 @@ def test_scan_dir_that_cannot_be_read_is_an_error_that_names_it(folder: Path, pr
             produce(scan_dir=str(folder / missing))
 
 
+def test_scan_dir_that_is_not_utf8_is_an_error_that_names_it(
+    folder: Path, produce: Produce, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside = os.fsencode(folder) + b"/\xff"
+    os.mkdir(inside)  # noqa: PTH102
+    monkeypatch.chdir(os.fsdecode(inside))
+    for scan_dir in (".", "a\0b"):
+        with pytest.raises(ConfigError, match="producer.scan_dir: .* is not a path in UTF-8"):
+            produce(scan_dir=scan_dir)
+
+
+def test_scan_dir_may_be_deeper_than_there_are_handles(folder: Path) -> None:
+    place = folder
+    for _ in range(400):
+        place /= "d"
+        place.mkdir()
+        (place / "f").touch()
+    script = f"""
+import resource, threading
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+from scheduler.model.files import ProducerRule, Summary
+from scheduler.queueing.scan import Scan
+summary = Summary()
+print(len(list(Scan(ProducerRule(scan_dir={str(folder)!r}), summary, threading.Event()))), summary.named)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "400 []\n"
+
+
 def test_include_globs(redis: Client, folder: Path, produce: Produce) -> None:
     write(folder, "a.txt", "b/c.txt", "b/d/e.csv", "b/d/f.txt")
     summary = produce(include_globs=("b/**/*.txt", "**/*.csv"))
@@ -356,6 +387,15 @@ def test_a_redis_that_forgot_its_queues_gets_everything_again(redis: Client, fol
     produce()
     redis.call("FLUSHALL")
     assert produce().queued.total() == 2
+
+
+def test_what_a_list_did_not_take_is_not_remembered(redis: Client, folder: Path, produce: Produce) -> None:
+    write(folder, "a.txt", "b.txt")
+    redis.call("SET", LOW, "no list")
+    with pytest.raises(QueueError, match="WRONGTYPE"):
+        produce()
+    redis.call("UNLINK", LOW)
+    assert produce().queued == {"low": 2}
 
 
 def test_what_is_not_seen_any_more_is_forgotten_after_a_while(redis: Client) -> None:

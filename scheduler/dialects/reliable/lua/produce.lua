@@ -59,9 +59,10 @@ for i, id in ipairs(ids) do
   end
 end
 
+-- Lists first: what one of them refuses is not remembered.
+for level, entries in pairs(lists) do redis.call('LPUSH', KEYS[level], unpack(entries)) end
 redis.call('HSET', origins, unpack(written))
 redis.call('PEXPIRE', origins, 2 * kept)
-for level, entries in pairs(lists) do redis.call('LPUSH', KEYS[level], unpack(entries)) end
 if put > 0 and redis.call('EXISTS', marker) == 0 then redis.call('LPUSH', marker, '1') end
 used_until = used_until + put * interval
 if used_until > now then
