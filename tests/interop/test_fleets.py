@@ -20,9 +20,9 @@ NAMES = ("five", "six", "ours")
 class Fleet:
     """Who can pause, add to and resume the queue mail."""
 
-    def __init__(self, five: Peer, six: Peer, url: str) -> None:
+    def __init__(self, five: Peer, six: Peer, url: str, compat: str = "auto") -> None:
         self._peers = {"five": five, "six": six}
-        self._ours = Queue("mail", url)
+        self._ours = Queue("mail", url, compat=compat)
 
     def pause(self, who: str) -> None:
         self._ours.pause() if who == "ours" else self._peers[who].queue("mail", "pause")
@@ -59,17 +59,23 @@ def test_what_was_added_while_it_was_paused_is_orphaned_by_nobody(
         wait_for(lambda: redis.zcard("bull:mail:completed") == len(ids), "all have run")
 
 
-@pytest.mark.parametrize(("paused_by", "resumed_by"), list(itertools.product(("five", "ours"), ("five", "six"))))
+@pytest.mark.parametrize(
+    ("compat", "paused_by", "resumed_by"), list(itertools.product(("5", "auto"), ("five", "ours"), ("five", "six")))
+)
 def test_what_we_add_while_it_is_paused_survives_whoever_resumes(
-    paused_by: str, resumed_by: str, fleet: Fleet, redis: Any, redis_server: EmbeddedRedis
+    compat: str, paused_by: str, resumed_by: str, node5: Peer, node: Peer, redis: Any, redis_server: EmbeddedRedis
 ) -> None:
+    """Version 5 puts its list in place of the other: what is not in it is lost to workers."""
+    fleet = Fleet(node5, node, redis_server.url, compat)
     ids = {fleet.add("six"), fleet.add("five"), fleet.add("ours")}
-    redis.hset("bull:mail:meta", "version", "bullmq:5.81.5")  # as whoever of version 5 opens it leaves it
+    if compat == "auto":
+        redis.hset("bull:mail:meta", "version", "bullmq:5.81.5")  # as one of version 5 leaves it that opens it last
     fleet.pause(paused_by)
     ids |= {fleet.add(who) for who in ("ours", "five", "ours")}
     fleet.resume(resumed_by)
-    with working(redis_server.url, "mail"):
+    with working(redis_server.url, "mail", dialect={"mail": {"dialect": "bullmq", "compat": compat}}):
         wait_for(lambda: redis.zcard("bull:mail:completed") == len(ids), "all have run")
+    fleet.close()
 
 
 @pytest.mark.parametrize("who", NAMES)
