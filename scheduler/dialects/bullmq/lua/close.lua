@@ -11,9 +11,12 @@ local function trim(target, count, age, most)
     for _, id in ipairs(redis.call('ZRANGE', set, 0, math.min(more, most) - 1)) do old[#old + 1] = id end
   end
   for _, id in ipairs(old) do
-    if redis.call('HEXISTS', base .. id, 'installation') == 0 then
-      remove_keys(base .. id)
+    local key = base .. id
+    local job = redis.call('HMGET', key, 'installation', 'parentKey')
+    if not job[1] then
+      remove_keys(key)
       redis.call('ZREM', set, id)
+      if job[2] then child_removed(key, job[2]) end
     end
   end
 end
@@ -38,6 +41,7 @@ local function conclude(id, job, target, value, trace, attempts, limit, keep)
   local count, age, most = string.match(keep, '^(-?%d+):(-?%d+):(%d+)$')
   if count == '0' then
     remove_keys(key)
+    if job.parentKey then child_removed(key, job.parentKey) end
   else
     redis.call('HSET', key, 'atm', made, field, value, 'finishedOn', now)
     if target == 'failed' then

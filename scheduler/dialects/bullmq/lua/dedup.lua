@@ -38,6 +38,7 @@ local function stands_for(base, id, job, rule)
   end
   if rule.replace and not job.children and redis.call('ZREM', base .. 'delayed', holder) == 1 then
     remove_keys(base .. holder)
+    redis.call('DEL', base .. 'dn:' .. rule.id)
     say(base, 'removed', 'jobId', holder, 'prev', 'delayed')
     tell_twin(base, id, rule, holder)
     take_over(key, id, rule, not rule.extend)
@@ -48,6 +49,11 @@ local function stands_for(base, id, job, rule)
   elseif not rule.replace then
     if rule.extend and (tonumber(rule.ttl) or 0) > 0 then take_over(key, holder, rule) end
     tell_twin(base, holder, rule, id)
+  end
+  if rule.reschedule and not rule.replace and not job.children and redis.call('ZSCORE', base .. 'delayed', holder) then
+    local delay = tonumber(job.delay) or 0
+    redis.call('HSET', base .. holder, 'delay', delay)
+    put_later(base, holder, job.timestamp + delay)
   end
   return holder
 end

@@ -28,12 +28,21 @@ local function note_end(id, job, token, terminal, text)
   table.insert(ends[ledger], text)
 end
 
+local function cannot_complete(id, key)
+  if redis.call('EXISTS', key .. ':dependencies', key .. ':unsuccessful') == 0 then return nil end
+  if redis.call('EXISTS', key .. ':dependencies') == 1 then
+    return 'Job ' .. id .. ' has pending dependencies. moveToFinished'
+  end
+  return 'Cannot complete job ' .. id .. ' because it has at least one failed child. moveToFinished'
+end
+
 local function end_one(id, lock, head, token, value, trace, progress, text)
   local key = base .. id
   local job = read_job(key)
   if not (job.name and holds(token, lock, job)) then return '0' end
   if redis.call('LREM', base .. 'active', -1, id) == 0 then return '0' end
   local verb, delay, attempts, limit, keep = string.match(head, '^(%a+):(%d+):(%d+):(-?%d+):(.*)$')
+  local stack = trace
   if lock then redis.call('DEL', key .. ':lock') end
   unlocked[#unlocked + 1] = id
   if progress ~= '' then
@@ -41,8 +50,11 @@ local function end_one(id, lock, head, token, value, trace, progress, text)
     say(base, 'progress', 'jobId', id, 'data', progress)
   end
   if verb == 'completed' then
-    local open, failed = redis.call('EXISTS', key .. ':dependencies'), redis.call('EXISTS', key .. ':unsuccessful')
-    if open + failed > 0 then verb, value = 'failed', 'it completed although children of it have not' end
+    local reason = cannot_complete(id, key)
+    if reason then
+      attempts, limit, keep = rules_of(job)
+      verb, value, stack = 'failed', reason, reason
+    end
   end
   if verb == 'back' then
     backs[#backs + 1] = {id, tonumber(job.priority) or 0, tonumber(string.match(token, '([^:]*)$'))}
@@ -50,7 +62,7 @@ local function end_one(id, lock, head, token, value, trace, progress, text)
     try_again(id, job, tonumber(delay), value, trace, tonumber(limit), verb == 'first' or taking_back, taking_back)
     note_end(id, job, token, false, text)
   else
-    conclude(id, job, verb, value, trace, tonumber(attempts), tonumber(limit), keep)
+    conclude(id, job, verb, value, stack, tonumber(attempts), tonumber(limit), keep)
     note_end(id, job, token, true, text)
   end
   return '1'

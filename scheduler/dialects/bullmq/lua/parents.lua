@@ -63,8 +63,13 @@ local function child_failed(child, parent_key, parent, reason)
   end
 end
 
--- A child that is removed before its end is waited for no more.
+-- A child that is removed is waited for no more.
 local function child_removed(child, parent_key)
+  if redis.call('SREM', parent_key .. ':dependencies', child) == 0 then return end
   local base, id = parent_of(parent_key)
-  if redis.call('SREM', parent_key .. ':dependencies', child) == 1 then go_on(base, id) end
+  if redis.call('EXISTS', parent_key .. ':dependencies') == 1 then return end
+  if redis.call('ZREM', base .. 'waiting-children', id) == 1 then
+    put(base, id, 0, true)
+    say(base, 'waiting', 'jobId', id, 'prev', 'waiting-children')
+  end
 end
