@@ -1,5 +1,6 @@
 """One attempt: start, call, classify, decide, end. Comes in: a delivery. Goes out: its `Result`; it never raises."""
 
+import logging
 import random
 import time
 from collections.abc import Callable, Mapping
@@ -18,6 +19,8 @@ from scheduler.model.payloads import DEFAULT_LIMIT, decode, encode
 from scheduler.model.policies import RETRY, TIMEOUTS, Timeouts
 from scheduler.model.retries import Backoff, Bury, Cancel, Fail, Retry, RetryPolicy, decide
 from scheduler.model.states import State
+
+logger = logging.getLogger("scheduler")
 
 LEASE_LOST = "its lease was lost"
 STOPPING = "the worker is stopping"
@@ -159,7 +162,24 @@ class Attempt:
         if error is None and self.cancelled.reason != "timeout":
             return self._completed(None)  # it was asked to end and came to its end all the same
         failure = classify(error or TemporaryError("it ended after its timeout"), self.cancelled)
-        return failed(self, failure, self._moment(time.monotonic()), backoffs)
+        ended = failed(self, failure, self._moment(time.monotonic()), backoffs)
+        self._announce(ended.end)
+        return ended
+
+    def _announce(self, end: AttemptEnd | None) -> None:
+        if end is None or end.state is State.CANCELLED:
+            return
+        job = self.delivery.job
+        logger.log(
+            logging.INFO if end.state is State.RETRYING else logging.WARNING,
+            "queue %s: attempt %d of %s %s: %s: %s",
+            job.queue,
+            self.attempt,
+            job.type,
+            job.id,
+            end.state,
+            (end.error or "").partition("\n")[0],
+        )
 
     def _completed(self, encoded: tuple[str, bytes] | None) -> Result:
         if encoded is not None and encoded[0] != "json":

@@ -1,5 +1,6 @@
 """A worker alone on its queue: what it takes, and when."""
 
+import logging
 import threading
 import time
 from datetime import timedelta
@@ -7,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 import scheduler
-from scheduler import QueueError, handler
+from scheduler import PermanentError, QueueError, handler
 from scheduler.dialects.channel import Channel
 from scheduler.dialects.client import Client
 from scheduler.dialects.reliable.queue import ReliableQueue
@@ -57,3 +58,27 @@ def test_leases_are_kept_although_nobody_can_be_told(
     queue.push([job(type="mail", expires_at=NOW + timedelta(days=36_500))], epoch="")
     wait_for(lambda: queue.depths().unsettled == 1, "its end", timeout=15)
     assert attempts == [1]
+
+
+def test_why_an_attempt_failed_is_in_the_log_once_and_a_warning_when_it_was_the_last(
+    redis: Client, redis_server: EmbeddedRedis, make_worker: MakeWorker, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "scheduler")
+
+    @handler("mail", queue="mail")
+    def mail(ctx: scheduler.JobContext, payload: object) -> None:
+        if ctx.attempt == 1:
+            raise ConnectionError("the server is away\nsecond line")
+        raise PermanentError("no such address")
+
+    queue = ReliableQueue(redis, "mail", installation="3f1e")
+    policy = {"max_attempts": 5, "initial_delay_us": 1000, "jitter": False}
+    sent = job(type="mail", policy=policy, expires_at=NOW + timedelta(days=36_500))
+    queue.push([sent], epoch="")
+    make_worker()
+    wait_for(lambda: queue.depths().unsettled == 1, "its end")
+    said = [(each.levelno, each.getMessage()) for each in caplog.records if sent.id in each.getMessage()]
+    assert said == [
+        (logging.INFO, f"queue mail: attempt 1 of mail {sent.id}: retrying: ConnectionError: the server is away"),
+        (logging.WARNING, f"queue mail: attempt 2 of mail {sent.id}: failed: PermanentError: no such address"),
+    ]
