@@ -47,6 +47,9 @@ class NewJob:
         children: Iterable["NewJob"] = (),
         **options: Unpack[Options],
     ) -> None:
+        given: object = name
+        if not isinstance(given, str) or not given:
+            raise InvalidOption(f"the name of a job must be a text, not {given!r}")
         self.name = name
         self.queue = queue
         self.children = list(children)
@@ -96,7 +99,8 @@ class Queue:
     """A queue of BullMQ: add jobs, look at them, steer it, hear its events. Safe to use from any thread.
 
     redis: a URL, or `RedisOptions`; in a cluster `prefix` needs a hash tag, as in "{bull}". compat: "5" if producers or
-    workers of BullMQ 5 share the queue, "6" if none does; "auto" finds out. Each call has an async twin: `aadd`, ...
+    workers of BullMQ 5 share the queue, "6" if none does; "auto" goes by who opened it last. Each call has an async
+    twin: `aadd` and so on.
     """
 
     def __init__(self, name: str, redis: str | RedisOptions, *, prefix: str = "bull", compat: str = "auto") -> None:
@@ -120,7 +124,7 @@ class Queue:
         return adding.add(self._opened(), self._keys, [_new(job) for job in listed], compat=self._compat)
 
     def add_flow(self, flow: NewJob) -> str:
-        """Add a tree of jobs, all of it or nothing, and return the id of its root; children run first."""
+        """Add a tree of jobs in one step, and return the id of its root; children run first."""
         jobs = list(self._tree(flow))
         return adding.add(self._opened(), self._keys, jobs, compat=self._compat, together=True)[0]
 

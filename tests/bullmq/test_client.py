@@ -249,6 +249,8 @@ def test_data_that_is_no_json_or_too_large_is_refused(queue: Queue) -> None:
 
 
 def test_a_call_that_makes_no_sense_is_refused(queue: Queue, redis_server: EmbeddedRedis) -> None:
+    with pytest.raises(InvalidOption, match="the name of a job must be a text, not {'id': 7}"):
+        queue.add({"id": 7})  # type: ignore[arg-type]
     with pytest.raises(InvalidOption, match="use add_flow"):
         queue.add_many([NewJob("join", children=[NewJob("part")])])
     with pytest.raises(InvalidOption, match="state must be one of wait, active, "):

@@ -184,6 +184,33 @@ def flow_of_three_generations(side: Side) -> None:
     side.work(4, "mail", "parents")
 
 
+def _known(*ids: str) -> dict[str, Any]:
+    children = [{"name": "job", "queueName": "mail", "data": {"value": 3}, "opts": {"jobId": each}} for each in ids]
+    return {"name": "job", "queueName": "mail", "data": {}, "opts": {"jobId": "parent"}, "children": children}
+
+
+@scenario
+def flow_with_a_child_that_has_completed(side: Side) -> None:
+    side.add("job", {"value": 1}, jobId="done")
+    side.work(1)
+    side.flow(_known("done", "new"))
+    side.work(3)
+
+
+@scenario
+def flow_whose_children_have_all_completed(side: Side) -> None:
+    side.add("job", {"value": 1}, jobId="done")
+    side.add("job", {"value": 2}, jobId="done-too")
+    side.work(2)
+    side.flow(_known("done", "done-too"))
+
+
+@scenario
+def flow_with_a_child_that_waits_already(side: Side) -> None:
+    side.add("job", {"value": 1}, jobId="there")
+    side.flow(_known("there", "new"))
+
+
 def _failing(policy: str) -> Scenario:
     def failing(side: Side) -> None:
         side.flow(_flow({"fatal": "broken"}, **{policy: True}))

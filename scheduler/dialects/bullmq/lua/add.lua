@@ -18,16 +18,21 @@ local here = string.sub(KEYS[1], 1, -5)
 -- include: store
 -- include: dedup
 
--- A job with this id is there: it may get a parent, unless it has another that lives.
+local released = {}
+
+-- A job with this id is there: it may get a parent, unless it has another that lives. If it has completed, the parent
+-- goes on once those who follow are added: it may wait for them.
 local function exists_already(base, id, job)
   local key = base .. id
   local other = redis.call('HGET', key, 'parentKey')
   if job.parent_key and other and other ~= job.parent_key and redis.call('EXISTS', other) == 1 then return -7 end
-  if job.parent_key and (not other or other == job.parent_key) then
+  if job.parent_key then
     redis.call('HSET', key, 'parentKey', job.parent_key, 'parent', job.parent)
-    redis.call('SADD', job.parent_key .. ':dependencies', key)
     if redis.call('ZSCORE', base .. 'completed', id) then
-      child_completed(key, job.parent_key, job.parent, redis.call('HGET', key, 'returnvalue') or 'null')
+      redis.call('HSET', job.parent_key .. ':processed', key, redis.call('HGET', key, 'returnvalue') or 'null')
+      released[#released + 1] = {parent_of(job.parent_key, job.parent)}
+    else
+      redis.call('SADD', job.parent_key .. ':dependencies', key)
     end
   end
   say(base, 'duplicated', 'jobId', id)
@@ -53,5 +58,6 @@ end
 
 local answer = {}
 for i = 3, #ARGV, 3 do answer[#answer + 1] = add(cjson.decode(ARGV[i]), ARGV[i + 1], ARGV[i + 2]) end
+for _, parent in ipairs(released) do go_on(parent[1], parent[2]) end
 tell()
 return answer
