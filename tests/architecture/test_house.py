@@ -145,6 +145,10 @@ def test_each_rule_of_the_model_names_its_test() -> None:
     _each_statement_names_its_test("model.md")
 
 
+def test_each_statement_about_bullmq_names_its_test() -> None:
+    _each_statement_names_its_test("bullmq.md")
+
+
 def _each_statement_names_its_test(document: str) -> None:
     text = (ROOT / "docs" / document).read_text()
     tests = {

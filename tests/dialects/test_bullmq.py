@@ -1,0 +1,259 @@
+"""What the BullMQ dialect writes and reads, to the key and field; real ones are asked in tests/interop."""
+
+import re
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from scheduler.dialects.bullmq.add import NewJob, add
+from scheduler.dialects.bullmq.exchange import written_of
+from scheduler.dialects.bullmq.keys import Keys
+from scheduler.dialects.bullmq.options import keep, read_options
+from scheduler.dialects.bullmq.queue import BullMQQueue
+from scheduler.dialects.client import Client, script
+from scheduler.dialects.interface import Cancelling, Known, Note, Pushed, Renewed
+from scheduler.errors import ConfigError, QueueError
+from scheduler.model.labels import Priority
+from scheduler.model.states import State
+from tests.dialects.servers import House
+from tests.dialects.values import NOW, back, ended, fetch_all, job, retried
+from tests.support.waiting import rest
+
+KEYS = Keys("mail")
+SOON = timedelta(milliseconds=50)
+DOCUMENT = (Path(__file__).parents[2] / "docs/bullmq.md").read_text("utf-8")
+LINES = {words[2]: words[1:] for words in map(str.split, re.findall(r"^ACL SETUSER .+$", DOCUMENT, re.MULTILINE))}
+SCRIPTS = {
+    "worker": ["finish", "held", "iterate", "renew", "stalled"],
+    "scheduler": ["acknowledge", "begin", "cancel", "collect", "depths", "known", "push"],
+}
+MakeOpen = Callable[..., BullMQQueue]
+
+
+@pytest.fixture(scope="module")
+def lone(lone_servers: House) -> House:
+    return lone_servers
+
+
+@pytest.fixture
+def client(lone: House) -> Iterator[Client]:
+    lone.everywhere("FLUSHALL")
+    opened = Client(lone.url)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def open_queue(client: Client) -> MakeOpen:
+    def make(worker: str = "w1", **options: Any) -> BullMQQueue:
+        usual: dict[str, Any] = {"installation": "3f1e", "stalled_interval": timedelta()}
+        return BullMQQueue(client, "mail", worker=worker, **{**usual, **options})
+
+    return make
+
+
+def text(found: dict[bytes, bytes]) -> dict[str, str]:
+    return {key.decode(): value.decode() for key, value in found.items()}
+
+
+def test_a_job_of_the_ring_is_a_job_of_bullmq(client: Client, open_queue: MakeOpen) -> None:
+    policy = {"max_attempts": 5, "initial_delay_us": 2_000_000}
+    fed = job(priority=Priority.HIGH, tags={"a": "b"}, policy=policy, attempt=1)
+    open_queue().push([fed], epoch="")
+    found = text(client.call("HGETALL", f"bull:mail:{fed.id}"))
+    assert orjson.loads(found.pop("opts")) == {
+        "jobId": fed.id, "attempts": 5, "backoff": {"type": "exponential", "delay": 2000, "jitter": 0.1}, "priority": 1,
+        "removeOnComplete": False, "removeOnFail": False,
+    }  # fmt: skip
+    assert orjson.loads(found.pop("ring")) == {
+        "created": "2026-03-01T12:30:15.123456+00:00", "expires": "2026-03-02T12:30:15.123456+00:00",
+        "policy": policy, "tags": {"a": "b"},
+    }  # fmt: skip
+    assert found == {
+        "name": "send", "data": '{"to":"you"}', "timestamp": str(int(NOW.timestamp() * 1000)), "delay": "0",
+        "priority": "1", "tenant": "acme", "feed": "1", "attempt": "1", "atm": "1", "ats": "1", "installation": "3f1e",
+    }  # fmt: skip
+    assert client.call("ZSCORE", "bull:mail:prioritized", fed.id) == 2**32 + 1
+    assert client.call("ZRANGE", "bull:mail:marker", 0, -1, "WITHSCORES") == [b"0", b"0"]
+    assert client.call("HGET", "bull:mail:ring:3f1e:fed", fed.id) == b"1:1:acme"
+
+
+def test_bytes_are_a_text_of_base64_to_others(client: Client, open_queue: MakeOpen) -> None:
+    fed = job(form="bytes", payload=b"\x00\xff")
+    open_queue().push([fed], epoch="")
+    assert client.call("HGET", f"bull:mail:{fed.id}", "data") == b'"AP8="'
+
+
+def test_settled_jobs_leave_nothing(client: Client, open_queue: MakeOpen) -> None:
+    queue = open_queue()
+    queue.push([job() for _ in range(3)], epoch="")
+    good, bad, again = fetch_all(queue)
+    queue.renew({good: Note(10, "x", [1])}, lease=queue.lease)
+    queue.finish([ended(good), ended(bad, State.FAILED, error="ValueError: no"), retried(again)])
+    assert client.call("HGET", f"bull:mail:{bad.job.id}", "failedReason") == b"no"
+    queue.finish([ended(each) for each in fetch_all(queue)])
+    while read := queue.outcomes(100, timeout=0.05):
+        queue.acknowledge(read)
+    left = {key.decode().removeprefix("bull:mail:") for key in client.call("KEYS", "bull:*")}
+    assert left <= {"meta", "id", "events", "marker", "stalled", "ring:3f1e:cursor", "ring:3f1e:outcomes"}
+
+
+@pytest.mark.parametrize("opts", [b"{not json", b"[]", b'{"attempts":"many"}', b'{"backoff":{"delay":[1]}}'])
+def test_a_job_that_cannot_be_read_fails_with_the_reason(client: Client, open_queue: MakeOpen, opts: bytes) -> None:
+    queue = open_queue()
+    add(client, KEYS, [NewJob(name="send"), NewJob(name="send")])
+    client.call("HSET", "bull:mail:1", "opts", opts)
+    assert [each.job.id for each in fetch_all(queue)] == ["2"]
+    assert b"options of a job cannot be read" in client.call("HGET", "bull:mail:1", "failedReason")
+    assert client.call("ZRANGE", "bull:mail:failed", 0, -1) == [b"1"]
+
+
+def test_an_id_without_a_job_is_passed_over(client: Client, open_queue: MakeOpen) -> None:
+    add(client, KEYS, [NewJob(name="send"), NewJob(name="send")])
+    client.call("DEL", "bull:mail:1")
+    assert [each.job.id for each in fetch_all(open_queue())] == ["2"]
+    assert client.call("LRANGE", "bull:mail:active", 0, -1) == [b"2"]
+
+
+def test_a_lock_that_ran_out_is_ours_until_somebody_takes_the_job(client: Client, open_queue: MakeOpen) -> None:
+    queue, other = open_queue(lease=SOON), open_queue("w2")
+    add(client, KEYS, [NewJob(name="send"), NewJob(name="send")])
+    one, two = fetch_all(queue)
+    rest(0.1)
+    assert queue.renew({one: None}, lease=queue.lease) == [Renewed.KEPT]
+    rest(0.1)
+    other.recover(back)
+    other.recover(back)
+    assert len(fetch_all(other)) == 2
+    assert queue.renew({one: None, two: None}, lease=queue.lease) == [Renewed.LOST] * 2
+    assert queue.finish([ended(one), ended(two)])[0] == [False, False]
+
+
+def test_a_job_of_others_that_is_lost_too_often_fails_without_being_run(client: Client, open_queue: MakeOpen) -> None:
+    queue = open_queue(lease=SOON)
+    add(client, KEYS, [NewJob(name="send", options={"attempts": 3, "priority": 3})])
+    for lost in (1, 2):
+        assert len(fetch_all(queue)) == 1
+        assert queue.recover(back) == 0  # the first look only marks what is active
+        rest(0.1)
+        assert queue.recover(back) == 1
+        assert client.call("HGET", "bull:mail:1", "stc") == b"%d" % lost
+        assert client.call("LRANGE", "bull:mail:wait", 0, -1) == [b"1"]
+    assert fetch_all(queue) == []
+    found = text(client.call("HGETALL", "bull:mail:1"))
+    assert (found["failedReason"], found["atm"]) == ("job stalled more than allowable limit", "1")
+    assert "defa" not in found
+
+
+def test_looks_for_lost_jobs_are_an_interval_apart_whoever_looks(client: Client, open_queue: MakeOpen) -> None:
+    queue = open_queue(lease=SOON, stalled_interval=timedelta(seconds=0.4))
+    add(client, KEYS, [NewJob(name="send")])
+    fetch_all(queue)
+    queue.recover(back)
+    rest(0.1)
+    assert open_queue("w2", stalled_interval=timedelta(seconds=0.4)).recover(back) == 0
+    rest(0.4)
+    assert queue.recover(back) == 1
+
+
+@pytest.mark.parametrize(
+    ("rule", "left"), [(None, 9), (False, 9), (True, 0), (3, 3), ({"count": 2}, 2), ({"age": 3600}, 9), ({"age": 0}, 0)]
+)
+@pytest.mark.parametrize("state", [State.COMPLETED, State.FAILED])
+def test_what_has_ended_is_kept_as_the_job_asks(
+    client: Client, open_queue: MakeOpen, rule: Any, left: int, state: State
+) -> None:
+    option = "removeOnComplete" if state is State.COMPLETED else "removeOnFail"
+    add(client, KEYS, [NewJob(name="send", options={} if rule is None else {option: rule}) for _ in range(9)])
+    queue = open_queue()
+    for delivery in fetch_all(queue):
+        queue.finish([ended(delivery, state, error="no")])
+        rest(0.002)
+    kept = client.call("ZRANGE", f"bull:mail:{state}", 0, -1)
+    assert abs(len(kept) - left) <= (rule == {"age": 0})  # the last of them is not older than itself
+    assert sum(client.call("EXISTS", f"bull:mail:{number}") for number in range(1, 10)) == len(kept)
+
+
+def test_backoffs_of_others_are_theirs() -> None:
+    policy, rules = read_options(b'{"attempts":4,"backoff":{"type":"exponential","delay":100,"jitter":0.5}}')
+    retry = job(policy=policy).policies()[0]
+    assert [retry.delay(n, rng=None) // timedelta(milliseconds=1) for n in (1, 2, 3)] == [100, 200, 400]  # type: ignore[arg-type]
+    assert (retry.max_attempts, rules.jitter) == (4, 0.5)
+    fixed = job(policy=read_options(b'{"attempts":4,"backoff":70}')[0]).policies()[0]
+    assert [fixed.delay(n, rng=None) // timedelta(milliseconds=1) for n in (1, 2)] == [70, 70]  # type: ignore[arg-type]
+
+
+def test_jitter_shortens_a_delay_by_no_more_than_its_share(client: Client, open_queue: MakeOpen) -> None:
+    add(client, KEYS, [NewJob(name="send", options={"backoff": {"type": "fixed", "delay": 1000, "jitter": 0.5}})])
+    [delivery] = fetch_all(open_queue())
+    heads = [str(written_of(retried(delivery, timedelta(seconds=1)))[1]) for _ in range(200)]
+    delays = [int(head.split(":")[1]) for head in heads]
+    assert 500 <= min(delays) < 600
+    assert 900 < max(delays) <= 1000
+
+
+def test_keeping_is_read_in_every_form() -> None:
+    assert [keep(rule) for rule in (None, False, True, 7, {"age": 5}, {"count": 1, "age": 2, "limit": 3})] == [
+        "-1:-1:1000", "-1:-1:1000", "0:-1:1000", "7:-1:1000", "-1:5:1000", "1:2:3",
+    ]  # fmt: skip
+
+
+def test_a_worker_has_no_colon_and_compat_is_one_of_three(client: Client) -> None:
+    with pytest.raises(ConfigError, match="worker must not contain ':'"):
+        BullMQQueue(client, "mail", worker="a:b")
+    with pytest.raises(ConfigError, match="compat: must be one of auto, 5, 6"):
+        BullMQQueue(client, "mail", compat="7")
+    with pytest.raises(ConfigError, match="queue: must be a text without ':'"):
+        BullMQQueue(client, "a:b")
+
+
+@pytest.mark.parametrize("prefix", ["bull", "{}bull", "bull}"])
+def test_in_a_cluster_a_prefix_has_a_hash_tag(house: House, prefix: str) -> None:
+    client = Client(house.url)
+    try:
+        if house.clustered:
+            with pytest.raises(ConfigError, match="in a cluster the prefix needs a hash tag"):
+                BullMQQueue(client, "mail", prefix=prefix)
+        assert BullMQQueue(client, "mail", prefix="{bull}").push([job()], epoch="") == [Pushed.NEW]
+    finally:
+        client.close()
+
+
+def test_few_rights_are_enough(lone: House, client: Client) -> None:
+    lone.everywhere("ACL", *LINES["worker"])
+    lone.everywhere("ACL", *LINES["scheduler"])
+    as_worker = Client(lone.url.replace("//", "//worker:secret@"))
+    as_scheduler = Client(lone.url.replace("//", "//scheduler:secret@"))
+    queue = BullMQQueue(as_worker, "mail", worker="w1", stalled_interval=timedelta())
+    ring = BullMQQueue(as_scheduler, "mail", installation="3f1e", worker="s1")
+    ring.begin("1")
+    ring.push([job() for _ in range(4)], epoch="1")
+    assert ring.epoch() == "1"
+    one, two, three, four = queue.fetch(4, timeout=0.1)
+    queue.fetch(0, timeout=0.01)
+    assert ring.cancel([one.job.id]) == [Cancelling.RUNNING]
+    assert queue.renew({one: Note(1.0)}, lease=queue.lease) == [Renewed.CANCEL]
+    assert len(queue.held()) == 4
+    assert queue.recover(retried) == 0
+    queue.finish([ended(one), ended(two, State.FAILED, error="x"), retried(three, SOON), back(four)], fetch=0)
+    assert ring.known([one.job.id]) == [Known(None, 1)]
+    assert ring.depths().unsettled == 2
+    ring.outcomes(10, timeout=0)
+    ring.acknowledge(ring.outcomes(10, timeout=1))
+    for opened in (as_worker, as_scheduler):
+        with pytest.raises(QueueError):
+            opened.call("GET", "elsewhere")
+        opened.close()
+
+
+@pytest.mark.parametrize("role", SCRIPTS)
+def test_the_line_has_every_command_of_the_scripts_of_bullmq(role: str) -> None:
+    allowed = {word[1:].upper() for word in LINES[role] if word.startswith("+")}
+    texts = [script("bullmq", name).text for name in SCRIPTS[role]]
+    used = {command for each in texts for command in re.findall(r"redis\.p?call\('(\w+)'", each)}
+    used |= {"RPUSH", "LPUSH"} if any("'RPUSH' or 'LPUSH'" in each for each in texts) else set()
+    assert used <= allowed
