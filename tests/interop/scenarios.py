@@ -31,6 +31,9 @@ class Side(Protocol):
     def work(self, ends: int, *queues: str, stalled_ms: int = 30_000) -> None:
         """Work, one job at a time, until so many have completed or failed for good."""
 
+    def idle(self) -> bool:
+        """Whether nothing waits, and nothing is worked on."""
+
     def work_off(self) -> None:
         """Work, one job at a time, until nothing waits."""
 
