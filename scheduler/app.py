@@ -163,6 +163,9 @@ class Scheduler(QueueCalls):
             return
         instance = self._running()
         checked = [Registration.of(item).checked() for item in registrations]
+        for each in checked:
+            if each.spec.work is not None:
+                self._check_dialect(each.spec.work.queue, each.spec.work.retry)
         if checked:
             instance.registrar.register(checked)
             instance.loop.beat_soon()

@@ -85,13 +85,16 @@ class QueueCalls(JobCalls):
 
     def _carried(self, new: Iterable[NewJob]) -> list[NewJob]:
         """List a batch, unless one of it asks for what the dialect of its queue cannot say."""
-        batch, queues = _listed(new), self.settings.queues
-        for job in batch if queues else ():
-            retry: object = job.retry
-            reason = unsupported(queues.get(job.queue, RELIABLE), retry) if isinstance(retry, RetryPolicy) else None
-            if reason is not None:
-                raise UnsupportedByDialect(f"queue {job.queue!r}: {reason}")
+        batch = _listed(new)
+        for job in batch if self.settings.queues else ():
+            self._check_dialect(job.queue, job.retry)
         return batch
+
+    def _check_dialect(self, queue: str, retry: object) -> None:
+        options = self.settings.queues.get(queue, RELIABLE)
+        reason = unsupported(options, retry) if isinstance(retry, RetryPolicy) else None
+        if reason is not None:
+            raise UnsupportedByDialect(f"queue {queue!r}: {reason}")
 
     def _submitting(self, batch: Sequence[NewJob]) -> Steps[list[Submission]]:
         """Check a batch and return the steps that submit it."""

@@ -151,4 +151,6 @@ def test_what_bullmq_cannot_say_is_refused_at_submit(dsn: str, schema: str, retr
     with Scheduler(dsn, schema=schema, queues={"mail": {"dialect": "bullmq"}}) as instance:
         with pytest.raises(UnsupportedByDialect, match=reason):
             instance.submit("acme", "send", {}, queue="mail", retry=retry)
+        with pytest.raises(UnsupportedByDialect, match=reason):
+            instance.register("acme", "nightly", every="1d", queue="mail", retry=retry)
         assert instance.submit("acme", "send", {}, queue="other", retry=retry).duplicate is False
