@@ -99,12 +99,20 @@ class _Reading:
         values = {}
         for name, each in known.items():
             if "kind" not in each.metadata:
+                self._refuse_whole(_section(each), f"{path}{name}")
                 values[name] = self.section(_section(each), given.get(name), f"{path}{name}.")
             else:
                 value = self._value(_key(each, f"{path}{name}"), given, name)
                 if value is not _DEFAULT:
                     values[name] = value
         return section(**values)
+
+    def _refuse_whole(self, section: type, name: str) -> None:
+        """Refuse a variable that would say all of a section in a section; shorter names may be anybody's."""
+        variable = name.upper().replace(".", "_")
+        if "." in name and self._environment.get(variable, "").strip():
+            named = ", ".join(key.variables[0] for key in keys(section, f"{name}."))
+            self.wrong.append(f"{name}: is a section; set {named} (from {variable})")
 
     def _value(self, key: Key, given: Mapping[str, Any], name: str) -> object:
         origin, value = DEFAULT, None

@@ -1,5 +1,7 @@
 """What keys of `worker` and `reaper` do: a worker out of a configuration, on a real Redis."""
 
+from itertools import pairwise
+
 import pytest
 
 from scheduler import ConfigError, handler
@@ -135,6 +137,18 @@ def test_circuit_breaker_leaves_a_queue_alone_whose_jobs_fail(redis: Client, wor
     wait_for(lambda: redis.call("LLEN", "jobqueue:dead_letter") + waiting() == 20, "the others are put back")
     assert waiting() >= 10
     assert len(files.names) == 20 - waiting()
+
+
+def test_circuit_breaker_cooldown_period_is_how_long_nothing_is_taken(redis: Client, work: Work) -> None:
+    files = Files(fails=2)
+    put(redis, *map(str, range(9)))
+    work(
+        "worker: {count: 1, max_retries: 0}\n"
+        "circuit_breaker: {failure_threshold: 0.1, min_samples: 2, window: 1m, cooldown_period: 700ms}"
+    )
+    wait_for(lambda: redis.call("LLEN", "jobqueue:completed") == 7, "the probe succeeds, and the others follow")
+    waits = [after - before for before, after in pairwise(files.at)]
+    assert [wait for wait in waits if wait >= 0.65] == [max(waits)]
 
 
 def test_redis_username_password_and_db_are_those_of_our_connections(

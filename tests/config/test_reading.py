@@ -43,6 +43,14 @@ def test_env_overrides_use_upper_snake_case(read: Read) -> None:
         assert key.variables[0] == key.name.upper().replace(".", "_")
 
 
+def test_a_variable_for_a_whole_section_is_refused(wrong: Wrong) -> None:
+    assert wrong("", WORKER_BACKOFF="{base: 1s}", REDIS_TLS="true") == [
+        "redis.tls: is a section; set REDIS_TLS_ENABLED, REDIS_TLS_CA, REDIS_TLS_CERT, REDIS_TLS_KEY,"
+        " REDIS_TLS_CHECK_HOSTNAME (from REDIS_TLS)",
+        "worker.backoff: is a section; set WORKER_BACKOFF_BASE, WORKER_BACKOFF_MAX (from WORKER_BACKOFF)",
+    ]
+
+
 def test_an_empty_environment_variable_says_nothing(read: Read) -> None:
     assert read("worker: {count: 3}", WORKER_COUNT="").origins["worker.count"] == "file"
 
