@@ -332,7 +332,7 @@ def test_bytes_that_are_no_job_are_in_nobodys_way(redis: Client, keys: Keys, mak
 def test_scripts_read_what_others_write(redis: Client, data: st.DataObject) -> None:
     redis.call("FLUSHALL")
     texts, parent, heir = st.text(st.characters(codec="utf-8"), max_size=300), str(uuid4()), str(uuid4())
-    fields = data.draw(st.fixed_dictionaries({"uuid": st.just(str(uuid4())), "queue": st.just("mail")}, optional={
+    fields: Any = data.draw(st.fixed_dictionaries({"uuid": st.just(str(uuid4())), "queue": st.just("mail")}, optional={
         "type": texts, "payload": st.binary(max_size=300), "parent_uuid": st.just(parent), "status": st.integers(0, 4),
         "predecessor_uuid": st.just(heir), "run_at": st.tuples(st.integers(-5, 2**33), st.integers(0, 999_999_999)),
         "started_at": st.tuples(st.integers(-5, 2**33), st.just(0)), "retry": st.integers(-(2**31), 2**31 - 1),

@@ -17,7 +17,7 @@ from tests.support.waiting import rest, wait_for
 QUICK = RetryPolicy(initial_delay="50ms", jitter=False)
 
 
-@pytest.fixture(params=["reliable", "bullmq"])
+@pytest.fixture(params=["reliable", "bullmq", "conveyor"])
 def dialect(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
