@@ -50,9 +50,9 @@ def run(role: str, config: Configuration, app: str | None, *, as_json: bool = Fa
         if role != "producer":
             process.schedule(app)
         _log(config)
-        if role == "all":
+        if role == "all" and not process.asked_to_end:
             process.work()
-        if role != "scheduler":
+        if role != "scheduler" and not process.asked_to_end:
             process.produce(alone=role == "producer", as_json=as_json)
         collect_rarely()
         logger.info("role %s: started", role)
@@ -63,6 +63,8 @@ def run(role: str, config: Configuration, app: str | None, *, as_json: bool = Fa
 
 def work(config: Configuration, app: str | None, queues: Sequence[str] | None = None) -> None:
     """Run a worker of some queues, or of all that have handlers."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: os._exit(0))  # until the worker hears them: it has nothing in its hands yet
     if app is not None:
         loaded(app)
     _log(config)
@@ -119,6 +121,11 @@ class Process:
 
         self._producing = threading.Thread(target=report, name="scheduler-produce", daemon=True)
         self._producing.start()
+
+    @property
+    def asked_to_end(self) -> bool:
+        """Whether the end was asked for: then nothing more needs to start."""
+        return not self._inbox.empty()
 
     def wait(self) -> None:
         """Wait for the end; raises what failed."""

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -256,6 +257,28 @@ def test_a_second_signal_ends_at_once(
     with pytest.raises(subprocess.TimeoutExpired):
         started.process.wait(timeout=0.5)  # the handler has its grace
     assert started.ended(number) == 128 + number
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_worker_whose_app_is_still_imported(
+    start: Start, tmp_path: Path, number: signal.Signals
+) -> None:
+    (tmp_path / "slow.py").write_text("import time\nopen('journal', 'w').write('imported')\ntime.sleep(60)\n")
+    worker = start("run", "--role=worker", "--app=slow")
+    worker.wait_for("imported")
+    assert worker.ended(number) == 0
+    assert worker.said() == ""
+
+
+def test_after_a_signal_nothing_more_is_started(start: Start, tmp_path: Path, dsn: str, schema: str) -> None:
+    (tmp_path / "data").mkdir()
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # it never answers
+        environment = {"REDIS_ADDR": f"127.0.0.1:{silent.getsockname()[1]}", "DATABASE_URL": dsn}
+        environment |= {"REDIS_READ_TIMEOUT": "1s", "REDIS_WRITE_TIMEOUT": "1s", "SCHEDULER_SCHEMA": schema}
+        started = start("run", "--role=all", "--app=app", **environment)
+        with silent.accept()[0]:
+            assert started.ended(signal.SIGTERM) == 0
+    assert started.said().count("waiting for it") == 1
 
 
 def test_a_second_signal_ends_several_processes_at_once(start: Start, redis: Client) -> None:
