@@ -119,10 +119,10 @@ def test_whoever_is_killed_no_job_is_lost(
     assert len(ended_by) == 4, "all have worked"
 
 
-def held(redis: Any, worker: str) -> set[str]:
+def held(redis: Any, worker: str, queue: str = "mail") -> set[str]:
     """The jobs in the hands of a worker whose name has this in it."""
-    active = redis.lrange("bull:mail:active", 0, -1)
-    return {job_id for job_id in active if worker in (redis.hget(f"bull:mail:{job_id}", "pb") or "")}
+    active = redis.lrange(f"bull:{queue}:active", 0, -1)
+    return {job_id for job_id in active if worker in (redis.hget(f"bull:{queue}:{job_id}", "pb") or "")}
 
 
 def test_node_hears_our_events(node: Peer, redis: Any, redis_server: EmbeddedRedis) -> None:

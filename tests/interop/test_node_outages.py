@@ -13,6 +13,7 @@ from scheduler.embedded.postgres import EmbeddedPostgres
 from scheduler.embedded.redis import EmbeddedRedis
 from tests.flows.test_ring_outages import LATER, assert_kept, ended, settled_retries
 from tests.interop.conftest import StartPeer
+from tests.interop.test_mixed import held
 from tests.support.ring_fleet import MortalRedis, RingFleet
 from tests.support.waiting import rest, wait_for
 
@@ -99,6 +100,33 @@ def test_redis_loses_its_memory_twice_under_workers_of_node(
         assert assert_kept(fleet, settled, flushed_at) > 0
         verdict = fleet.verdict(most_again=sum(first) + sum(second), memory_lost=True)
         assert verdict, f"{first}, {second}, {verdict}"
+
+
+@pytest.mark.timeout(600)
+def test_every_job_of_the_ring_ends_once_whoever_is_killed(
+    make_ring: MakeRing, start_node: StartPeer, full: bool
+) -> None:
+    jobs = 5000 if full else 500
+    fleet = make_ring(lease="1s", hasty=0.3, concurrency=5)
+    instance, doomed, other = fleet.start("instance"), fleet.start("worker"), fleet.start("worker")
+    hurry = {"lockDuration": 1000, "stalledInterval": 300, "maxStalledCount": 20, "concurrency": 5}
+    first, second = start_node(), start_node()
+    fleet.ready(instance, doomed, other)
+    first.work("work", journal=fleet.folder / "journal", **hurry, name="doomed")
+    second.work("work", journal=fleet.folder / "journal", **hurry)
+    with closing(redis_py.Redis.from_url(fleet.redis, decode_responses=True)) as redis:
+        fleet.submit([{"seconds": 0.05}] * (jobs - 10) + [{"fails": 2}] * 10)
+        wait_for(lambda: ended(fleet) > jobs // 4 and held(redis, "doomed", "work"), "Node has some in hand")
+        first.kill()
+        fleet.killed.add(first.pid)
+        lost = held(redis, "doomed", "work")
+        wait_for(lambda: ended(fleet) > jobs // 2 and held(redis, f"-{doomed}-", "work"), "so have we")
+        fleet.kill(doomed)
+        lost |= held(redis, f"-{doomed}-", "work")
+    fleet.all_end(timeout=60)
+    verdict = fleet.verdict(most_again=len(lost))
+    assert verdict, str(verdict)
+    assert {line.pid for line in fleet.journal()} == {first.pid, second.pid, doomed, other}, "all have worked"
 
 
 @pytest.mark.timeout(600)

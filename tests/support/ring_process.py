@@ -18,6 +18,7 @@ from typing import Any
 
 import scheduler.queueing.settler
 from scheduler import JobContext, Scheduler, Worker, handler
+from scheduler.dialects.bullmq.queue import BullMQQueue
 from scheduler.dialects.interface import Delivery, Result
 from scheduler.dialects.reliable.queue import ReliableQueue
 from scheduler.dialects.reliable.reaper import ReaperRule
@@ -73,18 +74,17 @@ def be_hasty(seconds: float) -> None:
 
 def note_accepted(options: Options) -> None:
     """Write down each end of a job that Redis took from this process."""
-    plain = ReliableQueue.finish
+    kind: type[Any] = BullMQQueue if options.dialect == "bullmq" else ReliableQueue
+    plain = kind.finish
 
-    def finish(
-        queue: ReliableQueue, results: Sequence[Result], *, fetch: int = 0
-    ) -> tuple[list[bool], list[Delivery]]:  # fmt: skip
+    def finish(queue: Any, results: Sequence[Result], *, fetch: int = 0) -> tuple[list[bool], list[Delivery]]:
         accepted, taken = plain(queue, results, fetch=fetch)
         for result, taken_over in zip(results, accepted, strict=True):
             if taken_over and result.end is not None and result.end.state.terminal:
                 note(options, "accepted", result.delivery.job.id, result.delivery.attempt)
         return accepted, taken
 
-    ReliableQueue.finish = finish  # type: ignore[method-assign, assignment]
+    kind.finish = finish
 
 
 def body(options: Options, ctx: JobContext, payload: dict[str, Any]) -> dict[str, int]:
@@ -111,7 +111,10 @@ def main(options: Options) -> None:
         note_accepted(options)
         handler("job", queue=options.queue)(lambda ctx, payload: body(options, ctx, payload))
     workers = [] if options.role != "worker" else [
-        Worker(options.redis, [options.queue], lease=options.lease, concurrency=options.concurrency)
+        Worker(
+            options.redis, [options.queue], dialect=options.dialect, lease=options.lease,
+            concurrency=options.concurrency,
+        )
         for _ in range(options.workers)
     ]  # fmt: skip
 
