@@ -4,6 +4,7 @@ import gc
 import logging
 import random
 import threading
+import time
 from collections.abc import Callable
 
 from scheduler.errors import QueueUnavailable, StoreUnavailable
@@ -13,6 +14,24 @@ logger = logging.getLogger("scheduler")
 FIRST_BACKOFF = 1.0
 LAST_BACKOFF = 15.0
 GARBAGE = 50_000
+ECHO = 0.2  # seconds
+
+
+class Asked:
+    """Counts the signals that ask a process to end. `timeout` sends its own twice: an echo does not count."""
+
+    def __init__(self) -> None:
+        self._times = 0
+        self._last = -ECHO
+
+    def heard(self) -> int:
+        """Count a signal; return which it is, from 1, or 0 for an echo."""
+        now = time.monotonic()
+        if now - self._last < ECHO:
+            return 0
+        self._last = now
+        self._times += 1
+        return self._times
 
 
 def collect_rarely() -> None:

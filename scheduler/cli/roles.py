@@ -27,7 +27,7 @@ from scheduler.errors import ConfigError, NotInitialised, QueueUnavailable
 from scheduler.model.addresses import RedisOptions
 from scheduler.queueing.handlers import handlers
 from scheduler.queueing.worker import Worker
-from scheduler.service import collect_rarely
+from scheduler.service import Asked, collect_rarely
 
 ROLES = ("scheduler", "producer", "worker", "all")
 NOT_THEIRS = ("<frozen", importlib.__path__[0], scheduler.__path__[0])
@@ -80,7 +80,7 @@ class Process:
     def __init__(self, config: Configuration) -> None:
         self._config = config
         self._inbox: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
-        self._asked = False
+        self._asked = Asked()
         self._scheduler: Scheduler | None = None
         self._worker: Worker | None = None
         self._producing: threading.Thread | None = None
@@ -145,10 +145,11 @@ class Process:
             scheduler.cancel(timeout=max(0.0, until - time.monotonic()))
 
     def _on_signal(self, number: int, _: FrameType | None) -> None:
-        if self._asked:
+        times = self._asked.heard()
+        if times == 1:
+            self._inbox.put(None)
+        elif times:
             os._exit(128 + number)  # what it holds is taken back when its leases are over
-        self._asked = True
-        self._inbox.put(None)
 
 
 def loaded(app: str) -> Callable[[Scheduler], object] | None:

@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from types import FrameType
 
+from scheduler.service import Asked
+
 logger = logging.getLogger("scheduler")
 
 RESTART_AFTER = 1.0
@@ -24,6 +26,7 @@ class Family:
         self._grace = grace
         self._children: dict[int, float] = {}  # by process id, when it was started
         self._signals: list[int] = []
+        self._asked = Asked()
 
     def run(self) -> None:
         """Keep so many children at work until a signal ends them."""
@@ -91,7 +94,8 @@ class Family:
                 os.kill(child, number)
 
     def _on_signal(self, number: int, _: FrameType | None) -> None:
-        self._signals.append(number)
+        if self._asked.heard():
+            self._signals.append(number)
 
 
 def _follow(parent: int) -> None:

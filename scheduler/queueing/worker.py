@@ -40,7 +40,7 @@ from scheduler.queueing.family import Family
 from scheduler.queueing.handlers import backoffs
 from scheduler.queueing.handlers import handlers as registered
 from scheduler.queueing.pool import Pool
-from scheduler.service import Service, collect_rarely
+from scheduler.service import Asked, Service, collect_rarely
 
 logger = logging.getLogger("scheduler")
 
@@ -105,7 +105,7 @@ class Worker:
         self._channels: dict[str, Channel] = {}  # by the installations whose jobs came here
         self._watched: set[str] = set()
         self._signals: queue.SimpleQueue[int] = queue.SimpleQueue()  # a signal may come while we wait for it
-        self._asked = False
+        self._asked = Asked()
 
     def run(self) -> None:
         """Work until SIGTERM or SIGINT: take no more, let handlers end, put back the rest. A second ends at once."""
@@ -182,10 +182,11 @@ class Worker:
                 signal.signal(number, action)
 
     def _on_signal(self, number: int, _: FrameType | None) -> None:
-        if self._asked:
+        times = self._asked.heard()
+        if times == 1:
+            self._signals.put(number)
+        elif times:
             os._exit(128 + number)  # what it holds is taken back when its lease is over
-        self._asked = True
-        self._signals.put(number)
 
     def _ended(self, attempt: Attempt, result: object, error: BaseException | None) -> None:
         for carrier in self._carriers:

@@ -259,26 +259,20 @@ def test_a_second_signal_ends_at_once(
     assert started.ended(number) == 128 + number
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_a_worker_whose_app_is_still_imported(
-    start: Start, tmp_path: Path, number: signal.Signals
+@pytest.mark.parametrize(
+    "environment", [{"role": "worker"}, {"role": "worker", "WORKER_PROCESSES": "2"}, {"role": "all"}]
+)
+def test_the_echo_of_a_signal_is_not_a_second_one(
+    start: Start, redis: Client, dsn: str, schema: str, tmp_path: Path, environment: dict[str, str]
 ) -> None:
-    (tmp_path / "slow.py").write_text("import time\nopen('journal', 'w').write('imported')\ntime.sleep(60)\n")
-    worker = start("run", "--role=worker", "--app=slow")
-    worker.wait_for("imported")
-    assert worker.ended(number) == 0
-    assert worker.said() == ""
-
-
-def test_after_a_signal_nothing_more_is_started(start: Start, tmp_path: Path, dsn: str, schema: str) -> None:
     (tmp_path / "data").mkdir()
-    with socket.create_server(("127.0.0.1", 0)) as silent:  # it never answers
-        environment = {"REDIS_ADDR": f"127.0.0.1:{silent.getsockname()[1]}", "DATABASE_URL": dsn}
-        environment |= {"REDIS_READ_TIMEOUT": "1s", "REDIS_WRITE_TIMEOUT": "1s", "SCHEDULER_SCHEMA": schema}
-        started = start("run", "--role=all", "--app=app", **environment)
-        with silent.accept()[0]:
-            assert started.ended(signal.SIGTERM) == 0
-    assert started.said().count("waiting for it") == 1
+    role, *given = environment.items()
+    slow = {"WORKER_FILE_QUEUE": "slow", "WORKER_GRACE": "1s", "DATABASE_URL": dsn, "SCHEDULER_SCHEMA": schema}
+    started = start("run", f"--role={role[1]}", "--app=app", **slow, **dict(given))
+    put(redis, "a.txt")
+    started.wait_for("slow 1")
+    started.process.send_signal(signal.SIGTERM)  # as `timeout` does: to its child, and to the group of both
+    assert started.ended(signal.SIGTERM) == 0
 
 
 def test_a_second_signal_ends_several_processes_at_once(start: Start, redis: Client) -> None:
