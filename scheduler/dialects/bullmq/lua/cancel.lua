@@ -23,7 +23,7 @@ end
 
 local function cancel(id)
   local key = base .. id
-  local job = read_job(key)
+  local job = read_job(key, BRIEF)
   if redis.call('HEXISTS', base .. 'ring:finished', id) == 1 then return 'r' end
   if not job.name then return 'u' end
   if redis.call('ZSCORE', base .. 'completed', id) or redis.call('ZSCORE', base .. 'failed', id) then return 'r' end

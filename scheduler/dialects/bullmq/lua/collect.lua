@@ -29,11 +29,9 @@ local function add(id, job, state, attempt, rest)
   end
 end
 
-local function failure(job, reason)
+local function failure(job, reason, opts)
   local lost = string.find(reason or '', 'job stalled more than', 1, true) == 1
-  local read, options = pcall(cjson.decode, job.opts or '{}')
-  local attempts = read and tonumber(options.attempts) or 1
-  local spent = lost or (tonumber(job.atm) or 0) >= attempts
+  local spent = lost or (tonumber(job.atm) or 0) >= rules_of(opts)
   return spent and 'dead_letter' or 'failed', lost and 'system' or spent and 'temporary' or 'permanent'
 end
 
@@ -52,15 +50,15 @@ local function look(id, event)
   local told = redis.call('HGET', fed, id)
   if not told or redis.call('HEXISTS', base .. 'ring:finished', id) == 1 then return end
   local key = base .. id
-  local job = read_job(key)
+  local job = read_job(key, BRIEF)
   if not job.name then return from_event(id, told, event) end
-  local rest = redis.call('HMGET', key, 'returnvalue', 'failedReason', 'finishedOn')
+  local rest = redis.call('HMGET', key, 'returnvalue', 'failedReason', 'finishedOn', 'opts')
   local attempt, before = attempts_of(job), tonumber(string.match(told, '^%d+:(%d+)'))
   job.finishedOn = rest[3]
   if redis.call('ZSCORE', base .. 'completed', id) then
     add(id, job, 'completed', attempt, {result = rest[1] or 'null'})
   elseif redis.call('ZSCORE', base .. 'failed', id) then
-    local state, category = failure(job, rest[2])
+    local state, category = failure(job, rest[2], rest[4])
     add(id, job, state, attempt, {error = rest[2] or '', category = category})
   elseif attempt > before then
     local due = redis.call('ZSCORE', base .. 'delayed', id)

@@ -38,7 +38,7 @@ end
 
 local function end_one(id, lock, head, token, value, trace, progress, text)
   local key = base .. id
-  local job = read_job(key)
+  local job = read_job(key, BRIEF)
   if not (job.name and holds(token, lock, job)) then return '0' end
   if redis.call('LREM', base .. 'active', -1, id) == 0 then return '0' end
   local verb, delay, attempts, limit, keep = string.match(head, '^(%a+):(%d+):(%d+):(-?%d+):(.*)$')
@@ -52,7 +52,7 @@ local function end_one(id, lock, head, token, value, trace, progress, text)
   if verb == 'completed' then
     local reason = cannot_complete(id, key)
     if reason then
-      attempts, limit, keep = rules_of(job)
+      attempts, limit, keep = rules_of(redis.call('HGET', key, 'opts'))
       verb, value, stack = 'failed', reason, reason
     end
   end

@@ -15,7 +15,7 @@ for first = 1, #ids, CHUNK do
   for i, token in ipairs(redis.call('MGET', unpack(locks))) do
     if token and string.sub(token, 1, #mine) == mine then
       local id = ids[first + i - 1]
-      tell_job(told, id, token, read_job(base .. id))
+      tell_job(told, id, token, read_job(base .. id, FIELDS))
     end
   end
 end

@@ -6,16 +6,22 @@ local FIELDS = {
   'atm', 'ats', 'stc', 'attemptsMade', 'defa', 'parentKey', 'parent', 'deid', 'pb', 'processedOn',
 }
 
-local function read_job(key)
-  local values, job = redis.call('HMGET', key, unpack(FIELDS)), {}
-  for i, field in ipairs(FIELDS) do job[field] = values[i] end
+-- Without what is only told: data may be large.
+local BRIEF = {
+  'name', 'priority', 'tenant', 'feed', 'installation', 'attempt', 'rjk', 'atm', 'ats', 'stc', 'parentKey', 'parent',
+  'deid', 'pb', 'processedOn',
+}
+
+local function read_job(key, fields)
+  local values, job = redis.call('HMGET', key, unpack(fields)), {}
+  for i, field in ipairs(fields) do job[field] = values[i] end
   job.values = values
   return job
 end
 
 -- How many attempts of it have ended: for a ledger, one whose worker was lost is one of them.
 local function attempts_of(job)
-  return (tonumber(job.atm) or 0) + (job.ring and tonumber(job.stc) or 0)
+  return (tonumber(job.atm) or 0) + (job.feed and tonumber(job.stc) or 0)
 end
 
 local function tell_job(told, id, token, job)
@@ -26,8 +32,8 @@ end
 
 -- What the options of a job say of its failure: attempts, traces that are kept, and what is kept of it as
 -- count:age in seconds:most at once.
-local function rules_of(job)
-  local read, options = pcall(cjson.decode, job.opts or '{}')
+local function rules_of(opts)
+  local read, options = pcall(cjson.decode, opts or '{}')
   if not read or type(options) ~= 'table' then options = {} end
   local rule, keep = options.removeOnFail, '-1:-1:1000'
   if rule == true then

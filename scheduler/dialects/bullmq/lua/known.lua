@@ -21,8 +21,9 @@ end
 
 local answer = {}
 for _, id in ipairs(ARGV) do
-  local job = read_job(base .. id)
+  local job = read_job(base .. id, BRIEF)
   local found = where(id, job)
-  answer[#answer + 1] = {found, found == 'u' and 0 or attempts_of(job), job.processedOn or '', job.note or ''}
+  local note = redis.call('HGET', base .. id, 'note') or ''
+  answer[#answer + 1] = {found, found == 'u' and 0 or attempts_of(job), job.processedOn or '', note}
 end
 return answer

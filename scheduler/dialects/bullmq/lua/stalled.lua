@@ -37,8 +37,8 @@ for _, id in ipairs(redis.call('LRANGE', base .. 'active', 0, -1)) do active[id]
 local moved, told, fed = 0, {}, 0
 for _, id in ipairs(redis.call('SMEMBERS', base .. 'stalled')) do
   if active[id] and fed < tonumber(ARGV[4]) and redis.call('EXISTS', base .. id .. ':lock') == 0 then
-    local job = read_job(base .. id)
-    if not job.ring then
+    local job = read_job(base .. id, FIELDS)
+    if not job.feed then
       put_first(id, job)
       moved = moved + 1
     else

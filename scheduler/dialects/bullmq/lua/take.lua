@@ -43,7 +43,7 @@ end
 
 local function begin(told, id, score)
   local key = base .. id
-  local job = read_job(key)
+  local job = read_job(key, FIELDS)
   if not job.name then return false end -- it was removed
   if job.attemptsMade then -- a producer wrote what hides the real counter
     job.atm = tostring(math.max(tonumber(job.atm) or 0, tonumber(job.attemptsMade) or 0))
@@ -55,7 +55,7 @@ local function begin(told, id, score)
   say(base, 'active', 'jobId', id, 'prev', 'waiting')
   if job.defa then -- somebody decided that it has failed, and left it to us
     redis.call('LREM', base .. 'active', 1, id)
-    conclude(id, job, 'failed', job.defa, job.defa, rules_of(job))
+    conclude(id, job, 'failed', job.defa, job.defa, rules_of(job.opts))
     return false
   end
   local token = table.concat({worker, job.feed or 0, attempt, starts, now, score}, ':')
