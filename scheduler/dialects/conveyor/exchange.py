@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import orjson
 
 from scheduler.dialects.client import Client, script
 from scheduler.dialects.conveyor import wire
 from scheduler.dialects.conveyor.keys import Keys
+from scheduler.dialects.conveyor.wire import Taken
 from scheduler.dialects.ends import end_bytes
 from scheduler.dialects.interface import Delivery, Result
 from scheduler.errors import WireError
@@ -81,24 +82,24 @@ class Exchange:
     def _held(self, uuid: bytes, raw: bytes, lease: bytes) -> Held:
         name = uuid.decode(errors="replace")
         try:
-            job = wire.job_of(self._queue, raw)
+            if not lease:
+                return Held(name, raw, wire.delivery_of(self._queue, raw, None, wire.EPOCH), None)
+            _, attempt, rest = lease.split(b":", 2)
+            owner, _, started = rest.rpartition(b":")
+            delivery = wire.delivery_of(self._queue, raw, int(attempt), wire.began(started))
         except WireError:
             return Held(name, raw, None, None)
-        if not lease:
-            return Held(name, raw, Delivery(job, job.attempt + 1, wire.EPOCH, raw), None)
-        _, attempt, rest = lease.split(b":", 2)
-        owner, _, started = rest.rpartition(b":")
-        return Held(name, raw, Delivery(job, int(attempt), wire.began(started), raw), owner.decode())
+        return Held(name, raw, delivery, owner.decode())
 
     def _deliveries(self, taken: Sequence[Any], started: Any) -> tuple[list[Delivery], list[Any]]:
         found: list[Delivery] = []
         unreadable: list[Any] = []
         for uuid, raw, attempt, note in zip(taken[::4], taken[1::4], taken[2::4], taken[3::4], strict=True):
             try:
-                job = wire.job_of(self._queue, raw)
+                delivery = wire.delivery_of(self._queue, raw, attempt, started)
                 if note:  # the attempt before may have left a checkpoint
-                    job.checkpoint = orjson.loads(note)[2]
-                found.append(Delivery(job, attempt, started, raw))
+                    delivery.job.checkpoint = orjson.loads(note)[2]
+                found.append(delivery)
             except WireError:
                 unreadable += buried(uuid, raw, attempt)
         return found, unreadable
@@ -120,19 +121,19 @@ def calls(results: Sequence[Result]) -> Iterator[list[Any]]:
 
 def written_of(result: Result) -> tuple[Any, ...]:
     """Write one end, as the script reads it."""
-    delivery, end = result.delivery, result.end
-    job, attempt = delivery.job, delivery.attempt
+    delivery, end = cast("Taken", result.delivery), result.end
+    job, attempt, parent = delivery.job, delivery.attempt, delivery.parent
     if end is None:
-        return job.id, f"back:0:{job.feed}:{attempt}", "", b"", b""
+        return job.id, f"back:0:{job.feed}:{attempt}:{parent}", "", b"", b""
     delay, again = 0, b""
     if end.state is State.RETRYING:
         delay = max(0, (end.delay or NO_DELAY) // wire.MILLISECOND)
     if end.state not in (State.COMPLETED, State.CANCELLED):
         again = wire.raw_again(delivery.raw, attempt, end.error)
     told = end_bytes(end) if job.installation else b""
-    return job.id, f"{VERBS[end.state]}:{delay}:{job.feed}:{attempt}", job.installation, again, told
+    return job.id, f"{VERBS[end.state]}:{delay}:{job.feed}:{attempt}:{parent}", job.installation, again, told
 
 
 def buried(uuid: str | bytes, raw: bytes, attempt: int) -> tuple[Any, ...]:
     """Write that nobody can read a job."""
-    return uuid, f"unreadable:0:0:{attempt}", "", raw, b""
+    return uuid, f"unreadable:0:0:{attempt}:", "", raw, b""

@@ -1,5 +1,6 @@
 """The bytes: a job as Conveyor has it, with fields of ours behind its own. What we do not know of is kept."""
 
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -7,6 +8,7 @@ import orjson
 from google.protobuf.message import DecodeError, EncodeError
 
 from scheduler.dialects.conveyor.job_pb2 import Job
+from scheduler.dialects.interface import Delivery
 from scheduler.errors import MarshalError, WireError
 from scheduler.model.attempts import QueuedJob
 from scheduler.model.labels import Priority
@@ -57,12 +59,19 @@ def raw_of(job: QueuedJob) -> bytes:
         raise MarshalError(f"job {job.id} cannot be written: {error}") from error
 
 
-def job_of(queue: str, raw: bytes) -> QueuedJob:
-    """Read a job: of a ledger, or of anybody who added it."""
+@dataclass(slots=True, eq=False)
+class Taken(Delivery):
+    """A delivery of a job that may have a parent."""
+
+    parent: str
+
+
+def delivery_of(queue: str, raw: bytes, attempt: int | None, started: datetime) -> Taken:
+    """Read a job that is in somebody's hands: of a ledger, or of anybody who added it."""
     try:
         read: Any = Job.FromString(raw)
         fed = bool(read.feed)
-        return QueuedJob(
+        job = QueuedJob(
             id=read.uuid,
             tenant=read.tenant,
             type=read.type,
@@ -80,6 +89,7 @@ def job_of(queue: str, raw: bytes) -> QueuedJob:
             installation=read.installation,
             checkpoint=_json(read.checkpoint),
         )
+        return Taken(job, job.attempt + 1 if attempt is None else attempt, started, raw, read.parent_uuid)
     except READ as error:
         raise WireError(f"a job of queue {queue!r} cannot be read: {type(error).__name__}") from error
 

@@ -1,7 +1,12 @@
 -- Part of some: Add, in the order of its specification; each step is a function of its own.
+local changed = false -- whether a job got a child
 local ENQUEUED, RUNNING, COMPLETED, FAILED = '\96\1', '\96\2', '\96\3', '\96\4' -- field 12 of a job
 
-local function say(raw, status) redis.call('PUBLISH', base .. 'events', raw .. status) end
+-- In a cluster, where the namespace has a hash tag, whoever listens may do it at another server.
+local listened = string.find(base, '{', 1, true) or redis.call('PUBSUB', 'NUMSUB', base .. 'events')[2] > 0
+local function say(raw, status)
+  if listened and raw then redis.call('PUBLISH', base .. 'events', raw .. status) end
+end
 local function seconds(ms) return string.format('%.3f', ms / 1000) end
 
 local function add_to_list(key, raw)
@@ -26,6 +31,7 @@ end
 
 -- The parent is past its own run, and waits for this one.
 local function follow(job)
+  changed = true
   redis.call('SADD', bodies .. job.parent .. ':active', job.uuid)
   redis.call('EXPIRE', bodies .. job.parent .. ':active', LIFETIME)
   return 'a'

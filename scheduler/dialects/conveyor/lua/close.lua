@@ -1,5 +1,6 @@
 -- Part of finish: what the end of a job means for those that waited for it.
-local gone, over = {}, {} -- jobs that are closed
+local gone, over, pending = {}, {}, {} -- jobs that are closed; jobs whose end is not looked at yet
+local families = true -- whether any of these jobs has children or heirs
 
 local function take_list(key, with)
   local any = false
@@ -17,6 +18,7 @@ local function bury(job) redis.call('LPUSH', failed, job.raw) end
 
 -- Whoever runs it closes it; a worker that died with it will be missed, and then it runs again.
 local function runs(uuid)
+  if pending[uuid] then return true end
   for _, name in ipairs(redis.call('ZRANGE', workers, 0, -1)) do
     if redis.call('SISMEMBER', held_by(name), uuid) == 1 then return true end
   end
@@ -31,6 +33,7 @@ local function leave_parent(job)
   if gone[job.parent] or redis.call('SCARD', key .. ':active') > 0 then return nil end
   local body = redis.call('GET', key)
   if not body or runs(job.parent) then return nil end
+  families = true -- of this one nobody looked
   return read(body)
 end
 
@@ -39,12 +42,21 @@ local function forget(uuid)
   over[#over + 1] = uuid
 end
 
+local function has_family(uuid)
+  if not (families or changed) then return false end
+  local key = bodies .. uuid
+  return redis.call('EXISTS', key .. ':children', key .. ':active', key .. ':onComplete') > 0
+end
+
 -- Its run is over: its children begin, then its heirs, then it is one child less of its parent.
 local function close(job)
   while job do
-    local key = bodies .. job.uuid
-    if redis.call('EXISTS', key .. ':children', key .. ':active', key .. ':onComplete') > 0 then
-      if take_list(key .. ':children', bring) or redis.call('SCARD', key .. ':active') > 0 then return end
+    if has_family(job.uuid) then
+      local key = bodies .. job.uuid
+      if take_list(key .. ':children', bring) or redis.call('SCARD', key .. ':active') > 0 then
+        redis.call('EXPIRE', key, LIFETIME)
+        return
+      end
       take_list(key .. ':onComplete', bring)
     end
     forget(job.uuid)
@@ -56,7 +68,7 @@ end
 local function fail(job, raw)
   local key = bodies .. job.uuid
   if raw ~= '' then redis.call('LPUSH', failed, raw) end
-  if redis.call('EXISTS', key .. ':children', key .. ':onComplete') > 0 then
+  if has_family(job.uuid) then
     take_list(key .. ':children', bury)
     take_list(key .. ':onComplete', bury)
   end

@@ -1,8 +1,8 @@
 -- Part of finish: end deliveries, each if it is still the worker's.
--- ARGV[10..] 5 values for each: uuid; verb:delay:feed:attempt; whose ledger it is in, or empty; bytes to go on with, or
--- for failed, or empty; end as JSON, or empty. Verbs: completed, dead, cancelled, retry, back, unreadable. The delay is
--- in ms.
-local closed, backs, ends, tombs, ended, unleased = {}, {}, {}, {}, {}, {}
+-- ARGV[10..] 5 values for each: uuid; verb:delay:feed:attempt:parent; whose ledger it is in, or empty; bytes to go on
+-- with, or for failed, or empty; end as JSON, or empty. Verbs: completed, dead, cancelled, retry, back, unreadable. The
+-- delay is in ms.
+local backs, ends, tombs, ended, unleased = {}, {}, {}, {}, {}
 
 local function put_back()
   for i = #backs, 1, -1 do -- the first of them shall be the next again
@@ -10,35 +10,35 @@ local function put_back()
   end
 end
 
-local function count_attempts(job, attempts)
-  if not job.feed or redis.call('HEXISTS', ring .. 'jobs', job.uuid) == 0 then return end
-  redis.call('HSET', ring .. 'jobs', job.uuid, string.format('%d:%d', job.feed, attempts))
+local function count_attempts(uuid, token, attempts)
+  if redis.call('HEXISTS', ring .. 'jobs', uuid) == 0 then return end
+  redis.call('HSET', ring .. 'jobs', uuid, string.match(token, '^%d+') .. ':' .. attempts)
 end
 
 local function end_one(job, verb, delay, token, ledger, raw)
-  local attempt = tonumber(string.match(token, '(%d+)$'))
-  unleased[#unleased + 1] = job.uuid
+  local uuid, attempt = job.uuid, string.match(token, '%d+$')
   if verb == 'back' then
-    backs[#backs + 1] = job
-    forget(job.uuid)
-    count_attempts(job, attempt - 1)
+    local body = redis.call('GET', bodies .. uuid)
+    backs[#backs + 1] = body and read(body)
+    forget(uuid)
+    count_attempts(uuid, token, attempt - 1)
   elseif verb == 'retry' then
     redis.call('ZADD', scheduled, seconds(now + delay), raw)
-    redis.call('ZADD', ring .. 'retries', now + delay, job.uuid)
+    redis.call('ZADD', ring .. 'retries', now + delay, uuid)
     say(raw, FAILED)
-    forget(job.uuid)
-    count_attempts(job, attempt)
+    forget(uuid)
+    count_attempts(uuid, token, attempt)
   else
-    ended[#ended + 1] = job.uuid
+    ended[#ended + 1] = uuid
     if verb == 'completed' then
-      say(job.raw, COMPLETED)
+      say(listened and redis.call('GET', bodies .. uuid), COMPLETED)
       close(job)
     else
-      say(raw ~= '' and raw or job.raw, FAILED)
+      say(raw ~= '' and raw or listened and redis.call('GET', bodies .. uuid), FAILED)
       fail(job, raw)
     end
     if ledger ~= '' then
-      tombs[#tombs + 1] = job.uuid
+      tombs[#tombs + 1] = uuid
       tombs[#tombs + 1] = token
     end
   end
@@ -53,7 +53,7 @@ local function write()
   if #over > 0 then
     redis.call('SREM', active, unpack(over))
     for i, uuid in ipairs(over) do over[i] = bodies .. uuid end
-    redis.call('UNLINK', unpack(over))
+    redis.call('DEL', unpack(over))
   end
   if #tombs > 0 then redis.call('HSET', ring .. 'finished', unpack(tombs)) end
   for ledger, batch in pairs(ends) do
@@ -61,27 +61,39 @@ local function write()
   end
 end
 
+local function accepted(i, id, held, lease)
+  local verb, delay, token, parent = string.match(ARGV[5 * i + 6], '^(%a+):(%d+):(%d+:%d+):(.*)$')
+  local ours = held == 1 and not pending[id]
+  if verb ~= 'unreadable' then -- whoever cannot read it does not know its token
+    local leased = lease and string.find(lease, token .. ':' .. worker .. ':', 1, true) == 1
+    ours = ours and (leased or taking_back and not lease)
+  end
+  if not ours then return false end
+  pending[id] = {{uuid = id, parent = parent ~= '' and parent or nil}, verb, tonumber(delay), token}
+  return true
+end
+
 local function end_all()
   if count == 0 then return '' end
-  local ids, names, answer, by = {}, {}, {}, ':' .. worker .. ':'
-  for i = 1, count do
-    ids[i] = ARGV[5 * i + 5]
-    names[i] = bodies .. ids[i]
-  end
+  local ids, kin, answer = {}, {}, {}
+  for i = 1, count do ids[i] = ARGV[5 * i + 5] end
   local held, leases = redis.call('SMISMEMBER', mine, unpack(ids)), redis.call('HMGET', ring .. 'attempts', unpack(ids))
-  local raws = redis.call('MGET', unpack(names))
   for i, id in ipairs(ids) do
-    local head, ledger, raw, outcome = unpack(ARGV, 5 * i + 6, 5 * i + 9)
-    local verb, delay, token = string.match(head, '^(%a+):(%d+):(.*)$')
-    local lease, ours = leases[i], held[i] == 1 and raws[i] and not closed[id]
-    if verb ~= 'unreadable' then -- whoever cannot read it does not know its token
-      if lease then ours = ours and string.find(lease, token .. by, 1, true) == 1 else ours = ours and taking_back end
+    answer[i] = accepted(i, id, held[i], leases[i]) and '1' or '0'
+    if answer[i] == '1' then
+      unleased[#unleased + 1] = id
+      for _, what in ipairs({':children', ':active', ':onComplete'}) do kin[#kin + 1] = bodies .. id .. what end
     end
-    answer[i] = ours and '1' or '0'
-    if ours then
-      closed[id] = true
-      redis.call('SREM', mine, id)
-      end_one(read(raws[i]) or {uuid = id, raw = raws[i]}, verb, tonumber(delay), token, ledger, raw)
+  end
+  if #unleased == 0 then return table.concat(answer) end
+  redis.call('SREM', mine, unpack(unleased))
+  families = redis.call('EXISTS', unpack(kin)) > 0
+  for i, id in ipairs(ids) do
+    if answer[i] == '1' then
+      local ledger, raw, outcome = unpack(ARGV, 5 * i + 7, 5 * i + 9)
+      local job, verb, delay, token = unpack(pending[id])
+      pending[id] = nil
+      end_one(job, verb, delay, token, ledger, raw)
       if ledger ~= '' and outcome ~= '' then
         ends[ledger] = ends[ledger] or {}
         table.insert(ends[ledger], outcome)

@@ -39,7 +39,6 @@ local function lease(job, known, held, taken, said)
   local before = math.max(job.retry or 0, string.match(known or '', ':(%d+)$') or 0)
   local attempt = math.max(before, string.match(held or '', '^%d+:(%d+):') or 0) + 1
   leased[uuid] = string.format('%d:%d:%s:%d.%04d', job.feed or 0, attempt, worker, now, #taken / 4)
-  redis.call('SET', bodies .. uuid, raw, 'EX', LIFETIME)
   say(raw, RUNNING)
   taken[#taken + 1] = uuid
   taken[#taken + 1] = raw
@@ -63,7 +62,7 @@ local function lease_all(found, taken)
   local known = redis.call('HMGET', ring .. 'jobs', unpack(ids))
   local held = redis.call('HMGET', ring .. 'attempts', unpack(ids))
   local notes = redis.call('EXISTS', ring .. 'notes') == 1 and redis.call('HMGET', ring .. 'notes', unpack(ids)) or {}
-  local mine_now, leases = {}, {}
+  local mine_now, leases, written = {}, {}, {}
   for i, job in ipairs(jobs) do
     local twin = leased[job.uuid] or held[i] and lives(held[i], job.uuid)
     if not twin and (not job.feed or current(job, known[i])) then
@@ -71,9 +70,12 @@ local function lease_all(found, taken)
       mine_now[#mine_now + 1] = job.uuid
       leases[#leases + 1] = job.uuid
       leases[#leases + 1] = leased[job.uuid]
+      written[#written + 1] = bodies .. job.uuid
+      written[#written + 1] = job.raw
     end
   end
   if #mine_now == 0 then return end
+  redis.call('MSET', unpack(written))
   redis.call('HSET', ring .. 'attempts', unpack(leases))
   redis.call('SADD', mine, unpack(mine_now))
   redis.call('SADD', active, unpack(mine_now))
