@@ -12,6 +12,7 @@ from uuid import UUID
 
 from scheduler.app import F, Scheduler, in_thread
 from scheduler.config import SchedulerOptions
+from scheduler.dialects.reliable.reaper import ReaperRule
 from scheduler.errors import (
     AlreadyInitialised,
     ConfigError,
@@ -98,6 +99,7 @@ __all__ = [
     "Priority",
     "QueueError",
     "QueueUnavailable",
+    "ReaperRule",
     "RedisOptions",
     "Registration",
     "RegistrationError",

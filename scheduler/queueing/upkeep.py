@@ -152,5 +152,6 @@ class Upkeep:
         rows = yield self._ledger.ring.of_queue("next_epoch", name, known=known)
         queue.begin(str(rows[0][0]))
         if epoch or again:
-            logger.warning("queue %s: its Redis has lost its memory; %d jobs are fed again", name, again)
+            level = logging.WARNING if again else logging.INFO
+            logger.log(level, "queue %s: its Redis has lost its memory; %d jobs are fed again", name, again)
             self._events.emit(RedisLost(queue=name, jobs=again))

@@ -92,6 +92,9 @@ class Worker:
         self._block = duration(block, name="block", error=ConfigError)
         self._reaper = reaper
         self._originals = originals or {}
+        for name, given, kind in (("breaker", breaker or BreakerRule(), BreakerRule), ("reaper", reaper, ReaperRule)):
+            if not isinstance(given, kind):
+                raise ConfigError(f"{name}: must be a scheduler.{kind.__name__}, not {type(given).__name__}")
         self._breaker = None if breaker is None else breaker.checked()
         if fetch not in ("strict", "weighted"):
             raise ConfigError(f'fetch: must be "strict" or "weighted", not {fetch!r}')

@@ -378,3 +378,9 @@ def test_without_a_rule_there_is_no_breaker(
     assert breaker_of(worker).state is BreakerState.CLOSED
     with pytest.raises(ConfigError, match="breaker: min_samples must be a number from 1, not 0"):
         make_worker(breaker=BreakerRule(min_samples=0))
+
+
+@pytest.mark.parametrize("given", [{"breaker": {"min_samples": 5}}, {"reaper": "5s"}])
+def test_a_rule_that_is_none_is_refused_by_name(mail: Mail, make_worker: MakeWorker, given: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"^(breaker|reaper): must be a scheduler\.\w+Rule, not (dict|str)"):
+        make_worker(**given)
