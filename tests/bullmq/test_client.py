@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from scheduler.bullmq import Event, NewJob, Options, Queue
+from scheduler.dialects.bullmq.checks import CHECKS
 from scheduler.dialects.client import Client
 from scheduler.embedded.redis import EmbeddedRedis
 from scheduler.errors import ConfigError, InvalidOption, InvalidPayload, QueueError, UnknownJob, WireError
@@ -207,6 +208,10 @@ def test_async_twins(queue: Queue) -> None:
         return [event.event async for event in queue.aevents(since="0", silence="50ms")]
 
     assert asyncio.run(calls())[-3:] == ["paused", "resumed", "cleaned"]
+
+
+def test_every_option_is_checked() -> None:
+    assert CHECKS.keys() == Options.__annotations__.keys()
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [

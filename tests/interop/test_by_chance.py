@@ -95,7 +95,7 @@ class Chance:
 
 
 def test_chance_finds_no_difference(node: Peer, redis: Any, redis_server: EmbeddedRedis, full: bool) -> None:
-    for seed in range(400 if full else 25):
+    for seed in range(400 if full else 15):
         redis.flushall()
         Chance(seed).run(NodeSide(redis, node), steps=12)
         theirs = _lasting(dump(redis))
