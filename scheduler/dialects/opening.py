@@ -29,9 +29,13 @@ def open_queue(
 ) -> Queue:
     """Open a queue as its `options` say, checked before; `reliable`: what else that dialect is told."""
     told: dict[str, Any] = {"installation": installation, "worker": worker, "lease": lease}
+    own: dict[str, Any] = {key: value for key, value in options.items() if key != "dialect"}
+    if reliable.get("weighted") and options["dialect"] != "reliable":
+        raise ConfigError(f'fetch: queue {name!r} has the dialect {options["dialect"]}, which only has "strict"')
     if options["dialect"] == "bullmq":
-        told |= {key: value for key, value in options.items() if key != "dialect"}
-        return BullMQQueue(client, name, **told, stalled_interval=reaper.interval)
+        return BullMQQueue(client, name, **told, **own, stalled_interval=reaper.interval)
+    if options["dialect"] == "conveyor":
+        return _conveyor()(client, name, **told, **own)
     return ReliableQueue(client, name, **told, reaper=reaper, **reliable)
 
 
