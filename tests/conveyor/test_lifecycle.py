@@ -451,3 +451,45 @@ def test_queues_of_one_worker_are_apart(redis: Client, keys: Keys, make_queue: M
 def test_a_queue_that_would_be_something_else_is_refused(redis: Client, name: str) -> None:
     with pytest.raises(ConfigError, match=f"queue '{name}' would be"):
         ConveyorQueue(redis, name)
+
+
+@pytest.mark.parametrize("left_by_go", ["retried child", "died before its children", "died before its heirs"])
+def test_a_parent_that_go_left_half_closed_is_closed(
+    redis: Client, keys: Keys, make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch, left_by_go: str
+) -> None:
+    queue, parent = make_queue(), new()
+    child, heir = new(parent_uuid=parent.uuid), new(predecessor_uuid=parent.uuid)
+    adding.add(redis, keys, heir)
+    redis.call("SET", keys.job(parent.uuid), parent.SerializeToString())
+    redis.call("SADD", f"{keys.base}jobs:active", parent.uuid)
+    if left_by_go != "died before its heirs":
+        adding.add(redis, keys, child)
+    if left_by_go == "retried child":
+        redis.call("SADD", keys.job(parent.uuid, "active"), child.uuid)
+    for _ in range(3):
+        assert queue.recover(retried) == 0
+        take(queue)  # whoever began it may be about to go on
+    monkeypatch.setattr("scheduler.dialects.conveyor.queue.STUCK_FOR", timedelta())
+    queue.recover(retried)
+    if left_by_go != "died before its heirs":
+        complete(queue, take(queue, child))
+    complete(queue, take(queue, heir))
+    assert left(redis) == []
+
+
+def test_a_parent_that_waits_for_its_children_is_left_alone(
+    redis: Client, keys: Keys, make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scheduler.dialects.conveyor.queue.STUCK_FOR", timedelta())
+    queue, parent = make_queue(), new()
+    child, heir = new(parent_uuid=parent.uuid), new(predecessor_uuid=parent.uuid)
+    for job in (parent, child, heir):
+        adding.add(redis, keys, job)
+    taken = take(queue, parent)
+    for _ in range(3):
+        queue.recover(retried)
+    complete(queue, taken)
+    for _ in range(3):
+        queue.recover(retried)
+    complete(queue, take(queue, child))
+    take(queue, heir)

@@ -47,6 +47,7 @@ MOST_UNSETTLED = 100_000
 KEPT = 1000
 SETTLER_SILENCE = timedelta(seconds=30)
 LONGEST_LEASE = timedelta(seconds=30)  # after so long a worker of Conveyor takes back what we hold
+STUCK_FOR = timedelta(seconds=30)  # and so long we leave it to them to close what they began to
 MOST_HELD = 100_000
 MOST_WORKERS = 100
 TAKEN_BACK_AT_ONCE = 500
@@ -189,9 +190,9 @@ class ConveyorQueue:
         return found
 
     def recover(self, decide: Callable[[Delivery], Result]) -> int:
-        """Take back what silent workers hold: ours, and Conveyor's own."""
+        """Take back what silent workers hold, ours and Conveyor's own, and close what those left half closed."""
         moved = 0
-        for name in self._run("silent", MOST_WORKERS):
+        for name in self._run("silent", MOST_WORKERS, STUCK_FOR // wire.MILLISECOND):
             worker, more = name.decode(errors="replace"), True
             while more:
                 page = self._exchange.held(worker, TAKEN_BACK_AT_ONCE)

@@ -1,4 +1,4 @@
--- Part of finish: what the end of a job means for those that waited for it.
+-- Part of some: what the end of a job means for those that waited for it.
 local gone, over, pending = {}, {}, {} -- jobs that are closed; jobs whose end is not looked at yet
 local families = true -- whether any of these jobs has children or heirs
 
@@ -40,6 +40,13 @@ end
 local function forget(uuid)
   gone[uuid] = true
   over[#over + 1] = uuid
+end
+
+local function erase()
+  if #over == 0 then return end
+  redis.call('SREM', active, unpack(over))
+  for i, uuid in ipairs(over) do over[i] = bodies .. uuid end
+  redis.call('DEL', unpack(over))
 end
 
 local function has_family(uuid)

@@ -50,11 +50,7 @@ local function write()
   if #ended > 0 then
     for _, name in ipairs({'jobs', 'cancels', 'notes'}) do redis.call('HDEL', ring .. name, unpack(ended)) end
   end
-  if #over > 0 then
-    redis.call('SREM', active, unpack(over))
-    for i, uuid in ipairs(over) do over[i] = bodies .. uuid end
-    redis.call('DEL', unpack(over))
-  end
+  erase()
   if #tombs > 0 then redis.call('HSET', ring .. 'finished', unpack(tombs)) end
   for ledger, batch in pairs(ends) do
     redis.call('XADD', ring .. 'outcomes:' .. ledger, '*', 'ends', '[' .. table.concat(batch, ',') .. ']')

@@ -1,17 +1,39 @@
--- Name workers that are silent: ours of the queue, and others that were not heard for 30 s.
+-- Name workers that are silent, ours of the queue and others, and close parents that somebody left half closed.
 -- KEYS[1] zset: scheduled; the names of all other keys begin as this does
 -- ARGV[1] names: seed or upstream
 -- ARGV[2] queue
 -- ARGV[3] most names of each
--- Returns their names
+-- ARGV[4] how long a parent that could be closed is left to others, in ms
+-- Returns their names; others are silent when they were not heard for 30 s
 -- include: names
-local ring, time = ring_of(ARGV[2]), redis.call('TIME')
+local ring, stuck, time = ring_of(ARGV[2]), base .. 'ring:stuck', redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local SOME, HOUR = 20, 3600000
+-- include: wire
+-- include: adding
+-- include: close
+
+-- A worker of others closes a job step by step, and may die on the way; what it tries again it gives to a parent whose
+-- run is over, as if that would still begin it.
+local function look_at(uuid)
+  local key = bodies .. uuid
+  local body = redis.call('GET', key)
+  local job = body and read(body)
+  if not job then return forget(uuid) end
+  local open = redis.call('EXISTS', key .. ':children') == 1 or redis.call('SCARD', key .. ':active') == 0
+  if not open or runs(uuid) then return redis.call('ZREM', stuck, uuid) end
+  local since = redis.call('ZSCORE', stuck, uuid)
+  if not since then return redis.call('ZADD', stuck, now, uuid) end
+  if now - since < tonumber(ARGV[4]) then return end
+  redis.call('ZREM', stuck, uuid)
+  close(job)
+end
+
+for _, uuid in ipairs(redis.call('SRANDMEMBER', active, SOME)) do look_at(uuid) end
+redis.call('ZREMRANGEBYSCORE', stuck, '-inf', now - HOUR)
+erase()
 local names = redis.call('ZRANGEBYSCORE', ring .. 'workers', '-inf', '(' .. now, 'LIMIT', 0, ARGV[3])
 for _, name in ipairs(redis.call('ZRANGEBYSCORE', workers, '-inf', time[1] - 30, 'LIMIT', 0, ARGV[3])) do
   if not redis.call('ZSCORE', ring .. 'workers', name) then names[#names + 1] = name end
-end
-for _, uuid in ipairs(redis.call('SRANDMEMBER', active, 10)) do -- some that were left behind
-  if redis.call('EXISTS', bodies .. uuid) == 0 then redis.call('SREM', active, uuid) end
 end
 return names
