@@ -14,6 +14,7 @@ from scheduler.config import SchedulerOptions, checked_settings
 from scheduler.errors import ConfigError, InvalidName, InvalidOption
 from scheduler.model.durations import brief, duration
 from scheduler.model.labels import checked_queue
+from scheduler.store.engine import checked_dsn
 
 LARGEST = 2**53  # from there on, Redis' scripts cannot count
 SWITCHES = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
@@ -191,11 +192,31 @@ def option(name: str, plain: Callable[[str], object] = str) -> Kind:
 
 def listening() -> Kind:
     """The option `listen`, as it was given: what None means depends on another."""
-    kind = option("listen", switch().plain)
+    kind = dsn("listen", switch().plain)
 
     def read(value: object) -> object:
         kind.read(value)
         return value
+
+    return Kind(read, kind.plain)
+
+
+def dsn(name: str, plain: Callable[[str], object] = str) -> Kind:
+    """An option of `Scheduler` that may be a DSN."""
+    kind = option(name, plain)
+
+    def read(value: object) -> object:
+        found = kind.read(value)
+        if isinstance(value, str):
+            try:
+                checked_dsn(value)
+            except ConfigError as error:
+                raise Refused(str(error).removeprefix("database: ")) from None
+            if "://" in value and value.count("@") > 1:
+                raise Refused(
+                    "has an @ too many; write one in a password as %40: postgresql://user:pass%40word@host/name"
+                )
+        return found
 
     return Kind(read, kind.plain)
 

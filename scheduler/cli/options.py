@@ -16,6 +16,7 @@ from scheduler.cli.kinds import (
     Kind,
     addresses,
     choice,
+    dsn,
     listening,
     number,
     option,
@@ -49,8 +50,8 @@ def hidden(_: str) -> str:
     return HIDDEN
 
 
-def _dsn(dsn: str) -> str:
-    return without_secrets(dsn, dsn)
+def _dsn(said: str) -> str:
+    return without_secrets(said, said)
 
 
 def without_password(url: str) -> str:
@@ -180,7 +181,7 @@ class SchedulerSection:
     """The arguments of `Scheduler`."""
 
     database: str | None = setting(
-        None, option("database"), mask=_dsn, also=("SCHEDULER_DATABASE_URL", "DATABASE_URL")
+        None, dsn("database"), mask=_dsn, also=("SCHEDULER_DATABASE_URL", "DATABASE_URL")
     )  # fmt: skip
     schema: str = setting(DEFAULTS["schema"], option("schema"))
     tenants: Tenants = setting(DEFAULTS["tenants"], option("tenants", tenants))

@@ -120,7 +120,7 @@ class Database:
             pool = database.pool.recreate()  # its creator and hooks, but connections of our own
             prepare = False  # kept plans need settings that only a connection of our own making begins with
         else:
-            dsn = _dsn(database)
+            dsn = checked_dsn(database)
             connect: Any = partial(_connect, dsn, PLANS if prepare else "")
             pool = QueuePool(connect, pool_size=3, max_overflow=5, timeout=CONNECT_TIMEOUT)
         return cls(pool, schema=schema, prepare=prepare)
@@ -229,7 +229,7 @@ def _connect(dsn: str, settings: str = "") -> BoundedConnection:
     return BoundedConnection.connect(dsn, autocommit=True, **chosen)
 
 
-def _dsn(database: str) -> str:
+def checked_dsn(database: str) -> str:
     """Check a DSN, in libpq's spelling or SQLAlchemy's; what is wrong is said without quoting it, for its password."""
     scheme, found, _ = database.partition("://")
     if found and "+" in scheme:

@@ -294,6 +294,17 @@ def test_scheduler_keys_are_the_arguments_of_scheduler(read: Read, wrong: Wrong)
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("key", ["database", "listen"])
+@pytest.mark.parametrize(
+    "dsn", ["trout77", "host=h password=a trout77", "mysql://h/app", "postgresql://ada:a@trout77@h/app"]
+)
+def test_scheduler_database_and_listen_are_dsns(wrong: Wrong, key: str, dsn: str) -> None:
+    [line] = wrong(f"scheduler: {{{key}: '{dsn}'}}")
+    assert line.startswith(f"scheduler.{key}: ")
+    assert "postgresql://" in line
+    assert "trout77" not in line
+
+
 def test_scheduler_keys_of_the_environment(read: Read) -> None:
     found = read(
         "scheduler: {database: 'postgresql://file'}",
