@@ -11,7 +11,8 @@ from scheduler.dialects.client import Client
 from scheduler.dialects.interface import Cancelling, Known
 from scheduler.embedded.redis import EmbeddedRedis
 from scheduler.model.attempts import AttemptEnd
-from tests.dialects.values import ended, fetch_all, job
+from tests.dialects.values import ended, fetch_all, job, retried
+from tests.interop.conftest import StartPeer
 from tests.interop.peers import Peer
 from tests.support.waiting import wait_for
 
@@ -113,6 +114,38 @@ def test_a_cancel_of_what_node_has_is_refused(queue: BullMQQueue, node: Peer) ->
     wait_for(lambda: node.ran, "it runs")
     assert queue.cancel([fed.id]) == [Cancelling.REFUSED]
     assert [end.state for end in settled(queue, 1)] == [State.COMPLETED]
+
+
+def test_what_a_killed_node_worker_had_is_taken_back_as_the_ring_decides(
+    queue: BullMQQueue, start_node: StartPeer
+) -> None:
+    node, fed = start_node(), job(payload=b'{"seconds":60}')
+    queue.push([fed], epoch="")
+    node.work("mail", lockDuration=300, stalledInterval=60_000)
+    wait_for(lambda: node.ran, "it runs")
+    assert queue.known([fed.id])[0]._replace(started_at=None) == Known(State.RUNNING, 1)  # type: ignore[union-attr]
+    node.kill()
+    wait_for(lambda: queue.recover(retried) == 1, "it is taken back")
+    [delivery] = fetch_all(queue)
+    assert (delivery.job, delivery.attempt) == (fed, 2)
+    assert queue.finish([ended(delivery)])[0] == [True]
+    assert [(end.attempt, end.state) for end in settled(queue, 2)] == [(1, State.RETRYING), (2, State.COMPLETED)]
+
+
+def test_a_job_that_node_loses_too_often_is_a_dead_letter(queue: BullMQQueue, start_node: StartPeer) -> None:
+    fed = job(payload=b'{"seconds":60}')
+    queue.push([fed], epoch="")
+
+    def lose(peer: Peer) -> None:
+        peer.work("mail", lockDuration=200, stalledInterval=100, maxStalledCount=1)
+        wait_for(lambda: peer.ran or queue.known([fed.id]) == [Known(None, 3)], "it runs, or has failed")
+        peer.kill()
+
+    for _ in range(3):
+        lose(start_node())
+    [last] = settled(queue, 1)
+    assert (last.attempt, last.state, last.category) == (3, State.DEAD_LETTER, "system")
+    assert last.error == "job stalled more than allowable limit"
 
 
 def test_jobs_go_round_the_ring_through_node(dsn: str, schema: str, redis_server: EmbeddedRedis, node: Peer) -> None:
