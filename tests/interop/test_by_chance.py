@@ -3,6 +3,8 @@
 from random import Random
 from typing import Any
 
+import pytest
+
 from scheduler.embedded.redis import EmbeddedRedis
 from tests.interop.keyspace import Keyspace, differences, dump
 from tests.interop.peers import Peer
@@ -94,14 +96,28 @@ class Chance:
         return {name: value for name, value in options.items() if self._random.random() < 0.25}
 
 
-def test_chance_finds_no_difference(node: Peer, redis: Any, redis_server: EmbeddedRedis, full: bool) -> None:
-    for seed in range(400 if full else 15):
+class Turns:
+    """Each step is done by one of several, as chance has it."""
+
+    def __init__(self, seed: int, *sides: Side) -> None:
+        self._random = Random(seed)
+        self._sides = sides
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._random.choice(self._sides), name)
+
+
+@pytest.mark.parametrize("road", ["alone", "taking turns with Node"])
+def test_chance_finds_no_difference(road: str, node: Peer, redis: Any, redis_server: EmbeddedRedis, full: bool) -> None:
+    theirs, ours = NodeSide(redis, node), OurSide(redis, redis_server.url)
+    for seed in range(400 if full else 12):
         redis.flushall()
-        Chance(seed).run(NodeSide(redis, node), steps=12)
-        theirs = _lasting(dump(redis))
+        Chance(seed).run(theirs, steps=12)
+        wanted = _lasting(dump(redis))
         redis.flushall()
-        said = Chance(seed).run(OurSide(redis, redis_server.url), steps=12)
-        found = differences(_lasting(dump(redis)), theirs)
+        side: Any = ours if road == "alone" else Turns(seed, theirs, ours)
+        said = Chance(seed).run(side, steps=12)
+        found = differences(_lasting(dump(redis)), wanted)
         assert not found, "\n".join([f"seed {seed}", *said, *found])
 
 
