@@ -1,8 +1,9 @@
 """Who produces and works in a scenario: BullMQ on Node, or ours."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from scheduler import JobContext, PermanentError, Worker, handler
@@ -138,11 +139,13 @@ def body(ctx: JobContext, data: dict[str, Any]) -> Any:
 
 
 @contextmanager
-def working(url: str, *queues: str, stalled_ms: int = 30_000, **options: Any) -> Iterator[Worker]:
+def working(
+    url: str, *queues: str, stalled_ms: int = 30_000, run: Callable[..., Any] = body, **options: Any
+) -> Iterator[Worker]:
     """Run a worker of ours for jobs of the name job, in threads."""
     before, interval = dict(handlers), timedelta(milliseconds=stalled_ms)
     for queue in queues:
-        handler("job", queue=queue)(lambda ctx, data: body(ctx, data))
+        handler("job", queue=queue)(partial(run))
     worker = Worker(
         url, queues, **{"dialect": "bullmq", "concurrency": 1, "reaper": ReaperRule(interval=interval), **options}
     )  # fmt: skip

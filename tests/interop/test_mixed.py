@@ -1,5 +1,6 @@
 """BullMQ's producers and workers, and ours, on one queue."""
 
+import asyncio
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from scheduler import JobContext
 from scheduler.bullmq import NewJob, Queue
 from scheduler.embedded.redis import EmbeddedRedis
 from tests.interop import peers
@@ -79,6 +81,19 @@ def test_what_we_add_others_work(other: Peer, redis: Any, redis_server: Embedded
     assert [job.value for job in jobs] == [{"number": 1}, 2, 3, 4, 5, 6, None]
     assert [job.attempts_made for job in jobs] == [1, 1, 1, 3, 1, 1, 2]
     assert (jobs[-1].state, jobs[-1].failed_reason) == ("failed", "not yet, 2")
+
+
+def test_a_handler_of_ours_may_be_async(node: Peer, redis: Any, redis_server: EmbeddedRedis) -> None:
+    together = asyncio.Barrier(2)
+
+    async def meet(_: JobContext, data: dict[str, Any]) -> Any:
+        async with together:
+            return data["value"]
+
+    first, second = node.add("mail", "job", {"value": 1}), node.add("mail", "job", {"value": 2})
+    with working(redis_server.url, "mail", run=meet, concurrency=2):
+        wait_for(lambda: ended(redis) == 2, "both have ended")
+    assert [node.call("read", queue="mail", job=each)["returnvalue"] for each in (first, second)] == [1, 2]
 
 
 @contextmanager
