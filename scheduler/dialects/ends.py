@@ -3,7 +3,7 @@
 import contextlib
 import re
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import orjson
@@ -13,6 +13,7 @@ from scheduler.errors import WireError
 from scheduler.model.attempts import AttemptEnd
 from scheduler.model.states import State
 
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
 STATES = {state.value: state for state in State}
 ID = re.compile(rb'"id": ?"([^"]+)"')
@@ -78,8 +79,8 @@ def _end(read: Mapping[str, Any]) -> AttemptEnd:
         feed=read["feed"],
         attempt=read["attempt"],
         state=STATES[read["state"]],
-        started_at=datetime.fromisoformat(read["started"]),
-        ended_at=datetime.fromisoformat(read["ended"]),
+        started_at=_moment(read["started"]),
+        ended_at=_moment(read["ended"]),
         worker=read["worker"],
         delay=None if delay is None else delay * MICROSECOND,
         category=read.get("category"),
@@ -89,6 +90,11 @@ def _end(read: Mapping[str, Any]) -> AttemptEnd:
         checkpoint=read.get("checkpoint"),
         spawned=read.get("spawned", ()),
     )
+
+
+def _moment(written: str | int) -> datetime:
+    """Read an instant; scripts write it in milliseconds."""
+    return datetime.fromisoformat(written) if isinstance(written, str) else EPOCH + 1000 * written * MICROSECOND
 
 
 def note_bytes(note: Note | None) -> bytes:

@@ -102,6 +102,24 @@ def test_settled_jobs_leave_nothing(client: Client, open_queue: MakeOpen) -> Non
     assert left <= {"meta", "id", "events", "marker", "stalled", "ring:3f1e:cursor", "ring:3f1e:outcomes"}
 
 
+def test_an_end_that_cannot_be_read_is_found_anew_in_its_job(client: Client, open_queue: MakeOpen) -> None:
+    queue, stream = open_queue(), "bull:mail:ring:3f1e:outcomes"
+    queue.push([job(), job()], epoch="")
+    one, two = fetch_all(queue)
+    queue.finish([ended(one, result=b"1"), ended(two, result=b"2")])
+    [(entry, _)] = client.call("XRANGE", stream, "-", "+")
+    broken = f'[{{"id":"{one.job.id}","state":"?"}},{{"id":"{two.job.id}"}}]'
+    client.call("XDEL", stream, entry)
+    client.call("XADD", stream, "*", "ends", broken)
+    found = []
+    for _ in range(5):
+        read = queue.outcomes(10, timeout=0.05)
+        found += [(end.job_id, end.state, end.result) for each in read for end in each.ends]
+        queue.acknowledge(read)
+    assert sorted(found) == sorted([(one.job.id, State.COMPLETED, b"1"), (two.job.id, State.COMPLETED, b"2")])
+    assert client.call("LRANGE", f"{stream}:unreadable", 0, -1) == [broken.encode()]
+
+
 @pytest.mark.parametrize("opts", [b"{not json", b"[]", b'{"attempts":"many"}', b'{"backoff":{"delay":[1]}}'])
 def test_a_job_that_cannot_be_read_fails_with_the_reason(client: Client, open_queue: MakeOpen, opts: bytes) -> None:
     queue = open_queue()

@@ -12,6 +12,7 @@ from scheduler.dialects.bullmq.options import KEEP_ALL
 from scheduler.dialects.bullmq.schedulers import iterate
 from scheduler.dialects.bullmq.wire import TOLD, Taken
 from scheduler.dialects.client import Client, script
+from scheduler.dialects.ends import end_bytes
 from scheduler.dialects.interface import Delivery, Result
 from scheduler.errors import WireError
 from scheduler.model.states import State
@@ -101,7 +102,7 @@ def written_of(result: Result) -> tuple[Any, ...]:
     job, rules = delivery.job, delivery.rules
     if end is None:
         return job.id, "back:0:0:0:-", delivery.raw, b"", b"", b"", b""
-    told = wire.end_bytes(end) if job.installation else b""
+    told = end_bytes(end) if job.installation else b""
     progress = wire.progress_bytes(result.note)
     if end.state is State.COMPLETED:
         head = f"completed:0:0:0:{rules.keep_completed}"

@@ -12,6 +12,7 @@ from typing import Any
 from scheduler.dialects.bullmq import wire
 from scheduler.dialects.bullmq.keys import Keys
 from scheduler.dialects.client import LONGEST_BLOCK, Client, script
+from scheduler.dialects.ends import ends_of, rescued
 from scheduler.dialects.interface import Outcomes
 from scheduler.errors import QueueError, WireError
 
@@ -20,6 +21,7 @@ SETTLER = "settler"  # one name for all: what matters is how long nobody has ack
 LOOKED_AT = 1000  # events, or jobs, in one call
 SWEEP = 30.0  # seconds: so often all that was fed is looked at, whatever events were trimmed
 LINGER = 0.005
+MOST_UNREADABLE = 1000
 
 
 class Settling:
@@ -105,12 +107,18 @@ class Settling:
             time.sleep(min(LINGER, max(0.0, end - time.monotonic())))  # let some come along
 
     def _outcomes(self, entry: bytes, fields: Mapping[bytes, bytes]) -> Outcomes | None:
-        """Read a batch of ends; one that nobody can read is in nobody's way."""
+        """Read a batch of ends; one that nobody can read is kept aside, and found anew in its job."""
         text = fields.get(b"ends", b"")
         try:
-            return Outcomes(entry, wire.ends_of(text))
+            return Outcomes(entry, ends_of(text))
         except WireError:
-            self._client.call("LPUSH", self._keys.ring(self._installation, "unreadable"), text)
-            self._client.call("LTRIM", self._keys.ring(self._installation, "unreadable"), 0, 999)
+            self._client.call("LPUSH", f"{self._stream}:unreadable", text)
+            self._client.call("LTRIM", f"{self._stream}:unreadable", 0, MOST_UNREADABLE - 1)
+            ends, lost = rescued(text)
+            if lost:
+                self._client.call("HDEL", self._keys.named("ring:finished"), *lost)
+                self._sweep = "0"
+            if ends:
+                return Outcomes(entry, ends)
             self.acknowledge([Outcomes(entry, ())])
             return None

@@ -18,6 +18,7 @@ from scheduler.dialects.bullmq.exchange import LARGEST_BATCH, MOST_BYTES, Answer
 from scheduler.dialects.bullmq.keys import Keys
 from scheduler.dialects.bullmq.outcomes import Settling
 from scheduler.dialects.client import LONGEST_BLOCK, Client, script
+from scheduler.dialects.ends import note_bytes
 from scheduler.dialects.interface import (
     Cancelling,
     Delivery,
@@ -153,7 +154,7 @@ class BullMQQueue:
         for batch in _batches(list(notes.items())):
             args: list[Any] = [self._worker, lease // wire.MILLISECOND]
             for delivery, note in batch:
-                args += (delivery.job.id, delivery.raw, *_note_bytes(note))
+                args += (delivery.job.id, delivery.raw, note_bytes(note), wire.progress_bytes(note))
             answer = self._client.run(script("bullmq", "renew"), [self._keys.meta], args)
             found += [RENEWED[each] for each in answer.decode()]
         return found
@@ -213,16 +214,6 @@ class BullMQQueue:
 def _next_look(answer: Answer) -> float:
     """Say when a job that waits is due, a limit over, or the settlers may have caught up."""
     return math.inf if answer.wait_ms < 0 else time.monotonic() + answer.wait_ms / 1000
-
-
-def _note_bytes(note: Note | None) -> tuple[bytes, bytes]:
-    """Write a note, and its progress for dashboards; one that cannot be written costs the leases of no others."""
-    if note is None:
-        return b"", b""
-    try:
-        return orjson.dumps([*note]), wire.progress_bytes(note)
-    except TypeError:
-        return b"", b""
 
 
 def _known(where: bytes, ended: int, began: bytes, note: bytes) -> Known | None:

@@ -1,7 +1,7 @@
-"""The bytes: the fields of a job that a ledger feeds, a job as a worker is told of it, and the end of an attempt."""
+"""The bytes: the fields of a job that a ledger feeds, and a job as a worker is told of it."""
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -11,15 +11,12 @@ import orjson
 from scheduler.dialects.bullmq.options import FED, Rules, fed_options, read_options
 from scheduler.dialects.interface import Delivery, Note
 from scheduler.errors import WireError
-from scheduler.model.attempts import AttemptEnd, QueuedJob
+from scheduler.model.attempts import QueuedJob
 from scheduler.model.labels import Priority
-from scheduler.model.states import State
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LATER = datetime(9999, 1, 1, tzinfo=UTC)
 MILLISECOND = timedelta(milliseconds=1)
-MICROSECOND = timedelta(microseconds=1)
-STATES = {state.value: state for state in State}
 TOLD = 14  # values of a job, as scripts tell it
 
 
@@ -100,37 +97,6 @@ def delivery_of(queue: str, told: Sequence[bytes]) -> Taken:
         raise WireError(f"a job of queue {queue!r} cannot be read: {type(error).__name__}") from error
 
 
-def end_bytes(end: AttemptEnd) -> bytes:
-    """Write the end of an attempt."""
-    written: dict[str, Any] = {
-        "tenant": end.tenant,
-        "id": end.job_id,
-        "feed": end.feed,
-        "attempt": end.attempt,
-        "state": end.state,
-        "started": end.started_at,
-        "ended": end.ended_at,
-        "worker": end.worker,
-    }
-    for name in ("category", "code", "error", "checkpoint"):
-        value = getattr(end, name)
-        if value is not None:
-            written[name] = value
-    if end.delay is not None:
-        written["delay"] = end.delay // MICROSECOND
-    if end.result is not None:
-        written["result"] = end.result.decode(errors="replace")
-    if end.spawned:
-        written["spawned"] = list(end.spawned)
-    try:
-        return orjson.dumps(written)
-    except TypeError:  # a text that is not Unicode
-        for name in ("category", "code", "error"):
-            if name in written:
-                written[name] = written[name].encode(errors="replace").decode()
-        return orjson.dumps(written)
-
-
 def progress_bytes(note: Note | None) -> bytes:
     """Write how far a handler is, for dashboards; empty if it did not say."""
     return b"" if note is None or note.progress is None else orjson.dumps(_whole(note.progress))
@@ -138,39 +104,6 @@ def progress_bytes(note: Note | None) -> bytes:
 
 def _whole(number: float) -> float:
     return int(number) if number == int(number) else number
-
-
-def ends_of(batch: bytes) -> list[AttemptEnd]:
-    """Read the ends that came back together: of our workers, and what was found of others."""
-    try:
-        return [_end(each) for each in orjson.loads(batch)]
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-        raise WireError(f"the end of an attempt cannot be read: {type(error).__name__}") from error
-
-
-def _end(read: Mapping[str, Any]) -> AttemptEnd:
-    delay = read.get("delay")
-    return AttemptEnd(
-        tenant=read["tenant"],
-        job_id=read["id"],
-        feed=read["feed"],
-        attempt=read["attempt"],
-        state=STATES[read["state"]],
-        started_at=_moment(read["started"]),
-        ended_at=_moment(read["ended"]),
-        worker=read["worker"],
-        delay=None if delay is None else delay * MICROSECOND,
-        category=read.get("category"),
-        code=read.get("code"),
-        error=read.get("error"),
-        result=read["result"].encode() if "result" in read else None,
-        checkpoint=read.get("checkpoint"),
-        spawned=read.get("spawned", ()),
-    )
-
-
-def _moment(written: str | float) -> datetime:
-    return datetime.fromisoformat(written) if isinstance(written, str) else instant_of(int(written))
 
 
 def instant_of(milliseconds: int) -> datetime:
