@@ -66,3 +66,11 @@ def decode(raw: bytes) -> dict[int, Any]:
             found[tag >> 3] = raw[at : at + size]
             at += size
     return found
+
+
+def remarshal(found: Mapping[int, Any]) -> bytes:
+    """Write what was read, as Go does: its own fields by their numbers, and those that it does not know behind them."""
+    out = b""
+    for number, value in sorted(found.items()):
+        out += block(number, value) if isinstance(value, bytes) else varint(number << 3) + varint(value)
+    return out
