@@ -124,7 +124,7 @@ def test_what_a_handler_says_is_progress_to_node(queue: BullMQQueue, node: Peer)
     assert heard == {"jobId": job, "data": 50}
 
 
-def test_a_job_as_seed_002_writes_it_is_repaired_and_has_its_attempts(queue: BullMQQueue, redis: Any) -> None:
+def test_a_job_that_hides_its_attempts_is_repaired_and_has_all_of_them(queue: BullMQQueue, redis: Any) -> None:
     fields = {"name": "send", "data": "{}", "opts": '{"attempts":3}', "timestamp": 1, "attemptsMade": 0}
     redis.hset("bull:mail:7", mapping=fields)
     redis.rpush("bull:mail:wait", "7")
