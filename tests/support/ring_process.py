@@ -19,6 +19,7 @@ from typing import Any
 import scheduler.queueing.settler
 from scheduler import JobContext, Scheduler, Worker, handler
 from scheduler.dialects.bullmq.queue import BullMQQueue
+from scheduler.dialects.conveyor.queue import ConveyorQueue
 from scheduler.dialects.interface import Delivery, Result
 from scheduler.dialects.reliable.queue import ReliableQueue
 from scheduler.dialects.reliable.reaper import ReaperRule
@@ -74,7 +75,8 @@ def be_hasty(seconds: float) -> None:
 
 def note_accepted(options: Options) -> None:
     """Write down each end of a job that Redis took from this process."""
-    kind: type[Any] = BullMQQueue if options.dialect == "bullmq" else ReliableQueue
+    kinds: dict[str, type[Any]] = {"bullmq": BullMQQueue, "conveyor": ConveyorQueue, "reliable": ReliableQueue}
+    kind = kinds[options.dialect]
     plain = kind.finish
 
     def finish(queue: Any, results: Sequence[Result], *, fetch: int = 0) -> tuple[list[bool], list[Delivery]]:
