@@ -19,7 +19,8 @@ from scheduler.errors import QueueError, WireError
 GROUP = "settlers"
 SETTLER = "settler"  # one name for all: what matters is how long nobody has acknowledged
 LOOKED_AT = 1000  # events, or jobs, in one call
-SWEEP = 30.0  # seconds: so often all that was fed is looked at, whatever events were trimmed
+SWEEP = 30.0  # seconds: so often all that was fed is looked at
+SWEEP_SOON = 1.0  # and so often at most, when events were trimmed before we read them
 LINGER = 0.005
 MOST_UNREADABLE = 1000
 
@@ -36,6 +37,7 @@ class Settling:
         self._density = 100  # ends in an entry of the stream, as last seen
         self._sweep = "0"  # where to go on through all that was fed; empty: it was gone through
         self._swept = time.monotonic()
+        self._missed = False  # events may be gone that nobody read
 
     def read(self, n: int, timeout: float) -> list[Outcomes]:
         """Read ends, about n; first those that nobody has acknowledged for long."""
@@ -67,10 +69,11 @@ class Settling:
     def _collect(self) -> tuple[bytes, bool]:
         """Find what others ended; say which event was the last, and whether there is more to look at."""
         now = time.monotonic()
-        if not self._sweep and now - self._swept > SWEEP:
-            self._sweep, self._swept = "0", now
+        if not self._sweep and now - self._swept > (SWEEP_SOON if self._missed else SWEEP):
+            self._sweep, self._swept, self._missed = "0", now, False
         args = [self._installation, LOOKED_AT, self._sweep]
-        _, read, following, last = self._client.run(script("bullmq", "collect"), [self._keys.meta], args)
+        _, read, following, last, gone = self._client.run(script("bullmq", "collect"), [self._keys.meta], args)
+        self._missed = self._missed or bool(gone)
         self._sweep = following.decode() if following != b"0" else ""
         return last, read == LOOKED_AT or bool(self._sweep)
 
@@ -99,7 +102,8 @@ class Settling:
 
     def _wait(self, last: bytes, end: float) -> None:
         """Wait for an event after the last: whoever ends a job says one."""
-        block = int(min(end - time.monotonic(), LONGEST_BLOCK) * 1000)
+        patience = min(end - time.monotonic(), LONGEST_BLOCK)
+        block = int(min(patience, SWEEP_SOON if self._missed else patience) * 1000)
         if block <= 0:
             return
         events = self._keys.named("events")

@@ -4,7 +4,8 @@
 -- ARGV[1] installation: whose ledger
 -- ARGV[2] most events, or jobs, to look at
 -- ARGV[3] empty, or where to go on through all that was fed
--- Returns {how many ends; how many events were read; where to go on through all that was fed, 0: nowhere; last event}
+-- Returns {how many ends; how many events were read; where to go on through all that was fed, 0: nowhere; last event;
+-- 1 if events may be gone that nobody read, or 0}
 local base, installation, most = string.sub(KEYS[1], 1, -5), ARGV[1], ARGV[2]
 local ring = base .. 'ring:' .. installation
 local fed, cursor = ring .. ':fed', ring .. ':cursor'
@@ -69,6 +70,7 @@ end
 
 local function read_events()
   local since, hints, ids = redis.call('GET', cursor) or '0-0', {}, {}
+  local gone = since ~= '0-0' and #redis.call('XRANGE', base .. 'events', since, since) == 0
   local events = redis.call('XRANGE', base .. 'events', '(' .. since, '+', 'COUNT', most)
   for _, entry in ipairs(events) do
     local event = {}
@@ -81,11 +83,16 @@ local function read_events()
     since = entry[1]
   end
   for _, id in ipairs(ids) do look(id, hints[id]) end
-  if #events > 0 then redis.call('SET', cursor, since) end
-  return #events, since
+  if #events > 0 then
+    redis.call('SET', cursor, since)
+  elseif gone then
+    since = '0-0'
+    redis.call('DEL', cursor)
+  end
+  return #events, since, gone and 1 or 0
 end
 
-local read, last = read_events()
+local read, last, gone = read_events()
 local following = '0'
 if ARGV[3] ~= '' then
   local page = redis.call('HSCAN', fed, ARGV[3], 'COUNT', most)
@@ -93,4 +100,4 @@ if ARGV[3] ~= '' then
   for i = 1, #page[2], 2 do look(page[2][i], {}) end
 end
 if #ends > 0 then redis.call('XADD', ring .. ':outcomes', '*', 'ends', '[' .. table.concat(ends, ',') .. ']') end
-return {#ends, read, following, last}
+return {#ends, read, following, last, gone}
