@@ -19,6 +19,12 @@ WEIGHTS = {Priority.CRITICAL: 16, Priority.HIGH: 8, Priority.NORMAL: 4, Priority
 ROUND = sum(WEIGHTS.values())
 
 
+@pytest.fixture
+def dialect() -> str:
+    """Only ours has levels that could share."""
+    return "reliable"
+
+
 def fill(queue: Queue, n: int, *priorities: Priority) -> None:
     queue.push([job(priority=priority, installation="") for priority in priorities for _ in range(n)], epoch="")
 
