@@ -4,6 +4,7 @@
     python bench/redis.py --quick                      # a look of a minute
     python bench/redis.py --rows drain --peers taskiq,node-bullmq
     python bench/redis.py --dialect bullmq             # beside BullMQ on Node and for Python
+    python bench/redis.py --dialect conveyor           # beside our reliable dialect
 
 Rows: single (sent one by one), many (1,000 in a call; saq and taskiq have none, theirs are concurrent calls for one),
 drain and drain2 (a queue that was filled before, by 1 and by 2 worker processes), trips (commands that clients send
@@ -18,6 +19,7 @@ never asserted. The peers are installed on first use, each into an environment o
 BENCH_NODE; a peer that cannot be is left out, and the bench says what it needs.
 """
 
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -32,8 +34,8 @@ OURS = ("ours", "ours async")
 PYTHON = ("taskiq", "saq", "dramatiq", "huey", "bullmq")
 PEERS = (*PYTHON, "node-bullmq")
 ACKNOWLEDGING = ("taskiq", "saq", "dramatiq", "bullmq")
-DIALECTS = {"reliable": PEERS, "bullmq": ("bullmq", "node-bullmq")}
-CONCURRENCY = {"reliable": 10, "bullmq": 50}
+DIALECTS = {"reliable": PEERS, "bullmq": ("bullmq", "node-bullmq"), "conveyor": ()}
+CONCURRENCY = {"reliable": 10, "bullmq": 50, "conveyor": 10}
 TEXTS = {
     "single": "enqueue, jobs/s, one by one",
     "many": f"enqueue, jobs/s, {SIZE:,} in a call",
@@ -110,7 +112,7 @@ class Bench(queues.Bench):
 
     def fill(self, peer: Peer, part: int) -> int:
         self.server.reset()
-        quick = peer.name in (*OURS, "node-bullmq")
+        quick = peer.name in (*OURS, "reliable", "node-bullmq")
         return self.filled(peer, (self.options.jobs if quick else self.options.peer_jobs) // part)["sent"]
 
 
@@ -124,6 +126,16 @@ def bullmq_bars(bench: Bench) -> str:
             Bar(text=text, ours=done, bar=python and python * 5, against="5 times the official Python worker"),
             Bar(text=text, ours=done, bar=node and node * 0.9, against="0.9 of Node's"),
         ]
+    return queues.bars(found)
+
+
+def conveyor_bars(bench: Bench) -> str:
+    names = {"single": "enqueue one by one", "many": "enqueue in bulk", "done1": "drain"}
+    found = []
+    for figure, text in names.items():
+        ours, theirs = bench.middle(figure, "ours"), bench.middle(figure, "reliable")
+        bar = theirs and theirs * 0.7
+        found.append(Bar(text=f"{text}, jobs/s", ours=ours, bar=bar, against="0.7 of the reliable dialect"))
     return queues.bars(found)
 
 
@@ -185,12 +197,17 @@ def main() -> None:
         if chosen.dialect == "bullmq":
             ours = "ours_bullmq"
             variables["BENCH_CONCURRENCY"] = str(chosen.concurrency)
+        elif chosen.dialect == "conveyor":
+            variables["BENCH_DIALECT"] = "conveyor"
         peers = queues.peers_of("redis", [*OURS, *chosen.peers], variables, Path(folder, "log"), ours=ours)
+        if chosen.dialect == "conveyor":
+            sync = variables | {"BENCH_KIND": "sync", "BENCH_DIALECT": "reliable"}
+            peers.append(Peer("reliable", Path(sys.executable), "redis_ours.py", sync, Path(folder, "log")))
         machine = harness.machine(queues=server)
         bench = Bench(chosen, pins, peers, stamps, server=server)
         began = time.monotonic()
         bench.run()
-    shown = bullmq_bars if chosen.dialect == "bullmq" else bars
+    shown = {"bullmq": bullmq_bars, "conveyor": conveyor_bars}.get(chosen.dialect, bars)
     queues.conclude("redis", bench, machine, began, f"{queues.table(bench, TEXTS)}\n\n{shown(bench)}")
 
 

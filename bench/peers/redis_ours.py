@@ -1,4 +1,4 @@
-"""Ours without a ledger: pushed into a queue of the reliable dialect, run by a Worker. Handlers are BENCH_KIND."""
+"""Ours without a ledger: pushed into a queue of BENCH_DIALECT, run by a Worker. Handlers are BENCH_KIND."""
 
 import os
 from datetime import UTC, datetime, timedelta
@@ -11,13 +11,14 @@ from queued import run
 
 from scheduler import Worker, handler
 from scheduler.dialects.client import Client
-from scheduler.dialects.reliable.queue import ReliableQueue
+from scheduler.dialects.opening import open_queue
 from scheduler.model.attempts import QueuedJob
 from scheduler.model.labels import Priority
 
 KIND = os.environ.get("BENCH_KIND", "sync")
+DIALECT = os.environ.get("BENCH_DIALECT", "reliable")
 LEDGER, EPOCH = "bench", "1"  # ends go into the stream of a ledger, as they would with an instance
-LEFT = "redis.call('HLEN', 'jobqueue:{bench}:jobs')"
+LEFT = f"redis.call('HLEN', '{'ring:bench' if DIALECT == 'conveyor' else 'jobqueue:{bench}'}:jobs')"
 WEEK = timedelta(days=7)
 
 
@@ -32,7 +33,7 @@ async def coroutine(_, number):
 
 
 def connect():
-    queue = ReliableQueue(Client(URL), "bench", installation=LEDGER)
+    queue = open_queue(Client(URL), "bench", {"dialect": DIALECT}, installation=LEDGER)
     queue.begin(EPOCH)
     return queue
 
@@ -55,7 +56,7 @@ def many(queue, numbers):
 
 
 def work():
-    Worker(URL, ["bench"], concurrency=WORKERS).run()
+    Worker(URL, ["bench"], dialect=DIALECT, concurrency=WORKERS).run()
 
 
 if __name__ == "__main__":
