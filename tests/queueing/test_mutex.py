@@ -51,7 +51,7 @@ def test_no_lock_of_the_ring_is_held_across_io(
 
     instance = Scheduler(dsn, schema=schema, redis=redis_server.url, callback_secret="a secret of sixteen")
     instance.subscribe(listener)
-    worker: Worker = make_worker()
+    worker: Worker = make_worker(breaker=scheduler.BreakerRule(min_samples=10_000))
     with instance:
         kinds = ["sync", "async"] * 20
         retry = scheduler.RetryPolicy(initial_delay="10ms")
