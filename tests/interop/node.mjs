@@ -53,7 +53,8 @@ const calls = {
   },
   flow: async ({ flow }) => tree(await open("flow", "", () => new bullmq.FlowProducer(options)).add(flow)),
   listen: async ({ queue: name }) => {
-    const events = open("events", name, () => new bullmq.QueueEvents(name, options));
+    const all = { ...options, lastEventId: "0-0" }; // from now on would be from whenever it comes to listen
+    const events = open("events", name, () => new bullmq.QueueEvents(name, all));
     const emit = events.emit.bind(events);
     events.emit = (event, ...args) => {
       if (!["error", "ready"].includes(event)) say({ heard: [name, event, Object(args[0]) === args[0] ? args[0] : {}] });
