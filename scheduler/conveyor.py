@@ -46,7 +46,7 @@ class Client:
 
     def add(
         self,
-        payload: object = None,
+        payload: object,
         *,
         type: str | None = None,  # noqa: A002 - its name in Conveyor
         queue: str | None = None,

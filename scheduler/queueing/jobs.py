@@ -110,8 +110,8 @@ def cancel(
     begun = not waited and job.state is not State.PENDING
     if begun and answer is Cancelling.REFUSED and not force:
         raise IllegalTransition(
-            f"job {key.id} is in the hands of a worker of BullMQ itself, which cannot be told to end it; wait for it,"
-            " or cancel it with force=True: it ends here, and whatever comes of it is refused"
+            f"job {key.id} is in the hands of a worker of BullMQ or Conveyor itself, which cannot be told to end it;"
+            " wait for it, or cancel it with force=True: it ends here, and whatever comes of it is refused"
         )
     if begun and (answer is None or (answer is Cancelling.RUNNING and not force)):
         yield table.of_job("ask_to_cancel", key, force=force, reason=reason)

@@ -16,6 +16,7 @@ from scheduler.conveyor import Client as Conveyor
 from scheduler.dialects.client import Client
 from scheduler.dialects.conveyor import add as adding
 from scheduler.dialects.conveyor.keys import Keys
+from scheduler.dialects.conveyor.queue import ConveyorQueue
 from scheduler.embedded.redis import EmbeddedRedis
 from scheduler.errors import ConfigError, InvalidJob, MarshalError, QueueUnavailable, SchedulerError
 from tests.conveyor.conftest import contents, new
@@ -266,6 +267,10 @@ def test_a_cluster_needs_a_hash_tag() -> None:
         for keys in ("seed", "upstream"):
             with Conveyor(house.url, keys) as plain, pytest.raises(ConfigError, match="namespace: needs a hash tag"):
                 plain.add(b"", type="a")
+            opened = Client(house.url)
+            with pytest.raises(ConfigError, match="in a cluster the namespace needs a hash tag"):
+                ConveyorQueue(opened, "a", keys=keys)
+            opened.close()
             with Conveyor(house.url, keys, namespace="{conv}") as tagged:
                 tagged.add(b"", type="a", parent=uuid4(), dead_parent=True)
         assert house.run("LLEN", "{conv}:a") == house.run("LLEN", "{conv}:queue:a") == 1

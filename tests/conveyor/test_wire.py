@@ -121,7 +121,7 @@ def test_our_fields_are_from_1000_up_and_behind_those_of_conveyor() -> None:
     raw = wire.raw_of(job(attempt=2, tags={"a": "b"}, correlation_id="c", policy={"max_attempts": 9}, checkpoint=1))
     found = decode(raw)
     assert list(found) == sorted(found)
-    assert {number for number in found if number > 12} == set(range(1000, 1011)) - {1001}
+    assert {number for number in found if number > 12} == set(range(1000, 1012)) - {1001}
     assert (found[9], found[10]) == (2, 9)
 
 

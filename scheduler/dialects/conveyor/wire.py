@@ -23,6 +23,7 @@ SECOND = timedelta(seconds=1)
 USUAL_RETRIES = 3
 RETRY_DELAY_US = 2_000_000
 LONGEST_FAILURE = 1000
+NOTHING = (None, None, None, None)
 READ = (ValueError, KeyError, TypeError, AttributeError, OverflowError, DecodeError)
 
 
@@ -60,9 +61,9 @@ def _shared(installation: str, tenant: str, json: bool, created_at: datetime, ex
 
 def _rest(job: QueuedJob) -> bytes:
     """Write what most jobs do not have."""
-    if job.policy is None and job.tags is None and job.correlation_id is None and job.checkpoint is None:
+    if not job.attempt and (job.policy, job.tags, job.correlation_id, job.checkpoint) == NOTHING:
         return b""
-    part = Job()
+    part = Job(attempt=job.attempt)
     if job.correlation_id is not None:
         part.correlation_id = job.correlation_id
     for name in ("policy", "tags", "checkpoint"):
@@ -91,7 +92,7 @@ def delivery_of(queue: str, raw: bytes, attempt: int | None, started: datetime) 
             queue=queue,
             priority=Priority(read.priority) if read.HasField("priority") else Priority.NORMAL,
             feed=read.feed,
-            attempt=max(0, read.retry),
+            attempt=read.attempt if fed else max(0, read.retry),
             form="json" if read.json else "bytes",
             payload=read.payload,
             policy=_json(read.policy) if fed else _policy(read.max_retries),
@@ -102,7 +103,7 @@ def delivery_of(queue: str, raw: bytes, attempt: int | None, started: datetime) 
             installation=read.installation,
             checkpoint=_json(read.checkpoint),
         )
-        return Taken(job, job.attempt + 1 if attempt is None else attempt, started, raw, read.parent_uuid)
+        return Taken(job, max(0, read.retry) + 1 if attempt is None else attempt, started, raw, read.parent_uuid)
     except READ as error:
         raise WireError(f"a job of queue {queue!r} cannot be read: {type(error).__name__}") from error
 

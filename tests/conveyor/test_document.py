@@ -1,0 +1,82 @@
+"""docs/conveyor.md: each statement names its test, and the rights that it lists are enough."""
+
+import re
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from scheduler.conveyor import Client as Conveyor
+from scheduler.dialects.client import Client, script
+from scheduler.dialects.conveyor.queue import ConveyorQueue
+from scheduler.dialects.interface import Cancelling, Known, Note, Renewed
+from scheduler.embedded.redis import EmbeddedRedis
+from scheduler.errors import QueueError
+from scheduler.model.states import State
+from tests.dialects.values import back, ended, job, retried
+
+ROOT = Path(__file__).parents[2]
+DOCUMENT = (ROOT / "docs/conveyor.md").read_text("utf-8")
+LINES = {words[2]: words[1:] for words in map(str.split, re.findall(r"^ACL SETUSER .+$", DOCUMENT, re.MULTILINE))}
+SCRIPTS = {
+    "worker": ["finish", "renew", "silent", "held"],
+    "scheduler": ["push", "known", "cancel", "depths", "begin", "acknowledge"],
+    "client": ["add"],
+}
+
+
+def test_each_statement_about_conveyor_names_its_test() -> None:
+    tests = {
+        name for path in (ROOT / "tests").rglob("*.py") for name in re.findall(r"def (test_\w+)", path.read_text())
+    }
+    assert set(re.findall(r"`(test_\w+)`", DOCUMENT)) - tests == set()
+    for statement in re.findall(r"^(?:- |\| `).+?(?=\n(?:- |\n|\| |#)|\Z)", DOCUMENT, re.MULTILINE | re.DOTALL):
+        assert "test_" in statement, f"no test is named for: {statement[:80]}"
+
+
+@pytest.mark.parametrize("role", SCRIPTS)
+def test_the_line_has_every_command_of_the_scripts_of_conveyor(role: str) -> None:
+    allowed = {word[1:].upper().partition("|")[0] for word in LINES[role] if word.startswith("+")}
+    texts = [script("conveyor", name).text for name in SCRIPTS[role]]
+    assert {command for each in texts for command in re.findall(r"redis\.call\('(\w+)'", each)} <= allowed
+
+
+def test_few_rights_are_enough_for_conveyor(redis: Client, redis_server: EmbeddedRedis) -> None:
+    urls = {}
+    for role, words in LINES.items():
+        redis.call("ACL", *words)
+        urls[role] = redis_server.url.replace("//", f"//{role}:secret@")
+    as_worker, as_scheduler = Client(urls["worker"]), Client(urls["scheduler"])
+    try:
+        queue = ConveyorQueue(as_worker, "mail", worker="w1", keys="upstream")
+        ring = ConveyorQueue(as_scheduler, "mail", installation="3f1e", keys="upstream")
+        ring.begin("1")
+        ring.push([job() for _ in range(4)], epoch="1")
+        assert ring.epoch() == "1"
+        one, two, three, four = queue.fetch(4, timeout=0.1)
+        queue.fetch(0, timeout=0.01)
+        assert ring.cancel([one.job.id]) == [Cancelling.RUNNING]
+        assert queue.renew({one: Note(1.0)}, lease=queue.lease) == [Renewed.CANCEL]
+        assert len(queue.held()) == 4
+        assert queue.recover(retried) == 0
+        ends = [ended(one), ended(two, State.FAILED, error="x"), retried(three, timedelta(hours=1)), back(four)]
+        assert queue.finish(ends)[0] == [True] * 4
+        assert ring.known([one.job.id]) == [Known(None, 1)]
+        assert ring.depths().unsettled == 2
+        ring.push([job(id=three.job.id, feed=2)], epoch="1")
+        ring.outcomes(10, timeout=0)
+        ring.acknowledge(ring.outcomes(10, timeout=1))
+        with Conveyor(urls["client"], "upstream") as client:
+            parent = client.add(b"", type="mail")
+            client.add(b"", type="mail", parent=parent)
+            client.add(b"", type="mail", predecessor=parent)
+        for _ in range(4):
+            queue.finish([ended(each) for each in queue.fetch(5, timeout=0)])
+        for opened in (as_worker, as_scheduler):
+            with pytest.raises(QueueError):
+                opened.call("GET", "elsewhere")
+    finally:
+        as_worker.close()
+        as_scheduler.close()
+        for role in LINES:
+            redis.call("ACL", "DELUSER", role)
