@@ -33,7 +33,9 @@ def open_queue(
     if reliable.get("weighted") and options["dialect"] != "reliable":
         raise ConfigError(f'fetch: queue {name!r} has the dialect {options["dialect"]}, which only has "strict"')
     if options["dialect"] == "bullmq":
-        return BullMQQueue(client, name, **told, **own, stalled_interval=reaper.interval)
+        if reaper != ReaperRule():  # else as often as BullMQ looks itself
+            own["stalled_interval"] = reaper.interval
+        return BullMQQueue(client, name, **told, **own)
     if options["dialect"] == "conveyor":
         return _conveyor()(client, name, **told, **own)
     return ReliableQueue(client, name, **told, reaper=reaper, **reliable)

@@ -1,15 +1,18 @@
 """Every dialect that may be configured is the one that is opened."""
 
 from collections.abc import Iterator
+from datetime import timedelta
 
 import pytest
 
 from scheduler.config import DIALECTS
 from scheduler.dialects.client import Client
 from scheduler.dialects.opening import open_queue
+from scheduler.dialects.reliable.reaper import ReaperRule
 from scheduler.embedded.redis import EmbeddedRedis
 from scheduler.errors import ConfigError
 from tests.dialects import conftest
+from tests.dialects.values import back
 
 
 @pytest.fixture
@@ -31,3 +34,10 @@ def test_shares_of_priorities_are_for_the_reliable_dialect_alone(client: Client,
     else:
         with pytest.raises(ConfigError, match='which only has "strict"'):
             open_queue(client, "mail", {"dialect": dialect}, weighted=True)
+
+
+def test_lost_jobs_of_bullmq_are_looked_for_every_30_s_or_as_the_reaper_is_told(client: Client) -> None:
+    for reaper, milliseconds in ((ReaperRule(), 30_000), (ReaperRule(interval=timedelta(seconds=7)), 7_000)):
+        client.call("FLUSHALL")
+        open_queue(client, "mail", {"dialect": "bullmq"}, worker="w", reaper=reaper).recover(back)
+        assert milliseconds - 2_000 < client.call("PTTL", "bull:mail:stalled-check") <= milliseconds
