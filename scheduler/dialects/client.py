@@ -133,9 +133,9 @@ class Client:
             return opened.blocking.execute_command(*command, **_at(opened, opened.blocking, near))
 
     def scan(self, near: str, cursor: Any, pattern: str, count: int) -> tuple[Any, list[bytes]]:
-        """Look for keys in the server that has the key `near`; give back the cursor to go on with, 0 at the end."""
+        """Look for lists in the server that has the key `near`; give back the cursor to go on with, 0 at the end."""
         with self._turn() as opened:
-            command = ("SCAN", cursor, "MATCH", pattern, "COUNT", count)
+            command = ("SCAN", cursor, "MATCH", pattern, "TYPE", "list", "COUNT", count)
             answer = opened.commands.execute_command(*command, **_at(opened, opened.commands, near))
             if isinstance(answer, dict):
                 [answer] = answer.values()

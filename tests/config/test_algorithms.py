@@ -103,6 +103,36 @@ def test_reaper_makes_a_dead_letter_once_retries_are_exhausted(redis: Client, wo
     assert files.names == []
 
 
+def test_reaper_makes_a_dead_letter_of_each_entry_that_nobody_can_read(redis: Client, work: Work) -> None:
+    files = Files()
+    unreadable = [b"", b"junk", b"[]", b"\xff", b'{"id":5}', b'{"id":"a","retries":"x"}', b'{"id":"a","retries":null}']
+    for entry in unreadable:
+        redis.call("LPUSH", DEAD, entry)
+    put(redis, "a", where=DEAD)
+    work(QUICK)
+    wait_for(lambda: files.names == ["a"], "what is a job is taken back")
+    wait_for(lambda: redis.call("LLEN", "jobqueue:dead_letter") == len(unreadable), "the others are dead")
+    assert sorted(redis.call("LRANGE", "jobqueue:dead_letter", 0, -1)) == sorted(unreadable)
+
+
+def test_reaper_passes_over_what_is_no_list(redis: Client, work: Work) -> None:
+    files = Files()
+    redis.call("SET", "jobqueue:worker:a:processing", "no list")
+    put(redis, "a", where=DEAD)
+    work(QUICK)
+    wait_for(lambda: files.names == ["a"], "what is a job is taken back")
+
+
+def test_completion_of_a_job_with_more_retries_than_can_be_counted(redis: Client, work: Work) -> None:
+    files = Files()
+    entry = (ENTRY % ("a", "a", "low")).replace('"retries":0', f'"retries":{10**30}')
+    redis.call("LPUSH", "jobqueue:low_priority", entry)
+    work()
+    wait_for(lambda: redis.call("LLEN", "jobqueue:completed") == 1, "it is done")
+    assert files.names == ["a"]
+    assert redis.call("EXISTS", "jobqueue:attempts") == 0
+
+
 def test_reaper_scans_with_a_count_of_100(redis: Client, redis_server: EmbeddedRedis, work: Work) -> None:
     Files()
     with monitored(redis_server) as heard:

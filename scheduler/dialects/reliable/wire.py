@@ -106,6 +106,8 @@ def job_of(queue: str, entry: bytes, record: bytes, words: Sequence[str] = LEVEL
 def _foreign(queue: str, entry: bytes, words: Sequence[str]) -> QueuedJob:
     """Read a job that a producer of the original made: the whole entry is its payload."""
     outer = orjson.loads(entry)
+    if not id_of(entry):
+        raise WireError("the entry is not a job: it has no id")
     fits = [each for each in Priority if words[each] == outer.get("priority")]
     return QueuedJob(
         id=id_of(entry).decode(),

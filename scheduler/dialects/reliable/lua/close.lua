@@ -11,6 +11,11 @@ local function put_back()
   end
 end
 
+local function kill(entry, reason)
+  bad[#bad + 1] = entry
+  if reason ~= '' then redis.call('HSET', reasons, redis.sha1hex(entry), reason) end
+end
+
 local function close_one(id, token, verb, entry, delay, again, ledger)
   if verb == 'back' then
     backs[#backs + 1] = again
@@ -26,10 +31,7 @@ local function close_one(id, token, verb, entry, delay, again, ledger)
   else
     over[#over + 1] = id
     if verb == 'completed' then good[#good + 1] = entry end
-    if verb == 'dead' or verb == 'unreadable' then
-      bad[#bad + 1] = entry
-      if again ~= '' then redis.call('HSET', reasons, redis.sha1hex(entry), again) end
-    end
+    if verb == 'dead' then kill(entry, again) end
     if ledger > 0 then
       tombs[#tombs + 1] = id
       tombs[#tombs + 1] = token
@@ -58,6 +60,12 @@ end
 
 local by_worker = ':' .. worker .. ':'
 
+-- It may have no id, or that of another job: that one is left alone.
+local function bury_unread(id, held, entry, reason)
+  kill(entry, reason)
+  if held and string.find(held, by_worker, 1, true) then over[#over + 1] = id end
+end
+
 -- What most are, +ledger:feed:attempt, is read without a pattern.
 local function read(head)
   if string.byte(head) == 43 then return 'completed', 0, string.byte(head, 2) - 48, string.sub(head, 4) end
@@ -80,8 +88,10 @@ local function close()
       token = string.sub(token, 2)
       ours = here and not held[i] and not ours_only
     end
-    if verb == 'unreadable' then ours = here end
-    if closed[id] or not ours then
+    if verb == 'unreadable' then
+      answer[i] = here and '1' or '0'
+      if here then bury_unread(id, held[i], entry, again) end
+    elseif closed[id] or not ours then
       answer[i] = '0'
     else
       answer[i], closed[id] = '1', true

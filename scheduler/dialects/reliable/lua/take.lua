@@ -1,5 +1,6 @@
 -- Part of finish: put jobs into the worker's hands.
 -- An entry whose job was removed, or is in other hands, is dropped; one that is not a job is a dead letter.
+local MOST_RETRIES = 1000000 -- what nobody has counted is not to be written as 1e+30
 local leased, bytes, mine = {}, 0, ':' .. worker .. ':' .. now
 
 local function bury(entry)
@@ -33,7 +34,8 @@ local function lease_all(ids, entries, taken)
     else
       local feed, attempt = string.match(waits[i] or held[i] or record or '0:0:', '^(%d+):(%d+):')
       if not string.find(entry, '"retries":0', 1, true) then -- a worker of the original may have counted on
-        attempt = math.max(attempt or 0, string.match(entry, '"retries": ?(%d+)') or 0)
+        local counted = tonumber(string.match(entry, '"retries": ?(%d+)') or 0)
+        attempt = math.max(attempt or 0, math.min(counted, MOST_RETRIES))
       end
       attempt = (attempt or 0) + 1
       leased[id] = true
