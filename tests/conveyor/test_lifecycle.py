@@ -254,6 +254,21 @@ def test_parent_and_child_that_end_together(redis: Client, keys: Keys, make_queu
         assert left(redis) == []
 
 
+def test_a_parent_that_is_tried_again_together_with_its_child_is_not_closed(
+    redis: Client, keys: Keys, make_queue: MakeQueue
+) -> None:
+    queue, parent = make_queue(), new()
+    child, heir = new(parent_uuid=parent.uuid), new(predecessor_uuid=parent.uuid)
+    for job in (parent, heir):
+        adding.add(redis, keys, job)
+    adding.add(redis, keys, child, dead_parent=True)
+    one, two = take(queue, parent, child)
+    queue.finish([ended(two), retried(one)])
+    complete(queue, take(queue, parent))
+    complete(queue, take(queue, heir))
+    assert left(redis) == []
+
+
 def test_children_that_end_at_once_bring_the_heir_once(redis: Client, keys: Keys, make_queue: MakeQueue) -> None:
     queue, parent = make_queue(), new()
     children = [new(parent_uuid=parent.uuid) for _ in range(200)]
@@ -290,6 +305,23 @@ def test_a_scheduled_child_of_a_dead_parent_is_waited_for(redis: Client, keys: K
     complete(queue, [delivery])
     complete(queue, take(queue, heir))
     assert left(redis) == []
+
+
+def test_a_child_that_go_scheduled_is_waited_for_once_it_is_due(
+    redis: Client, keys: Keys, make_queue: MakeQueue
+) -> None:
+    queue, parent = make_queue(), new()
+    child, late = new(parent_uuid=parent.uuid), new(parent_uuid=parent.uuid)
+    heir = new(predecessor_uuid=parent.uuid)
+    for job in (parent, child, heir):
+        adding.add(redis, keys, job)
+    complete(queue, take(queue, parent))
+    redis.call("ZADD", keys.scheduled, int(time.time()) - 1, late.SerializeToString())  # it does not follow it
+    one, two = take(queue, child, late)
+    complete(queue, [one])
+    take(queue)
+    complete(queue, [two])
+    take(queue, heir)
 
 
 # Times, retries, bytes
@@ -437,6 +469,22 @@ def test_what_a_worker_in_go_took_cannot_be_cancelled_and_is_not_known(
     assert queue.known([job.id]) == [None]
 
 
+def test_what_a_silent_worker_held_and_another_took_is_not_its_own_any_more(
+    redis: Client, keys: Keys, make_queue: MakeQueue
+) -> None:
+    silent, queue, job = make_queue("silent", lease=timedelta(milliseconds=50)), make_queue(), new()
+    adding.push(redis, keys, job)
+    [first] = take(silent, job)
+    rest(0.1)
+    adding.push(redis, keys, job)
+    [second] = take(queue, job)
+    assert (first.attempt, second.attempt) == (1, 2)
+    assert queue.recover(retried) == 0
+    assert redis.call("ZRANGE", f"{keys.base}workers:active", 0, -1) == [b"w1:mail"]
+    assert silent.finish([ended(first)])[0] == [False]
+    complete(queue, [second])
+
+
 def test_queues_of_one_worker_are_apart(redis: Client, keys: Keys, make_queue: MakeQueue) -> None:
     one, other = make_queue(name="mail"), make_queue(name="other")
     jobs = [new(), new(queue="other")]
@@ -492,4 +540,24 @@ def test_a_parent_that_waits_for_its_children_is_left_alone(
     for _ in range(3):
         queue.recover(retried)
     complete(queue, take(queue, child))
+    take(queue, heir)
+
+
+def test_whoever_is_about_to_close_a_parent_is_given_its_time(
+    redis: Client, keys: Keys, make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scheduler.dialects.conveyor.queue.STUCK_FOR", timedelta(seconds=0.2))
+    queue, parent = make_queue(), new()
+    child, heir = new(parent_uuid=parent.uuid), new(predecessor_uuid=parent.uuid)
+    for job in (parent, child, heir):
+        adding.add(redis, keys, job)
+    complete(queue, take(queue, parent))
+    take(queue, child)
+    queue.recover(retried)
+    rest(0.3)
+    redis.call("SREM", keys.job(parent.uuid, "active"), child.uuid)  # as Go does just before it looks at the parent
+    queue.recover(retried)
+    take(queue)
+    rest(0.3)
+    queue.recover(retried)
     take(queue, heir)

@@ -1,5 +1,4 @@
 -- Part of some: Add, in the order of its specification; each step is a function of its own.
-local changed = false -- whether a job got a child
 local ENQUEUED, RUNNING, COMPLETED, FAILED = '\96\1', '\96\2', '\96\3', '\96\4' -- field 12 of a job
 
 -- In a cluster, where the namespace has a hash tag, whoever listens may do it at another server.
@@ -31,7 +30,6 @@ end
 
 -- The parent is past its own run, and waits for this one.
 local function follow(job)
-  changed = true
   redis.call('SADD', bodies .. job.parent .. ':active', job.uuid)
   redis.call('EXPIRE', bodies .. job.parent .. ':active', LIFETIME)
   return 'a'

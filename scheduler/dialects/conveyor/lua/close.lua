@@ -50,7 +50,7 @@ local function erase()
 end
 
 local function has_family(uuid)
-  if not (families or changed) then return false end
+  if not families then return false end
   local key = bodies .. uuid
   return redis.call('EXISTS', key .. ':children', key .. ':active', key .. ':onComplete') > 0
 end
