@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 from uuid import uuid4
@@ -19,6 +20,7 @@ from scheduler.dialects.conveyor.keys import Keys
 from scheduler.dialects.conveyor.queue import ConveyorQueue
 from scheduler.dialects.interface import Cancelling, Delivery, Known, Renewed
 from scheduler.errors import ConfigError, QueueError
+from scheduler.model.labels import Priority
 from scheduler.model.states import State
 from tests.conveyor.conftest import MakeQueue, contents, new
 from tests.conveyor.encoder import decode, encode
@@ -460,8 +462,11 @@ def test_what_a_worker_in_go_took_cannot_be_cancelled_and_is_not_known(
     raw = redis.call("RPOP", keys.queue("mail"))
     redis.call("SET", keys.job(job.id), raw)
     redis.call("SADD", f"{keys.base}jobs:active", job.id)
+    redis.call("SADD", keys.worker("go"), job.id)
+    redis.call("ZADD", f"{keys.base}workers:active", int(time.time()), "go")
     assert queue.cancel([job.id]) == [Cancelling.REFUSED]
     redis.call("SREM", f"{keys.base}jobs:active", job.id)
+    redis.call("SREM", keys.worker("go"), job.id)
     redis.call("LPUSH", keys.queue("mail"), raw)
     [delivery] = queue.fetch(1, timeout=0)
     assert queue.known([job.id]) == [Known(State.RUNNING, 1, delivery.started_at)]
@@ -483,6 +488,19 @@ def test_what_a_silent_worker_held_and_another_took_is_not_its_own_any_more(
     assert redis.call("ZRANGE", f"{keys.base}workers:active", 0, -1) == [b"w1:mail"]
     assert silent.finish([ended(first)])[0] == [False]
     complete(queue, [second])
+
+
+def test_an_entry_of_an_earlier_feed_takes_nothing_from_a_silent_worker(
+    redis: Client, keys: Keys, make_queue: MakeQueue
+) -> None:
+    silent, queue, job = make_queue("silent", lease=timedelta(milliseconds=50)), make_queue(), fed()
+    silent.push([replace(job, priority=Priority.BULK)], epoch="")
+    silent.push([replace(job, feed=2)], epoch="")
+    [first] = silent.fetch(1, timeout=0)
+    rest(0.1)
+    assert fetch_all(queue) == []  # it meets the earlier one, and drops it
+    assert queue.recover(retried) == 1
+    assert [each.attempt for each in fetch_all(queue)] == [first.attempt + 1]
 
 
 def test_queues_of_one_worker_are_apart(redis: Client, keys: Keys, make_queue: MakeQueue) -> None:

@@ -14,7 +14,7 @@ for i = 3, #ARGV do
   elseif redis.call('HEXISTS', ring .. 'attempts', uuid) == 1 then
     redis.call('HSET', ring .. 'cancels', uuid, '1')
     found = 'r'
-  elseif redis.call('SISMEMBER', active, uuid) == 1 then
+  elseif redis.call('SISMEMBER', active, uuid) == 1 and is_held(uuid) then
     found = 'x'
   elseif redis.call('HDEL', ring .. 'jobs', uuid) == 1 then
     for _, name in ipairs({'cancels', 'notes'}) do redis.call('HDEL', ring .. name, uuid) end

@@ -17,13 +17,7 @@ local function bring(job) add(job, true) end
 local function bury(job) redis.call('LPUSH', failed, job.raw) end
 
 -- Whoever runs it closes it; a worker that died with it will be missed, and then it runs again.
-local function runs(uuid)
-  if pending[uuid] then return true end
-  for _, name in ipairs(redis.call('ZRANGE', workers, 0, -1)) do
-    if redis.call('SISMEMBER', held_by(name), uuid) == 1 then return true end
-  end
-  return false
-end
+local function runs(uuid) return pending[uuid] or is_held(uuid) end
 
 -- Leave the parent, and return it if it can be closed now.
 local function leave_parent(job)

@@ -12,7 +12,7 @@ local function add(where, token, uuid)
   answer[#answer + 1] = token
   answer[#answer + 1] = redis.call('HGET', ring .. 'notes', uuid) or ''
 end
-local function is_held(uuid, lease)
+local function is_ours(uuid, lease)
   return redis.call('SISMEMBER', held_by(string.match(lease, '^%d+:%d+:(.*):[%d.]+$')), uuid) == 1
 end
 for i = 3, #ARGV do
@@ -21,7 +21,7 @@ for i = 3, #ARGV do
   local known = redis.call('HGET', ring .. 'jobs', uuid)
   if over then
     add('f', over, uuid)
-  elseif lease and (is_held(uuid, lease) or redis.call('SISMEMBER', active, uuid) == 1) then
+  elseif lease and (is_ours(uuid, lease) or is_held(uuid)) then
     add('r', lease, uuid)
   elseif lease or not known then
     add('u', '', uuid) -- others took it from us, and say nothing of it

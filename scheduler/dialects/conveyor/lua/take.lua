@@ -25,6 +25,7 @@ local function promote()
   end
 end
 
+-- Whether its worker goes on with it; if not, it is its own no longer.
 local function lives(lease, uuid)
   local owner = string.match(lease, '^%d+:%d+:(.*):[%d.]+$')
   if tonumber(redis.call('ZSCORE', ring .. 'workers', owner) or 0) > now then
@@ -64,8 +65,8 @@ local function lease_all(found, taken)
   local notes = redis.call('EXISTS', ring .. 'notes') == 1 and redis.call('HMGET', ring .. 'notes', unpack(ids)) or {}
   local mine_now, leases, written = {}, {}, {}
   for i, job in ipairs(jobs) do
-    local twin = leased[job.uuid] or held[i] and lives(held[i], job.uuid)
-    if not twin and (not job.feed or current(job, known[i])) then
+    local counts = not leased[job.uuid] and (not job.feed or current(job, known[i]))
+    if counts and not (held[i] and lives(held[i], job.uuid)) then
       lease(job, known[i], held[i], taken, notes[i])
       mine_now[#mine_now + 1] = job.uuid
       leases[#leases + 1] = job.uuid
