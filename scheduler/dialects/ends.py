@@ -62,7 +62,7 @@ def rescued(batch: bytes) -> tuple[list[AttemptEnd], list[bytes]]:
     """Read what can be read of a batch, and the ids of the others."""
     ends: list[AttemptEnd] = []
     try:
-        for each in orjson.loads(batch):
+        for each in orjson.loads(batch.decode(errors="replace")):  # workers of others write any bytes
             with contextlib.suppress(WireError):
                 ends += ends_of(orjson.dumps([each]))
     except (ValueError, TypeError):

@@ -52,10 +52,15 @@ def keep(rule: object) -> str:
     if rule is True:
         return "0:-1:1000"
     if isinstance(rule, Mapping):
-        return f"{int(rule.get('count', -1))}:{int(rule.get('age', -1))}:{int(rule.get('limit', 1000))}"
+        limit = _whole(rule.get("limit"), 0)
+        return f"{_whole(rule.get('count'), -1)}:{_whole(rule.get('age'), -1)}:{limit if limit > 0 else 1000}"
     if isinstance(rule, int | float) and rule is not False:
         return f"{int(rule)}:-1:1000"
     return KEEP_ALL
+
+
+def _whole(number: Any, otherwise: int) -> int:
+    return otherwise if number is None else int(number)
 
 
 @lru_cache(maxsize=1000)
@@ -80,9 +85,9 @@ def read_options(text: bytes) -> tuple[Mapping[str, Any], Rules]:
             attempts,
             keep(options.get("removeOnComplete")),
             keep(options.get("removeOnFail")),
-            float(backoff.get("jitter") or 0),
+            min(1.0, max(0.0, float(backoff.get("jitter") or 0))),
             bool(options.get("lifo")),
-            int(options.get("stackTraceLimit", -1)),
+            _whole(options.get("stackTraceLimit"), -1),
             options if options.get("repeat") else None,
         )
     except (ValueError, TypeError, AttributeError) as error:

@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import orjson
@@ -20,15 +20,15 @@ logger = logging.getLogger("scheduler")
 
 def iterate(client: Client, keys: Keys, taken: Taken, *, compat: str) -> None:
     """Add the job that comes after one that was taken, unless its scheduler has come to its end."""
-    options = {"attempts": 0, **(taken.rules.scheduler or {})}
-    repeat = dict(options.get("repeat") or {})
-    count, now_ms = int(repeat.get("count") or 0) + 1, time.time_ns() // 1_000_000
+    options, now_ms = {"attempts": 0, **(taken.rules.scheduler or {})}, time.time_ns() // 1_000_000
     try:
+        repeat = dict(options.get("repeat") or {})
+        count = int(repeat.get("count") or 0) + 1
         end = _ms(repeat.get("endDate"))
         if count > float(repeat.get("limit") or "inf") or (end is not None and now_ms > end):
             return
         due = _by_pattern(repeat, max(now_ms, int(options.get("prevMillis") or 0))) if repeat.get("pattern") else ""
-    except (InvalidSchedule, ValueError, TypeError) as error:
+    except (InvalidSchedule, ValueError, TypeError, OverflowError) as error:
         logger.warning("queue %s: job scheduler %s ends here: %s", keys.queue, taken.scheduler, error)
         return
     repeat.pop("immediately", None)
@@ -48,7 +48,8 @@ def _by_pattern(repeat: Mapping[str, Any], now_ms: int) -> int:
 
 
 def _ms(date: object) -> int | None:
-    """Read an instant: in milliseconds, or as ISO 8601."""
+    """Read an instant: in milliseconds, or as ISO 8601; without a zone it is meant in UTC."""
     if date is None or isinstance(date, int | float):
         return None if date is None else int(date)
-    return (datetime.fromisoformat(str(date)) - wire.EPOCH) // wire.MILLISECOND
+    read = datetime.fromisoformat(str(date))
+    return ((read if read.tzinfo else read.replace(tzinfo=UTC)) - wire.EPOCH) // wire.MILLISECOND

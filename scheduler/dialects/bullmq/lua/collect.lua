@@ -16,10 +16,15 @@ local ends = {}
 
 -- include: job
 
+-- Whatever is written there, it was not later than now.
+local function moment(text)
+  return math.min(tonumber(string.match(text or '', '^%d+')) or now, now)
+end
+
 local function add(id, job, state, attempt, rest)
   local found = {id = id, state = state, attempt = attempt, feed = tonumber(job.feed), tenant = job.tenant}
   found.worker = job.pb or 'bullmq'
-  found.started, found.ended = tonumber(job.processedOn) or now, tonumber(job.finishedOn) or now
+  found.started, found.ended = moment(job.processedOn), moment(job.finishedOn)
   for name, value in pairs(rest) do found[name] = value end
   ends[#ends + 1] = cjson.encode(found)
   local token = found.feed .. ':' .. attempt

@@ -45,8 +45,8 @@ if wanted > 0 then
     if limit.max and begun > 0 and redis.call('INCRBY', base .. 'limiter', begun) == begun then
       redis.call('PEXPIRE', base .. 'limiter', math.floor(limit.duration or 1000))
     end
+    write() -- what had failed before it was taken, however many
   end
-  write() -- what had failed before it was taken
 end
 if concluded and drained() then say(base, 'drained') end
 -- Who came for jobs alone may have been woken: it does not wait any more, and another shall look. Who ends some and

@@ -30,6 +30,11 @@ local function tell_job(told, id, token, job)
   for i = 1, TOLD do told[#told + 1] = job.values[i] or '' end
 end
 
+local function at_once(limit)
+  local most = tonumber(limit) or 0
+  return most > 0 and most or 1000
+end
+
 -- What the options of a job say of its failure: attempts, traces that are kept, and what is kept of it as
 -- count:age in seconds:most at once.
 local function rules_of(opts)
@@ -41,7 +46,7 @@ local function rules_of(opts)
   elseif type(rule) == 'number' then
     keep = string.format('%d:-1:1000', rule)
   elseif type(rule) == 'table' then
-    keep = string.format('%d:%d:%d', tonumber(rule.count) or -1, tonumber(rule.age) or -1, tonumber(rule.limit) or 1000)
+    keep = string.format('%d:%d:%d', tonumber(rule.count) or -1, tonumber(rule.age) or -1, at_once(rule.limit))
   end
   return tonumber(options.attempts) or 0, tonumber(options.stackTraceLimit) or -1, keep
 end
