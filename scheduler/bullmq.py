@@ -18,7 +18,7 @@ import orjson
 
 from scheduler.app import in_thread
 from scheduler.dialects.bullmq import add as adding
-from scheduler.dialects.bullmq.checks import Options, checked
+from scheduler.dialects.bullmq.checks import Options, checked, require_text
 from scheduler.dialects.bullmq.keys import Keys
 from scheduler.dialects.client import LONGEST_BLOCK, Client, script
 from scheduler.errors import ConfigError, InvalidOption, InvalidPayload, UnknownJob, WireError
@@ -47,9 +47,7 @@ class NewJob:
         children: Iterable["NewJob"] = (),
         **options: Unpack[Options],
     ) -> None:
-        given: object = name
-        if not isinstance(given, str) or not given:
-            raise InvalidOption(f"the name of a job must be a text, not {given!r}")
+        require_text(name, "the name of a job")
         self.name = name
         self.queue = queue
         self.children = list(children)
@@ -183,7 +181,7 @@ class Queue:
             answer = self._client.wait(*read, near=stream)
             for event_id, fields in answer[0][1] if answer else ():
                 last = event_id.decode()
-                named = {name.decode(): value.decode() for name, value in fields.items()}
+                named = _pairs([each for pair in fields.items() for each in pair])
                 yield Event(last, named.pop("event", ""), named.pop("jobId", None), named)
             heard = time.monotonic() if answer else heard
 
@@ -227,6 +225,8 @@ class Queue:
         todo: deque[tuple[NewJob, tuple[Keys, str] | None]] = deque([(flow, None)])
         while todo:
             job, parent = todo.popleft()
+            if "deduplication" in job.options and (parent or job.children):
+                raise InvalidOption(f"{job.name}: deduplication is not for a flow: who waits for what is left out?")
             keys = Keys(job.queue or self.name, self._keys.prefix)
             job_id = job.options.get("jobId") or str(uuid4())
             yield _new(job, keys, parent, job_id)
@@ -254,12 +254,12 @@ def _json(data: object) -> bytes:
 
 
 def _pairs(flat: list[bytes]) -> dict[str, str]:
-    texts = [each.decode() for each in flat]
+    texts = [each.decode(errors="replace") for each in flat]
     return dict(zip(texts[::2], texts[1::2], strict=True))
 
 
 def _moment(text: str | None) -> datetime | None:
-    return None if text is None else datetime.fromtimestamp(int(text) / 1000, UTC)
+    return None if text is None else datetime.fromtimestamp(float(text) / 1000, UTC)
 
 
 def _job(job_id: str, state: bytes, flat: list[bytes], processed: list[bytes]) -> Job:
@@ -271,8 +271,8 @@ def _job(job_id: str, state: bytes, flat: list[bytes], processed: list[bytes]) -
             data=orjson.loads(read.get("data", "null")),
             options=orjson.loads(read.get("opts", "{}")),
             state=state.decode(),
-            created_at=datetime.fromtimestamp(int(read.get("timestamp", 0)) / 1000, UTC),
-            delay_ms=int(read.get("delay", 0)),
+            created_at=datetime.fromtimestamp(float(read.get("timestamp", 0)) / 1000, UTC),
+            delay_ms=int(float(read.get("delay", 0))),
             priority=int(read.get("priority", 0)),
             attempts_made=int(read.get("atm", 0)),
             attempts_started=int(read.get("ats", 0)),
@@ -282,10 +282,10 @@ def _job(job_id: str, state: bytes, flat: list[bytes], processed: list[bytes]) -
             finished_at=_moment(read.get("finishedOn")),
             value=orjson.loads(read.get("returnvalue", "null")),
             failed_reason=read.get("failedReason"),
-            stacktrace=orjson.loads(read.get("stacktrace", "[]")),
+            stacktrace=orjson.loads(read.get("stacktrace", "[]")) or [],
             worker=read.get("pb"),
             parent=read.get("parentKey"),
             children={key: orjson.loads(value) for key, value in _pairs(processed).items()},
         )
-    except ValueError as error:
+    except (ValueError, OverflowError, OSError) as error:
         raise WireError(f"job {job_id} cannot be read: {error}") from error

@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -17,20 +16,6 @@ from tests.dialects.servers import cluster, new_binary, old_binary
 
 PLACES = ("wait", "active", "delayed", "prioritized", "waiting-children", "paused", "completed", "failed")
 NOTHING = dict.fromkeys(PLACES, 0)
-
-
-@pytest.fixture
-def redis(redis_server: EmbeddedRedis) -> Iterator[Client]:
-    client = Client(redis_server.url)
-    client.call("FLUSHALL")
-    yield client
-    client.close()
-
-
-@pytest.fixture
-def queue(redis: Client, redis_server: EmbeddedRedis) -> Iterator[Queue]:
-    with Queue("video", redis_server.url) as made:
-        yield made
 
 
 def test_a_job_is_read_as_it_was_added(queue: Queue) -> None:
@@ -220,19 +205,27 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"zzz": 3}, "zzz is no option in BullMQ; there are attempts, backoff, "),
     ({"backoff": {"typ": "fixed"}}, "typ is no part of backoff in BullMQ; did you mean type?"),
     ({"backoff": {"delay": 5}}, "backoff must be milliseconds or "),
-    ({"backoff": {"type": "fixed", "delay": -5}}, "backoff.delay must be a whole number from 0 on"),
+    ({"backoff": {"type": "fixed", "delay": -5}}, "backoff.delay must be a whole number from 0 to 9007199254740991"),
     ({"backoff": {"type": "fixed", "jitter": 2}}, "backoff.jitter must be from 0 to 1, not 2"),
     ({"priority": 2**21}, "priority must be a whole number from 0 to 2097151, not 2097152"),
-    ({"delay": "5s"}, "delay must be a whole number from 0 on, not '5s'"),
+    ({"delay": "5s"}, "delay must be a whole number from 0 to 9007199254740991, not '5s'"),
     ({"attempts": True}, "attempts must be a whole number"),
+    ({"attempts": 2**64}, "attempts must be a whole number"),
     ({"lifo": 1}, "lifo must be True or False, not 1"),
     ({"removeOnFail": -1}, "removeOnFail must be True, False, how many to keep, or "),
+    ({"removeOnFail": 2**64}, "removeOnFail must be True, False, how many to keep, or "),
     ({"removeOnFail": {"age": "1h"}}, "removeOnFail.age must be a whole number"),
     ({"jobId": "17"}, "jobId must not be a number, BullMQ gives those itself: call it job-17"),
     ({"jobId": "a:b"}, "jobId must not have a colon"),
     ({"jobId": ""}, "jobId must be a text"),
+    ({"jobId": "\ud800"}, "jobId must be a text"),
+    ({"jobId": "pc"}, "jobId must not be the name of a key that a queue has itself: call it job-pc"),
+    ({"jobId": "ring:3f1e:fed"}, "jobId must not be the name of a key"),
+    ({"deduplication": {"id": ""}}, "deduplication.id must be a text"),
     ({"deduplication": {"ttl": 5}}, "deduplication must be like "),
     ({"parent": {"id": "7"}}, "parent must be like "),
+    ({"parent": {"id": "7", "queue": "video"}}, 'parent must be like {"id": "7", "queue": "bull:video"}'),
+    ({"parent": {"id": 7, "queue": "bull:video"}}, "parent.id must be a text, not 7"),
     ({"parent": {"id": "7", "queue": "bull:x"}, "deduplication": {"id": "7"}}, "deduplication and parent exclude"),
     ({"failParentOnFailure": True, "ignoreDependencyOnFailure": True}, "exclude each other: choose one"),
 ]

@@ -33,10 +33,16 @@ class Options(TypedDict, total=False):
 
 
 LARGEST_PRIORITY = 2**21 - 1
+LARGEST = 2**53 - 1  # that everybody reads
 KEEP = ("age", "count", "limit")
 BACKOFF = ("type", "delay", "jitter")
 DEDUPLICATION = ("id", "ttl", "extend", "replace", "keepLastIfActive", "reschedule")
 PARENT = ("id", "queue")
+TAKEN = (
+    "active", "completed", "delayed", "events", "failed", "id", "limiter", "marker", "meta", "paused", "pc",
+    "prioritized", "repeat", "stalled", "stalled-check", "wait", "waiting-children",
+)  # fmt: skip
+TAKEN_BEFORE_A_COLON = ("de", "dn", "metrics", "ring")
 POLICIES = (
     "continueParentOnFailure",
     "failParentOnFailure",
@@ -69,10 +75,9 @@ def _unknown(name: str, known: Iterable[str], what: str) -> NoReturn:
     raise InvalidOption(f"{name} is no {what} in BullMQ{meant}")
 
 
-def _number(value: object, name: str, largest: int | None = None) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0 or (largest is not None and value > largest):
-        limits = f"from 0 to {largest}" if largest is not None else "from 0 on"
-        raise InvalidOption(f"{name} must be a whole number {limits}, not {value!r}")
+def _number(value: object, name: str, largest: int = LARGEST) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= largest:
+        raise InvalidOption(f"{name} must be a whole number from 0 to {largest}, not {value!r}")
 
 
 def _priority(value: object, name: str) -> None:
@@ -95,7 +100,7 @@ def _keep(value: object, name: str) -> None:
         _parts(value, name, KEEP)
         for part, number in value.items():
             _number(number, f"{name}.{part}")
-    elif not isinstance(value, int) or value < 0:
+    elif not isinstance(value, int) or not 0 <= value <= LARGEST:
         like = '{"age": seconds, "count": number}'
         raise InvalidOption(f"{name} must be True, False, how many to keep, or {like}, not {value!r}")
 
@@ -114,13 +119,21 @@ def _backoff(value: object, name: str) -> None:
         raise InvalidOption(f"{name}.jitter must be from 0 to 1, not {jitter!r}")
 
 
-def _id(value: object, name: str) -> None:
-    if not isinstance(value, str) or not value:
+def require_text(value: object, name: str) -> None:
+    """Refuse what is no text that can be sent, or is empty."""
+    if not isinstance(value, str) or not value or value != value.encode(errors="replace").decode():
         raise InvalidOption(f"{name} must be a text, not {value!r}")
+
+
+def _id(value: object, name: str) -> None:
+    require_text(value, name)
+    value = str(value)
     if value.isdecimal():
         raise InvalidOption(f"{name} must not be a number, BullMQ gives those itself: call it job-{value}")
     if ":" in value and value.count(":") != 2:
         raise InvalidOption(f"{name} must not have a colon, which parts the names of keys: {value!r}")
+    if value in TAKEN or (":" in value and value.partition(":")[0] in TAKEN_BEFORE_A_COLON):
+        raise InvalidOption(f"{name} must not be the name of a key that a queue has itself: call it job-{value}")
 
 
 def _deduplication(value: object, name: str) -> None:
@@ -128,12 +141,15 @@ def _deduplication(value: object, name: str) -> None:
         _parts(value, name, DEDUPLICATION)
     if not isinstance(value, Mapping) or not isinstance(value.get("id"), str):
         raise InvalidOption(f'{name} must be like {{"id": "video-7", "ttl": 5000}}, not {value!r}')
+    require_text(value["id"], f"{name}.id")
     _number(value.get("ttl", 0), f"{name}.ttl")
 
 
 def _parent(value: object, name: str) -> None:
-    if not isinstance(value, Mapping) or set(value) != set(PARENT):
+    if not isinstance(value, Mapping) or set(value) != set(PARENT) or ":" not in str(value["queue"])[1:-1]:
         raise InvalidOption(f'{name} must be like {{"id": "7", "queue": "bull:video"}}, not {value!r}')
+    for part in PARENT:
+        require_text(value[part], f"{name}.{part}")
 
 
 CHECKS: dict[str, Callable[[object, str], None]] = {

@@ -10,6 +10,7 @@ local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local base = string.sub(KEYS[1], 1, -5)
 local key = base .. state
+local LOOKED_AT = 10000 -- they may not be in the order of their age
 local listed = state == 'wait' or state == 'paused' or state == 'active'
 
 -- include: queue
@@ -25,15 +26,16 @@ end
 
 local ids
 if listed then
-  ids = redis.call('LRANGE', key, -most, -1)
+  ids = redis.call('LRANGE', key, -LOOKED_AT, -1)
 elseif state == 'completed' or state == 'failed' then
   ids = redis.call('ZRANGEBYSCORE', key, '-inf', before, 'LIMIT', 0, most)
 else
-  ids = redis.call('ZRANGE', key, 0, most - 1)
+  ids = redis.call('ZRANGE', key, 0, LOOKED_AT - 1)
 end
 local gone = {}
-for _, id in ipairs(ids) do
-  if old(id) then
+for i = 1, #ids do
+  local id = ids[listed and #ids + 1 - i or i] -- the oldest of a list is its last
+  if #gone < most and old(id) then
     redis.call(listed and 'LREM' or 'ZREM', key, unpack(listed and {-1, id} or {id}))
     forget(base, id)
     gone[#gone + 1] = id
