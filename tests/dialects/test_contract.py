@@ -547,8 +547,8 @@ def test_more_than_a_batch_comes_back_from_a_silent_worker(make_queue: MakeQueue
 
 
 def test_what_is_not_acknowledged_comes_to_another_settler(make_queue: MakeQueue) -> None:
-    queue = make_queue("s1", settler_silence=timedelta(seconds=0.3))
-    other = make_queue("s2", settler_silence=timedelta(seconds=0.3))
+    queue = make_queue("s1", settler_silence=timedelta(seconds=0.8))
+    other = make_queue("s2", settler_silence=timedelta(seconds=0.8))
     queue.push([job(), job()], epoch="")
     one, two = queue.fetch(2, timeout=0)
     queue.outcomes(1, timeout=0)
@@ -559,11 +559,11 @@ def test_what_is_not_acknowledged_comes_to_another_settler(make_queue: MakeQueue
     assert {end.job_id for end in (*first.ends, *second.ends)} == {one.job.id, two.job.id}
     other.acknowledge([second])
     assert other.outcomes(1, timeout=0.01) == []
-    rest(0.4)
+    rest(0.9)
     [again] = other.outcomes(5, timeout=1)
     assert again == first
     other.acknowledge([again])
-    rest(0.4)
+    rest(0.9)
     assert queue.outcomes(5, timeout=0.05) == []
     queue.acknowledge([first])
     assert queue.depths().unsettled == 0

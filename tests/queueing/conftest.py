@@ -70,9 +70,10 @@ MakeWorker = Callable[..., Worker]
 
 @pytest.fixture
 def make_worker(redis_server: EmbeddedRedis, dialect: str) -> Iterator[MakeWorker]:
-    """Start workers; handlers that a test registers are forgotten at its end."""
+    """Start workers; they know of the handlers that the test registers, which are forgotten at its end."""
     made: list[Worker] = []
     before = dict(handlers)
+    handlers.clear()
 
     def make(**options: Any) -> Worker:
         worker = Worker(redis_server.url, **{"concurrency": 8, "lease": "2s", "dialect": dialect, **options})
