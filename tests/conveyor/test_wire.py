@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from scheduler.dialects.conveyor import wire
 from scheduler.dialects.conveyor.job_pb2 import Job
-from scheduler.errors import MarshalError, WireError
+from scheduler.errors import QueueError, WireError
 from scheduler.model.attempts import QueuedJob
 from scheduler.model.labels import Priority
 from tests.conveyor.encoder import FIELDS, TIME, decode, encode
@@ -141,5 +141,5 @@ def test_what_cannot_be_read_is_said_so(raw: bytes) -> None:
 
 @pytest.mark.parametrize("change", [{"type": "\ud800"}, {"attempt": 2**40}, {"tags": {"a": "\ud800"}}])
 def test_what_cannot_be_written_is_said_so(change: dict[str, Any]) -> None:
-    with pytest.raises(MarshalError, match="cannot be written"):
+    with pytest.raises(QueueError, match="cannot be written"):
         wire.raw_of(job(**change))

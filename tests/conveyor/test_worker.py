@@ -1,12 +1,13 @@
 """A worker of ours on queues that a client of Conveyor fills."""
 
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from scheduler import JobContext, PermanentError, Worker, handler
+from scheduler import JobContext, PermanentError, Scheduler, Worker, handler
 from scheduler.conveyor import Client as Conveyor
 from scheduler.dialects.client import Client
 from scheduler.embedded.redis import EmbeddedRedis
@@ -91,6 +92,23 @@ def test_a_failure_for_good_is_kept_with_its_reason(conveyor: Conveyor, work: Wo
     found = decode(redis.call("LINDEX", "failed", 0))
     assert (found[1], found[9]) == (str(uuid).encode(), 1)
     assert b"no way" in found[11]
+
+
+def test_the_ring_waits_until_no_worker_in_go_takes_from_its_queue(
+    dsn: str, schema: str, redis: Client, redis_server: EmbeddedRedis, work: Work, caplog: pytest.LogCaptureFixture
+) -> None:
+    for queue in ("mail", "other"):
+        handler("note", queue=queue)(lambda _, payload: payload)
+    work()
+    redis.call("ZADD", "queues:active", int(time.time()) + 3600, "mail")  # as a worker in Go says every 2 s
+    queues = {name: {"dialect": "conveyor"} for name in ("mail", "other")}
+    with Scheduler(dsn, schema=schema, redis=redis_server.url, queues=queues) as ring:
+        waiting = ring.submit("acme", "note", 1, queue="mail")
+        ring.wait("acme", ring.submit("acme", "note", 2, queue="other").id, timeout="10s")
+        wait_for(lambda: "'mail' is worked by a worker of Conveyor itself" in caplog.text, "it is said")
+        assert redis.call("LLEN", "mail") == 0
+        redis.call("ZADD", "queues:active", 1, "mail")
+        assert ring.wait("acme", waiting.id, timeout="30s").state == "completed"
 
 
 def test_queues_of_one_worker_may_have_other_names(redis: Client, redis_server: EmbeddedRedis, work: Work) -> None:

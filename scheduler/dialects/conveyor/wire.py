@@ -10,7 +10,7 @@ from google.protobuf.message import DecodeError, EncodeError
 
 from scheduler.dialects.conveyor.job_pb2 import Job
 from scheduler.dialects.interface import Delivery
-from scheduler.errors import MarshalError, WireError
+from scheduler.errors import MarshalError, QueueError, WireError
 from scheduler.model.attempts import QueuedJob
 from scheduler.model.labels import Priority
 from scheduler.model.policies import policy_of
@@ -47,7 +47,7 @@ def raw_of(job: QueuedJob) -> bytes:
         shared = _shared(job.installation, job.tenant, job.form == "json", job.created_at, job.expires_at)
         return bytes(own.SerializeToString()) + shared + _rest(job)
     except (ValueError, TypeError, EncodeError) as error:
-        raise MarshalError(f"job {job.id} cannot be written: {error}") from error
+        raise QueueError(f"job {job.id} cannot be written: {error}") from error
 
 
 @lru_cache(maxsize=1000)
