@@ -1,4 +1,4 @@
-"""A queue of the client, on a Redis that is empty."""
+"""A queue of the client."""
 
 from collections.abc import Iterator
 
@@ -7,14 +7,6 @@ import pytest
 from scheduler.bullmq import Queue
 from scheduler.dialects.client import Client
 from scheduler.embedded.redis import EmbeddedRedis
-
-
-@pytest.fixture
-def redis(redis_server: EmbeddedRedis) -> Iterator[Client]:
-    client = Client(redis_server.url)
-    client.call("FLUSHALL")
-    yield client
-    client.close()
 
 
 @pytest.fixture

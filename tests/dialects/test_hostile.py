@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from datetime import timedelta
+from random import Random
 from typing import Any
 
 import orjson
@@ -59,7 +60,8 @@ def end(delivery: Delivery, how: str) -> Result:
 def added(client: Client, count: int = 3, **fields: Any) -> None:
     """Add some, and make the second a strange one."""
     add(client, Keys("mail"), [NewJob(name="send") for _ in range(count)])
-    client.call("HSET", "bull:mail:2", *(each for pair in fields.items() for each in pair))
+    if fields:
+        client.call("HSET", "bull:mail:2", *(each for pair in fields.items() for each in pair))
 
 
 def places(client: Client, id_: str) -> list[str]:
@@ -178,3 +180,32 @@ def test_a_scheduler_goes_on_however_its_end_is_written(client: Client, queue: B
     client.call("LPUSH", "bull:mail:wait", "repeat:daily:1000")
     fetch_all(queue)
     assert client.call("ZCARD", "bull:mail:delayed") == 1
+
+
+def test_an_id_that_means_another_key_stops_nobody(client: Client, queue: BullMQQueue) -> None:
+    added(client)
+    client.call("RPUSH", "bull:mail:wait", "id", "wait", "meta", "nobody")
+    client.call("ZADD", "bull:mail:prioritized", 1, "events")
+    client.call("ZADD", "bull:mail:delayed", 1, "events", 2, "nobody", 3, "meta")
+    assert [each.job.id for each in fetch_all(queue)] == ["1", "2", "3"]
+    assert client.call("LRANGE", "bull:mail:active", 0, -1) == [b"3", b"2", b"1"]
+    assert client.call("EXISTS", "bull:mail:nobody") == 0
+
+
+def test_what_is_active_and_no_job_is_lost_without_others(client: Client) -> None:
+    queue = BullMQQueue(client, "mail", worker="w1", stalled_interval=timedelta())
+    added(client)
+    fetch_all(queue)
+    client.call("LPUSH", "bull:mail:active", "events", "meta", "nobody")
+    client.call("DEL", *(f"bull:mail:{id_}:lock" for id_ in "123"))
+    assert [queue.recover(lambda delivery: ended(delivery)) for _ in range(2)] == [0, 3]
+    assert client.call("LLEN", "bull:mail:active") == client.call("EXISTS", "bull:mail:nobody") == 0
+    assert sorted(each.job.id for each in fetch_all(queue)) == ["1", "2", "3"]
+
+
+@pytest.mark.parametrize("delay", [1e300, 1e306, 1e16, -5, "nan", None])
+def test_a_delay_before_the_next_attempt_is_a_year_at_most(client: Client, queue: BullMQQueue, delay: object) -> None:
+    added(client, opts=orjson.dumps({"attempts": 3, "backoff": {"type": "fixed", "delay": delay}}))
+    policies = [each.job.policies()[0] for each in fetch_all(queue)]
+    assert len(policies) == 3
+    assert timedelta() < policies[1].delay(1, rng=Random(1)) <= timedelta(days=365)

@@ -76,7 +76,7 @@ def read_options(text: bytes) -> tuple[Mapping[str, Any], Rules]:
         policy = {
             "max_attempts": attempts,
             "backoff": "constant" if kind == "fixed" else kind,
-            "initial_delay_us": max(1, int(float(backoff.get("delay") or 0) * 1000)),
+            "initial_delay_us": int(min(A_YEAR_US, max(1.0, float(backoff.get("delay") or 0) * 1000))),
             "max_delay_us": A_YEAR_US,
             "jitter": False,
             "execution_us": A_YEAR_US,

@@ -12,8 +12,9 @@ local BRIEF = {
   'deid', 'pb', 'processedOn',
 }
 
+-- What is no job is read as one without a name: an id that means another key must not stop the others.
 local function read_job(key, fields)
-  local values, job = redis.call('HMGET', key, unpack(fields)), {}
+  local values, job = redis.pcall('HMGET', key, unpack(fields)), {}
   for i, field in ipairs(fields) do job[field] = values[i] end
   job.values = values
   return job

@@ -38,7 +38,9 @@ local moved, told, fed = 0, {}, 0
 for _, id in ipairs(redis.call('SMEMBERS', base .. 'stalled')) do
   if active[id] and fed < tonumber(ARGV[4]) and redis.call('EXISTS', base .. id .. ':lock') == 0 then
     local job = read_job(base .. id, FIELDS)
-    if not job.feed then
+    if not job.name then
+      redis.call('LREM', base .. 'active', 1, id)
+    elseif not job.feed then
       put_first(id, job)
       moved = moved + 1
     else

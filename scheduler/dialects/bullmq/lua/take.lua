@@ -8,9 +8,12 @@ local function promote()
   if #due == 0 then return end
   redis.call('ZREM', base .. 'delayed', unpack(due))
   for _, id in ipairs(due) do
-    put(base, id, tonumber(redis.call('HGET', base .. id, 'priority')) or 0)
-    redis.call('HSET', base .. id, 'delay', 0)
-    say(base, 'waiting', 'jobId', id, 'prev', 'delayed')
+    local job = read_job(base .. id, {'name', 'priority'})
+    if job.name then
+      put(base, id, tonumber(job.priority) or 0)
+      redis.call('HSET', base .. id, 'delay', 0)
+      say(base, 'waiting', 'jobId', id, 'prev', 'delayed')
+    end
   end
 end
 
