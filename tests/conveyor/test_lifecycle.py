@@ -361,6 +361,42 @@ def test_bytes_that_are_no_job_are_in_nobodys_way(redis: Client, keys: Keys, mak
     assert queue.depths().running == 1
 
 
+HOSTILE = [
+    {"uuid": "active"}, {"uuid": f"{uuid4()}:children"}, {"uuid": "*"}, {"parent_uuid": "a:active"},
+    {"predecessor_uuid": "b c"},
+]  # fmt: skip
+QUEUES = ["scheduled", "failed", "jobs:active", "workers:active", "ring:mail:jobs"]
+
+
+@pytest.mark.parametrize("fields", [*HOSTILE, *({"queue": name} for name in QUEUES)], ids=str)
+def test_a_job_whose_names_would_be_other_keys_is_in_nobodys_way(
+    redis: Client, keys: Keys, make_queue: MakeQueue, fields: dict[str, str]
+) -> None:
+    queue, parent, broken = make_queue(), new(), new(**fields).SerializeToString()
+    adding.add(redis, keys, parent)
+    adding.add(redis, keys, heir := new(predecessor_uuid=parent.uuid))
+    redis.call("LPUSH", keys.queue("mail"), broken)
+    redis.call("ZADD", keys.scheduled, 1, broken)
+    redis.call("LPUSH", keys.job(parent.uuid, "children"), broken)
+    ran: list[str] = []
+    while taken := fetch_all(queue):
+        complete(queue, taken)
+        ran += ids(taken)
+    wrong = keys.names == "seed" or "queue" not in fields  # in the Go project's names any queue is one
+    assert (parent.uuid in ran, heir.uuid in ran) == (True, wrong)
+    assert set(redis.call("LRANGE", keys.failed, 0, -1)) == ({broken} if wrong else set())
+
+
+def test_what_others_write_into_our_fields_reaches_no_ledger(redis: Client, keys: Keys, make_queue: MakeQueue) -> None:
+    job = new(installation="3f1e", tenant="acme", tags=b"[", checkpoint=b"{")
+    redis.call("LPUSH", keys.queue("mail"), job.SerializeToString())
+    queue = make_queue()
+    [delivery] = take(queue, job)
+    assert (delivery.job.installation, delivery.job.tenant, delivery.job.tags) == ("", "", None)
+    complete(queue, [delivery])
+    assert left(redis) == []
+
+
 @given(st.data())
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_scripts_read_what_others_write(redis: Client, data: st.DataObject) -> None:

@@ -133,7 +133,7 @@ def test_a_job_of_others_has_the_policy_of_conveyor() -> None:
     assert read(encode({"max_retries": 5})).policies()[0].max_attempts == 5
 
 
-@pytest.mark.parametrize("raw", [b"\xff", b"\x0a\x05ab", b"\x0a\x01\xff", b"\x8a\x3f\x01{"])
+@pytest.mark.parametrize("raw", [b"\xff", b"\x0a\x05ab", b"\x0a\x01\xff", b"\xc0\x3e\x01\x8a\x3f\x01{"])
 def test_what_cannot_be_read_is_said_so(raw: bytes) -> None:
     with pytest.raises(WireError, match="'mail' cannot be read"):
         read(raw)

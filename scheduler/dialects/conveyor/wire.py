@@ -87,7 +87,7 @@ def delivery_of(queue: str, raw: bytes, attempt: int | None, started: datetime) 
         fed = bool(read.feed)
         job = QueuedJob(
             id=read.uuid,
-            tenant=read.tenant,
+            tenant=read.tenant if fed else "",
             type=read.type,
             queue=queue,
             priority=Priority(read.priority) if read.HasField("priority") else Priority.NORMAL,
@@ -96,12 +96,12 @@ def delivery_of(queue: str, raw: bytes, attempt: int | None, started: datetime) 
             form="json" if read.json else "bytes",
             payload=read.payload,
             policy=_json(read.policy) if fed else _policy(read.max_retries),
-            tags=_json(read.tags),
+            tags=_json(read.tags) if fed else None,
             correlation_id=read.correlation_id if read.HasField("correlation_id") else None,
             created_at=_moment(read.created_at) if fed else EPOCH,
             expires_at=_moment(read.expires_at) if fed else LATER,
-            installation=read.installation,
-            checkpoint=_json(read.checkpoint),
+            installation=read.installation if fed else "",
+            checkpoint=_json(read.checkpoint) if fed else None,
         )
         return Taken(job, max(0, read.retry) + 1 if attempt is None else attempt, started, raw, read.parent_uuid)
     except READ as error:

@@ -7,8 +7,8 @@ local function take_list(key, with)
   while true do
     local raw = redis.call('RPOP', key)
     if not raw then return any end
-    any = true
     local job = read(raw)
+    any = any or job ~= nil
     if job then with(job) else redis.call('LPUSH', failed, raw) end
   end
 end

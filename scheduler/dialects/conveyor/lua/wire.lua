@@ -4,6 +4,10 @@ local TAGS = { -- 8 times the number of a field, and 2 if it is a text
   [8000] = 'feed', [8008] = 'priority', [8018] = 'installation',
 }
 local LAST = 8018
+local TAKEN = {
+  scheduled = true, failed = true, events = true, ['jobs:'] = true, ['worker:'] = true, ['workers:'] = true,
+  ['queues:'] = true, ['ring:'] = true,
+}
 local byte, sub = string.byte, string.sub
 
 local function varint(raw, at)
@@ -16,6 +20,13 @@ local function varint(raw, at)
     value = value + (part - 128) * scale
     scale = scale * 128
   end
+end
+
+-- Ids and queues are parts of keys: of what others wrote, some would be the key of something else.
+local function is_id(text) return not text or text ~= 'active' and not string.find(text, '[^%w-]') end
+local function is_queue(name)
+  local part = string.match(name, '^([^:]*):')
+  return not seed or not (TAKEN[name] or part and TAKEN[part .. ':'])
 end
 
 -- Read a job, or nil if these bytes are none: without an id or a queue nobody can work it.
@@ -46,7 +57,8 @@ local function read(raw)
     end
     if tag >= LAST then break end
   end
-  if not (job.uuid and job.queue) then return nil end
+  if not (job.uuid and job.queue and is_queue(job.queue)) then return nil end
+  if not (is_id(job.uuid) and is_id(job.parent) and is_id(job.predecessor)) then return nil end
   if (job.retry or 0) > 2147483647 then job.retry = 0 end -- it is negative
   return job
 end
