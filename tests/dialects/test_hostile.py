@@ -11,8 +11,8 @@ import pytest
 from scheduler.dialects.bullmq.add import NewJob, add
 from scheduler.dialects.bullmq.keys import Keys
 from scheduler.dialects.bullmq.queue import BullMQQueue
-from scheduler.dialects.client import Client
-from scheduler.dialects.interface import Delivery, Result
+from scheduler.dialects.client import Client, script
+from scheduler.dialects.interface import Delivery, Note, Renewed, Result
 from scheduler.model.states import State
 from tests.dialects.servers import House
 from tests.dialects.values import ended, fetch_all, job, retried
@@ -209,3 +209,39 @@ def test_a_delay_before_the_next_attempt_is_a_year_at_most(client: Client, queue
     policies = [each.job.policies()[0] for each in fetch_all(queue)]
     assert len(policies) == 3
     assert timedelta() < policies[1].delay(1, rng=Random(1)) <= timedelta(days=365)
+
+
+def test_a_job_that_somebody_removed_is_lost_to_its_worker_and_not_made_anew(
+    client: Client, queue: BullMQQueue
+) -> None:
+    added(client)
+    taken = fetch_all(queue)
+    client.call("DEL", "bull:mail:2")
+    told = queue.renew(dict.fromkeys(taken, Note(10, "far", None)), lease=queue.lease)
+    assert told == [Renewed.KEPT, Renewed.LOST, Renewed.KEPT]
+    assert queue.finish([ended(each) for each in taken])[0] == [True, False, True]
+    assert client.call("EXISTS", "bull:mail:2") == 0
+
+
+@pytest.mark.parametrize("how", ["fails", "drained", "trimmed"])
+def test_a_parent_whose_id_has_colons_waits_for_no_child_that_is_removed(
+    client: Client, queue: BullMQQueue, how: str
+) -> None:
+    keep = {"removeOnFail": {"count": 1} if how == "trimmed" else True}
+    add(client, Keys("other"), [NewJob(name="join", id="film:7:b", children=True)])
+    add(client, Keys("mail"), [NewJob(name="part", options=keep, parent=(Keys("other"), "film:7:b"))])
+    if how == "drained":
+        client.run(script("bullmq", "drain"), ["bull:mail:meta"], ["auto", 10, "wait"])
+    else:
+        queue.finish([ended(each, State.FAILED, error="no") for each in fetch_all(queue)])
+    if how == "trimmed":
+        add(client, Keys("mail"), [NewJob(name="part", options=keep)])
+        queue.finish([ended(each, State.FAILED, error="no") for each in fetch_all(queue)])
+    assert client.call("LRANGE", "bull:other:wait", 0, -1) == [b"film:7:b"]
+
+
+def test_a_limit_that_never_runs_out_limits_nobody(client: Client, queue: BullMQQueue) -> None:
+    added(client)
+    client.call("HSET", "bull:mail:meta", "max", 1, "duration", 1000)
+    client.call("SET", "bull:mail:limiter", 5)
+    assert queue.fetch(1, timeout=0)

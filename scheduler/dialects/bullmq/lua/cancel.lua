@@ -37,7 +37,7 @@ local function cancel(id)
   remove_keys(key)
   if job.installation then redis.call('HDEL', base .. 'ring:' .. job.installation .. ':fed', id) end
   if job.deid then release(base, id, job.deid) end
-  if job.parentKey then child_removed(key, job.parentKey) end
+  if job.parentKey then child_removed(key, job.parentKey, job.parent) end
   say(base, 'removed', 'jobId', id, 'prev', was)
   return 'd'
 end

@@ -12,11 +12,11 @@ local function trim(target, count, age, most)
   end
   for _, id in ipairs(old) do
     local key = base .. id
-    local job = redis.call('HMGET', key, 'installation', 'parentKey')
+    local job = redis.call('HMGET', key, 'installation', 'parentKey', 'parent')
     if not job[1] then
       remove_keys(key)
       redis.call('ZREM', set, id)
-      if job[2] then child_removed(key, job[2]) end
+      if job[2] then child_removed(key, job[2], job[3]) end
     end
   end
 end
@@ -41,7 +41,7 @@ local function conclude(id, job, target, value, trace, attempts, limit, keep)
   local count, age, most = string.match(keep, '^(-?%d+):(-?%d+):(%d+)$')
   if count == '0' then
     remove_keys(key)
-    if job.parentKey then child_removed(key, job.parentKey) end
+    if job.parentKey then child_removed(key, job.parentKey, job.parent) end
   else
     redis.call('HSET', key, 'atm', made, field, value, 'finishedOn', now)
     if target == 'failed' then

@@ -66,9 +66,9 @@ local function child_failed(child, parent_key, parent, reason)
 end
 
 -- A child that is removed is waited for no more.
-local function child_removed(child, parent_key)
+local function child_removed(child, parent_key, parent)
   if redis.call('SREM', parent_key .. ':dependencies', child) == 0 then return end
-  local base, id = parent_of(parent_key)
+  local base, id = parent_of(parent_key, parent)
   if redis.call('EXISTS', parent_key .. ':dependencies') == 1 then return end
   if redis.call('ZREM', base .. 'waiting-children', id) == 1 then
     put(base, id, 0, true)

@@ -17,8 +17,8 @@ local answer, kept = {}, {}
 for i = 3, #ARGV, 4 do
   local id, token, note, progress = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
   local key = base .. id
-  local job = redis.call('HMGET', key, 'pb', 'ats', 'cancel')
-  if not holds(id, token, redis.call('GET', key .. ':lock'), job) then
+  local job = redis.call('HMGET', key, 'pb', 'ats', 'cancel', 'name')
+  if not job[4] or not holds(id, token, redis.call('GET', key .. ':lock'), job) then
     answer[#answer + 1] = 'l'
   else
     redis.call('SET', key .. ':lock', token, 'PX', lease)

@@ -37,10 +37,11 @@ local function allowed()
   local known, n = facts(base), wanted
   if known.paused then return 0 end
   if known.most then n = math.min(n, known.most - redis.call('LLEN', base .. 'active')) end
-  local used = tonumber(redis.call('GET', base .. 'limiter') or 0)
+  local ttl = redis.call('PTTL', base .. 'limiter') -- one that does not run out limits nobody
+  local used = ttl > 0 and tonumber(redis.call('GET', base .. 'limiter')) or 0
   if known.max then n = math.min(n, known.max - used) end
   if used >= MANUAL then n = 0 end
-  if n <= 0 and used > 0 then pause = math.max(1, redis.call('PTTL', base .. 'limiter')) end
+  if n <= 0 and used > 0 then pause = ttl end
   return n
 end
 
