@@ -6,6 +6,7 @@
 -- Returns for each d (removed; its entry is dropped when it is met), r (running, or ended), x (a worker of others has
 -- it, and cannot be told) or u (unknown)
 -- include: names
+-- include: holding
 local ring, answer = ring_of(ARGV[2]), {}
 for i = 3, #ARGV do
   local uuid, found = ARGV[i], 'u'

@@ -31,6 +31,7 @@ redis.call('EXPIRE', workers, LIFETIME)
 
 -- include: wire
 -- include: adding
+-- include: holding
 -- include: close
 -- include: end
 -- include: take

@@ -6,6 +6,7 @@
 -- Returns 3 values for each: u (unknown), f (finished), r (running), b (between attempts) or w (waits); feed:attempt
 -- and so on, or empty; its note, or empty
 -- include: names
+-- include: holding
 local ring, answer = ring_of(ARGV[2]), {}
 local function add(where, token, uuid)
   answer[#answer + 1] = where

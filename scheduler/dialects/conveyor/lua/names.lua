@@ -8,13 +8,6 @@ local LIFETIME = 2592000 -- s: 30 days, after which what nobody came for is forg
 local function ring_of(queue) return base .. 'ring:' .. queue .. ':' end
 local function held_by(worker) return base .. 'worker:active:' .. worker end
 
-local function is_held(uuid)
-  for _, name in ipairs(redis.call('ZRANGE', workers, 0, -1)) do
-    if redis.call('SISMEMBER', held_by(name), uuid) == 1 then return true end
-  end
-  return false
-end
-
 local function list_of(queue, priority)
   if not priority or priority == NORMAL or not LEVELS[priority + 1] then return queues .. queue end
   return ring_of(queue) .. LEVELS[priority + 1]

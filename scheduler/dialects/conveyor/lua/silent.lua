@@ -11,6 +11,7 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local SOME, HOUR = 20, 3600000
 -- include: wire
 -- include: adding
+-- include: holding
 -- include: close
 
 -- A worker of others closes a job step by step, and may die on the way; what it tries again it gives to a parent whose
