@@ -362,7 +362,8 @@ def test_bytes_that_are_no_job_are_in_nobodys_way(redis: Client, keys: Keys, mak
 
 
 HOSTILE = [
-    {"uuid": "active"}, {"uuid": "0883941b-55d2-498c-8032-a114b8eb9dc7:children"}, {"uuid": "*"}, {"parent_uuid": "a:active"},
+    {"uuid": "active"}, {"uuid": "0883941b-55d2-498c-8032-a114b8eb9dc7:children"}, {"uuid": "*"},
+    {"parent_uuid": "a:active"},
     {"predecessor_uuid": "b c"},
 ]  # fmt: skip
 QUEUES = ["scheduled", "failed", "jobs:active", "workers:active", "ring:mail:jobs"]
