@@ -129,6 +129,8 @@ class Carrier:
                 raise
             self._unsent = []
             self.flight.difference_update([attempt for attempt, _ in ended])
+            if self.starved:
+                self.fetching.wake()  # it may have looked while these were still in our hands
         return 0.0
 
     def renew(self, lease: timedelta) -> None:

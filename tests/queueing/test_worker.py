@@ -3,7 +3,10 @@
 import logging
 import threading
 import time
+from collections.abc import Iterable
 from datetime import timedelta
+from queue import SimpleQueue
+from typing import Any
 
 import pytest
 
@@ -82,3 +85,32 @@ def test_why_an_attempt_failed_is_in_the_log_once_and_a_warning_when_it_was_the_
         (logging.INFO, f"queue mail: attempt 1 of mail {sent.id}: retrying: ConnectionError: the server is away"),
         (logging.WARNING, f"queue mail: attempt 2 of mail {sent.id}: failed: PermanentError: no such address"),
     ]
+
+
+class Slow(set[Any]):
+    """A set that loses things slowly: others look at it meanwhile."""
+
+    def difference_update(self, *others: Iterable[Any]) -> None:
+        rest(0.05)
+        super().difference_update(*others)
+
+
+def test_whoever_looks_for_a_place_while_an_end_is_under_way_looks_again(
+    redis: Client, make_worker: MakeWorker
+) -> None:
+    queue = ReliableQueue(redis, "mail", installation="3f1e")
+    ended: SimpleQueue[float] = SimpleQueue()
+
+    @handler("mail", queue="mail")
+    def mail(ctx: scheduler.JobContext, payload: object) -> None:
+        ended.put(time.monotonic())
+
+    worker = make_worker(concurrency=1)
+    worker._carriers[0].flight = Slow()
+    took = []
+    for _ in range(4):
+        begun = time.monotonic()
+        queue.push([job(type="mail", payload=b"null")], epoch="")
+        took.append(ended.get(timeout=5) - begun)
+        rest(0.02)  # now it has been sent, and is still in our hands
+    assert min(took[1:]) < 0.5, "it looked again after a second"
