@@ -261,11 +261,8 @@ class Carrier:
         self._run(attempts, self.breaker.changes)
 
     def _hold(self, call: Callable[[], Sequence[Delivery]]) -> list[Attempt]:
-        """Make a call that takes jobs: they are in our hands before anybody looks for what was lost.
-
-        The lock is for the two threads of this queue; while Redis is slow, neither has anything else to do.
-        """
-        with self._lock:
+        """Make a call that takes jobs: they are in our hands before anybody looks for what was lost."""
+        with self._lock:  # of the two threads of this queue; while Redis is slow, neither has anything else to do
             attempts = [self._attempt(delivery) for delivery in call()]
             self.flight.update(attempts)
             return attempts
