@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
+from scheduler.model.attempts import AttemptEnd
+from scheduler.model.breaker import BreakerState
 from scheduler.model.outcomes import Outcome
 from scheduler.model.states import State
 
@@ -121,9 +123,58 @@ class RedisLost:
     jobs: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobsFedAgain:
+    """Jobs that Redis did not know any more wait to be fed again."""
+
+    queue: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobsProduced:
+    """A producer put so many files into a queue."""
+
+    queue: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobsTaken:
+    """A worker took so many jobs out of a queue."""
+
+    queue: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobsEnded:
+    """Attempts of a worker have ended, and Redis has heard it; `refused` more were not its own any more."""
+
+    queue: str
+    ends: tuple[AttemptEnd, ...]
+    refused: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobsRecovered:
+    """So many jobs were taken back from workers that were silent for too long."""
+
+    queue: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BreakerChanged:
+    """The circuit breaker of a queue, in this process, is in another state."""
+
+    queue: str
+    state: BreakerState
+
+
 Event = (
     FireStarted | FireEnded | FireSkipped | FireQueued | LeaseLost | FireCrashed | JobStranded | Synced | JobsFed
-    | JobsSettled | RedisLost
+    | JobsSettled | RedisLost | JobsFedAgain | JobsProduced | JobsTaken | JobsEnded | JobsRecovered | BreakerChanged
 )  # fmt: skip
 Listener = Callable[[Event], None]
 
