@@ -172,9 +172,10 @@ class BreakerChanged:
     state: BreakerState
 
 
+QueueEvent = JobsFed | JobsFedAgain | JobsProduced | JobsTaken | JobsEnded | JobsRecovered | BreakerChanged
 Event = (
-    FireStarted | FireEnded | FireSkipped | FireQueued | LeaseLost | FireCrashed | JobStranded | Synced | JobsFed
-    | JobsSettled | RedisLost | JobsFedAgain | JobsProduced | JobsTaken | JobsEnded | JobsRecovered | BreakerChanged
+    FireStarted | FireEnded | FireSkipped | FireQueued | LeaseLost | FireCrashed | JobStranded | Synced | JobsSettled
+    | RedisLost | QueueEvent
 )  # fmt: skip
 Listener = Callable[[Event], None]
 

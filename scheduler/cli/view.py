@@ -19,10 +19,10 @@ from scheduler.events import (
     FireQueued,
     FireSkipped,
     FireStarted,
-    JobsFed,
     JobsSettled,
     JobStranded,
     LeaseLost,
+    QueueEvent,
     RedisLost,
     Synced,
 )
@@ -109,7 +109,7 @@ def line(message: Event | logging.LogRecord) -> Line | None:
     if isinstance(message, logging.LogRecord):
         style = "failure" if message.levelno >= logging.ERROR else "warning"
         return Line(tenant="", job_id="", word=message.levelname.lower(), style=style, text=message.getMessage())
-    if isinstance(message, FireStarted | Synced | JobsFed):
+    if isinstance(message, FireStarted | Synced | QueueEvent):
         return None
     if isinstance(message, JobsSettled):
         return _settled(message)
