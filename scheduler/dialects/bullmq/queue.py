@@ -5,7 +5,6 @@ worker's token as their lock (`held` finds them), and an end that is said again 
 """
 
 import contextlib
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
@@ -14,7 +13,7 @@ from typing import Any
 import orjson
 
 from scheduler.dialects.bullmq import wire
-from scheduler.dialects.bullmq.exchange import LARGEST_BATCH, MOST_BYTES, Answer, Exchange, calls, written_of
+from scheduler.dialects.bullmq.exchange import LARGEST_BATCH, MOST_BYTES, Exchange, calls, written_of
 from scheduler.dialects.bullmq.keys import Keys
 from scheduler.dialects.bullmq.outcomes import Settling
 from scheduler.dialects.client import LONGEST_BLOCK, Client, script
@@ -30,6 +29,7 @@ from scheduler.dialects.interface import (
     Renewed,
     Result,
 )
+from scheduler.dialects.looks import NextLook
 from scheduler.errors import ConfigError, EpochLost, QueueError, QueueUnavailable
 from scheduler.model.attempts import QueuedJob
 from scheduler.model.labels import Priority
@@ -79,7 +79,7 @@ class BullMQQueue:
             raise ConfigError(f"compat: must be one of {', '.join(COMPATS)}, not {compat!r}")
         self.name = name
         self.lease = lease
-        self._look_at = math.inf
+        self._look = NextLook()
         self._client = client
         self._keys = Keys(name, prefix)
         self._installation = installation
@@ -124,8 +124,9 @@ class BullMQQueue:
             self._wait(end)
             return []
         while True:
+            began = time.monotonic()
             answer = self._exchange.run([], n, self.lease)
-            self._look_at = _next_look(answer)
+            self._look.heard(answer.wait_ms, began)
             if answer.taken or end <= time.monotonic():
                 return answer.taken
             self._wait(end)
@@ -135,7 +136,7 @@ class BullMQQueue:
         if self._worker and not self._client.clustered:
             with contextlib.suppress(QueueError):  # so dashboards list us; whoever must not, is not
                 self._client.wait("CLIENT", "SETNAME", self._keys.client_name(self._worker))
-        patience = min(min(end, self._look_at) - time.monotonic(), LONGEST_BLOCK)
+        patience = min(min(end, self._look.at) - time.monotonic(), LONGEST_BLOCK)
         self._client.wait("BZPOPMIN", self._keys.named("marker"), f"{max(patience, SHORTEST_WAIT):.3f}")
 
     def finish(self, results: Sequence[Result], *, fetch: int = 0) -> tuple[list[bool], list[Delivery]]:
@@ -144,8 +145,9 @@ class BullMQQueue:
         *first, last = calls(results)
         for part in first:
             accepted += self._exchange.run(part, 0, self.lease).accepted
+        began = time.monotonic()
         answer = self._exchange.run(last, fetch, self.lease, wake=not results and not fetch)
-        self._look_at = _next_look(answer)
+        self._look.heard(answer.wait_ms, began)
         return accepted + answer.accepted, answer.taken
 
     def renew(self, notes: Mapping[Delivery, Note | None], *, lease: timedelta) -> list[Renewed]:
@@ -209,11 +211,6 @@ class BullMQQueue:
         counts = self._client.run(script("bullmq", "depths"), [self._keys.meta], [])
         waiting = dict(zip(Priority, counts[:5], strict=True))
         return Depths(waiting, retrying=counts[5], running=counts[6], unsettled=counts[7], dead=counts[8])
-
-
-def _next_look(answer: Answer) -> float:
-    """Say when a job that waits is due, a limit over, or the settlers may have caught up."""
-    return math.inf if answer.wait_ms < 0 else time.monotonic() + answer.wait_ms / 1000
 
 
 def _known(where: bytes, ended: int, began: bytes, note: bytes) -> Known | None:

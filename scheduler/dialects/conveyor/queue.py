@@ -5,7 +5,6 @@ this worker's set (`held` finds them), an end that it took is in the stream, and
 """
 
 import contextlib
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
@@ -38,6 +37,7 @@ from scheduler.dialects.interface import (
     Renewed,
     Result,
 )
+from scheduler.dialects.looks import NextLook
 from scheduler.errors import ConfigError, EpochLost, QueueError, QueueUnavailable
 from scheduler.model.attempts import QueuedJob
 from scheduler.model.labels import Priority
@@ -93,7 +93,7 @@ class ConveyorQueue:
             raise ConfigError(str(error)) from None
         self._installation = installation
         self._worker = f"{worker}:{name}"  # in Conveyor a worker has one set of what it holds, of whatever queue
-        self._look_at = math.inf
+        self._look = NextLook()
         self._full = False
         self._exchange = Exchange(client, name, self._keys, most_unsettled=most_unsettled, kept=kept)
         self._settling = Settling(client, self._keys, name, installation, settler_silence)
@@ -139,20 +139,21 @@ class ConveyorQueue:
             self._wait(end)
             return []
         while True:
+            began = time.monotonic()
             answer = self._exchange.run(self._worker, [], n, self.lease)
-            self._remember(answer)
+            self._remember(answer, began)
             if answer.taken or end <= time.monotonic():
                 return answer.taken
             self._wait(end)
 
-    def _remember(self, answer: Answer) -> None:
+    def _remember(self, answer: Answer, began: float) -> None:
         """Note when something that waits is due, or the settlers may have caught up."""
-        self._look_at = math.inf if answer.wait_ms < 0 else time.monotonic() + answer.wait_ms / 1000
+        self._look.heard(answer.wait_ms, began)
         self._full = answer.full
 
     def _wait(self, end: float) -> None:
         """Wait until there is a job in the list, or it is time to look; the job stays where it is."""
-        patience = min(min(end, self._look_at) - time.monotonic(), LONGEST_WAIT, LONGEST_BLOCK)
+        patience = min(min(end, self._look.at) - time.monotonic(), LONGEST_WAIT, LONGEST_BLOCK)
         what = self._keys.ring(self.name, "nothing") if self._full else self._list
         self._client.wait("BLMOVE", what, what, "RIGHT", "RIGHT", f"{max(patience, SHORTEST_WAIT):.3f}")
 
@@ -162,8 +163,9 @@ class ConveyorQueue:
         *first, last = calls(results)
         for part in first:
             accepted += self._exchange.run(self._worker, part, 0, self.lease).accepted
+        began = time.monotonic()
         answer = self._exchange.run(self._worker, last, fetch, self.lease)
-        self._remember(answer)
+        self._remember(answer, began)
         return accepted + answer.accepted, answer.taken
 
     def renew(self, notes: Mapping[Delivery, Note | None], *, lease: timedelta) -> list[Renewed]:

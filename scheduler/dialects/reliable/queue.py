@@ -6,7 +6,6 @@ this worker's list (`held` finds them), an end that it took is in the stream, an
 
 import contextlib
 import hashlib
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
@@ -26,11 +25,11 @@ from scheduler.dialects.interface import (
     Renewed,
     Result,
 )
+from scheduler.dialects.looks import NextLook
 from scheduler.dialects.reliable import wire
 from scheduler.dialects.reliable.exchange import (
     LARGEST_BATCH,
     MOST_BYTES,
-    Answer,
     Bounds,
     Call,
     Exchange,
@@ -79,7 +78,7 @@ class ReliableQueue:
             raise ConfigError(f"worker must not contain ':', which ends a name in keys, but is {worker!r}")
         self.name = name
         self.lease = lease
-        self._look_at = math.inf
+        self._look = NextLook()
         self._client = client
         self._keys = keys or Keys.of(name)
         self._installation = installation
@@ -126,20 +125,17 @@ class ReliableQueue:
             self._wait(end)
             return []
         while True:
+            began = time.monotonic()
             answer = self._exchange.run(self._worker, Call([], []), n, self.lease)
-            self._look_at = self._next_look(answer)
+            self._look.heard(answer.wait_ms, began)
             if answer.taken or end <= time.monotonic():
                 return answer.taken
             self._wait(end)
 
-    def _next_look(self, answer: Answer) -> float:
-        """Say when a retry that waits is due, or the settlers may have caught up."""
-        return math.inf if answer.wait_ms < 0 else time.monotonic() + answer.wait_ms / 1000
-
     def _wait(self, end: float) -> None:
         """Wait until somebody says that there is something, or it is time to look."""
         [marker] = self._keys.named("marker")
-        patience = min(min(end, self._look_at) - time.monotonic(), LONGEST_BLOCK)
+        patience = min(min(end, self._look.at) - time.monotonic(), LONGEST_BLOCK)
         self._client.wait("BLPOP", marker, f"{max(patience, SHORTEST_WAIT):.3f}")
 
     def finish(self, results: Sequence[Result], *, fetch: int = 0) -> tuple[list[bool], list[Delivery]]:
@@ -148,8 +144,9 @@ class ReliableQueue:
         *first, last = calls(results)
         for part in first:
             accepted += self._exchange.run(self._worker, part, 0, self.lease).accepted
+        began = time.monotonic()
         answer = self._exchange.run(self._worker, last, fetch, self.lease)
-        self._look_at = self._next_look(answer)
+        self._look.heard(answer.wait_ms, began)
         return accepted + answer.accepted, answer.taken
 
     def renew(self, notes: Mapping[Delivery, Note | None], *, lease: timedelta) -> list[Renewed]:

@@ -1,0 +1,30 @@
+"""When a worker that waits looks again, though answers may overtake each other."""
+
+import math
+import time
+
+from scheduler.dialects.looks import NextLook
+
+
+def test_an_answer_that_was_overtaken_hides_no_retry() -> None:
+    look = NextLook()
+    first = time.monotonic()
+    second = time.monotonic()
+    look.heard(50, second)  # the later call saw a retry that is due soon
+    due = look.at
+    look.heard(-1, first)  # the earlier one, answered late, had not seen it
+    assert look.at == due
+
+
+def test_what_was_due_before_a_call_began_has_been_looked_at() -> None:
+    look = NextLook()
+    look.heard(0, time.monotonic() - 1)
+    look.heard(-1, time.monotonic() + 0.001)
+    assert look.at == math.inf
+
+
+def test_a_sooner_moment_counts() -> None:
+    look = NextLook()
+    look.heard(5_000, time.monotonic())
+    look.heard(100, time.monotonic())
+    assert look.at < time.monotonic() + 1
