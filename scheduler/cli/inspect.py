@@ -25,6 +25,7 @@ from scheduler.cli.cells import (
     made_visible,
 )
 from scheduler.cli.database import database_options, opened
+from scheduler.cli.options import Configuration
 from scheduler.cli.show import emit, emit_json, listing, moment, on_terminal, pairs, screen, until, visible
 from scheduler.model.definition import Key
 from scheduler.model.texts import name, storable
@@ -48,9 +49,9 @@ class Tables:
 @click.command(short_help="List the jobs: when each fires next, what it does now, how it went.")
 @click.option("--tenant", metavar="T", help="Only those of this tenant.")
 @database_options
-def jobs(tenant: str | None, database: str | None, schema: str, *, as_json: bool) -> None:
+def jobs(tenant: str | None, config: Configuration, *, as_json: bool) -> None:
     """List the jobs of all tenants, or of one: schedule, next fire, last outcome, and what each does now."""
-    with _tables(database, schema) as tables:
+    with _tables(config) as tables:
         chosen = None if tenant is None else [name(tenant, what="tenant")]
         rows, now = sorted(tables.jobs.mirror(chosen)), tables.jobs.instant()
     if as_json:
@@ -59,9 +60,12 @@ def jobs(tenant: str | None, database: str | None, schema: str, *, as_json: bool
         place = screen()
         emit(listing(JOB_HEADS, [job_cells(row, now) for row in rows], folds=JOB_FOLDS, place=place), place)
     else:
-        whose = "" if tenant is None else f" of tenant {visible(tenant)}"
+        whose = f"{'' if tenant is None else f' of tenant {visible(tenant)}'} in schema {config.scheduler.schema}"
         how = 'scheduler.register("acme", "report", function, every="15m")'
-        emit(Text(f"no job{whose} in schema {schema}; an instance of your app registers one: {how}"), screen())
+        emit(
+            Text(f"no job{whose}; an instance of your app registers one: {how}"),
+            screen(),
+        )
 
 
 @click.command(short_help="Print the newest rows of the ledger, newest first.")
@@ -69,9 +73,9 @@ def jobs(tenant: str | None, database: str | None, schema: str, *, as_json: bool
 @click.argument("job", required=False)
 @click.option("--limit", type=click.IntRange(1, 10_000), default=20, show_default=True, help="How many rows.")
 @database_options
-def history(tenant: str, job: str | None, limit: int, database: str | None, schema: str, *, as_json: bool) -> None:
+def history(tenant: str, job: str | None, limit: int, config: Configuration, *, as_json: bool) -> None:
     """Print what became of the fires of TENANT, or of its JOB, and who changed what; newest first."""
-    with _tables(database, schema) as tables:
+    with _tables(config) as tables:
         job_id = None if job is None else name(job, what="job_id")
         rows = tables.history.newest(name(tenant, what="tenant"), job_id, limit=limit)
         if not rows and job_id is not None:
@@ -89,9 +93,9 @@ def history(tenant: str, job: str | None, limit: int, database: str | None, sche
 @click.argument("tenant")
 @click.argument("job")
 @database_options
-def explain(tenant: str, job: str, database: str | None, schema: str, *, as_json: bool) -> None:
+def explain(tenant: str, job: str, config: Configuration, *, as_json: bool) -> None:
     """Say what the JOB of TENANT will do, what it did and why, and which instances can run it."""
-    with _tables(database, schema) as tables:
+    with _tables(config) as tables:
         told, now = tables.control.explain(_key(tenant, job)), tables.jobs.instant()
     if as_json:
         emit_json(asdict(told))
@@ -107,9 +111,9 @@ def explain(tenant: str, job: str, database: str | None, schema: str, *, as_json
 @click.argument("tenant")
 @click.argument("job")
 @database_options
-def pause(tenant: str, job: str, database: str | None, schema: str, *, as_json: bool) -> None:
+def pause(tenant: str, job: str, config: Configuration, *, as_json: bool) -> None:
     """Pause the JOB of TENANT in the whole fleet; a run under way ends as it would have."""
-    with _tables(database, schema) as tables:
+    with _tables(config) as tables:
         key = _key(tenant, job)
         was_paused = _is_paused(tables, key)
         paused_at = tables.control.pause(key)
@@ -124,9 +128,9 @@ def pause(tenant: str, job: str, database: str | None, schema: str, *, as_json: 
 @click.argument("tenant")
 @click.argument("job")
 @database_options
-def resume(tenant: str, job: str, database: str | None, schema: str, *, as_json: bool) -> None:
+def resume(tenant: str, job: str, config: Configuration, *, as_json: bool) -> None:
     """Let the JOB of TENANT go on with its first fire after now; those that passed are one row of the ledger."""
-    with _tables(database, schema) as tables:
+    with _tables(config) as tables:
         key = _key(tenant, job)
         was_paused = _is_paused(tables, key)
         next_run_at, now = tables.control.resume(key), tables.jobs.instant()
@@ -142,9 +146,9 @@ def resume(tenant: str, job: str, database: str | None, schema: str, *, as_json:
 @click.argument("tenant")
 @click.argument("job")
 @database_options
-def trigger(tenant: str, job: str, database: str | None, schema: str, *, as_json: bool) -> None:
+def trigger(tenant: str, job: str, config: Configuration, *, as_json: bool) -> None:
     """Ask for one run of the JOB of TENANT, also when it is paused; two asked for before it starts are one."""
-    with _tables(database, schema) as tables:
+    with _tables(config) as tables:
         key = _key(tenant, job)
         trigger_at, runnable_on = tables.control.trigger(key), tables.instances.live(key)
     if as_json:
@@ -158,8 +162,8 @@ COMMANDS = (jobs, history, explain, pause, resume, trigger)
 
 
 @contextmanager
-def _tables(database: str | None, schema: str) -> Iterator[Tables]:
-    with opened(database, schema) as store:
+def _tables(config: Configuration) -> Iterator[Tables]:
+    with opened(config) as store:
         store_schema.check(store)
         rows, instances = JobTable(store, lambda: None), InstanceTable(store, lambda: None)
         control = Control(jobs=rows, instances=instances, holder=_who())

@@ -6,6 +6,7 @@ import click
 
 from scheduler.cli import inspect, run
 from scheduler.cli.database import DATABASE, database_options, given, one_line, opened
+from scheduler.cli.options import Configuration
 from scheduler.cli.show import emit_json
 from scheduler.store import schema as store_schema
 
@@ -52,12 +53,13 @@ def up(seconds: float | None, database: str | None) -> None:
 
 @cli.command(short_help="Bring the tables to the version of this package.")
 @database_options
-def migrate(database: str | None, schema: str, *, as_json: bool) -> None:
+def migrate(config: Configuration, *, as_json: bool) -> None:
     """Bring the tables to the version of this package, and print the versions before and after.
 
     Twenty deploys may run it at once; one that finds nothing to do changes nothing.
     """
-    with opened(database, schema) as tables:
+    schema = config.scheduler.schema
+    with opened(config) as tables:
         before, after = store_schema.migrate(tables)
     if as_json:
         emit_json({"schema": schema, "before": before, "after": after})

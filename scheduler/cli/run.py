@@ -2,47 +2,25 @@
 
 import contextlib
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import click
 from rich.text import Text
 
-from scheduler.cli.configuration import DEFAULT, Effective, effective
+from scheduler.cli.configuration import DEFAULT
+from scheduler.cli.database import Misconfigured, config_option, json_option, read
 from scheduler.cli.dsn import without_secrets
 from scheduler.cli.options import Configuration
 from scheduler.cli.roles import ROLES, run, work
 from scheduler.cli.show import Failure, emit, emit_json, listing, screen, visible
 from scheduler.errors import ConfigError, SchedulerError
 
-USUAL = Path("scheduler.yaml")
-
-config_option = click.option(
-    "--config",
-    "path",
-    type=click.Path(path_type=Path),
-    default=USUAL,
-    show_default=True,
-    metavar="PATH",
-    help="The YAML file; it may be missing. Environment variables win over it.",
-)
 app_option = click.option(
     "--app",
     metavar="MODULE",
     help="Import this module for its handlers; MODULE:FUNCTION is also given the scheduler, to register jobs.",
 )
-
-
-class Misconfigured(Failure):
-    """A configuration that cannot be; one line for each thing that is wrong, and exit code 2."""
-
-    exit_code = 2
-
-    def show(self, file: object = None) -> None:  # noqa: ARG002 - click's signature
-        """Say it on stderr."""
-        for line in self.message.splitlines():
-            click.echo(f"scheduler: {visible(line)}", err=True)
 
 
 @click.command("run", short_help="Run a role: scheduler, producer, worker, or all of them in one process.")
@@ -83,10 +61,10 @@ def config_group() -> None:
 
 @config_group.command(short_help="Print every key with its value, and where that comes from.")
 @config_option
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document, and nothing else.")
+@json_option
 def show(path: Path, *, as_json: bool) -> None:
     """Print every key with its value, and where that comes from: default, file, or an environment variable."""
-    found = _read(path)
+    found = read(path)
     if as_json:
         emit_json({key.name: {"value": value, "origin": origin} for key, value, origin in found.rows()})
         return
@@ -101,19 +79,10 @@ def show(path: Path, *, as_json: bool) -> None:
 COMMANDS = (run_role, worker, config_group)
 
 
-def _read(path: Path) -> Effective:
-    if path != USUAL and not os.access(path, os.F_OK):  # of a path that cannot be, `Path.exists` raises
-        click.echo(f"scheduler: there is no {path}: defaults, and what the environment says", err=True)
-    try:
-        return effective(path)
-    except ConfigError as error:
-        raise Misconfigured(str(error)) from None
-
-
 @contextlib.contextmanager
 def _configured(path: Path) -> Iterator[Configuration]:
     """Read the configuration; inside, every error of ours is one line."""
-    config = _read(path).values
+    config = read(path).values
     try:
         yield config
     except SchedulerError as error:
