@@ -60,7 +60,9 @@ def database_options(command: F) -> F:
     @wraps(command)
     def configured(*args: Any, path: Path, database: str | None, schema: str | None, **rest: Any) -> Any:
         config = read(path).values
-        flags = {name: flag for name, flag in (("database", database), ("schema", schema)) if flag is not None}
+        flags: dict[str, Any] = {
+            name: flag for name, flag in (("database", database), ("schema", schema)) if flag is not None
+        }
         config = replace(config, scheduler=replace(config.scheduler, **flags))
         if "redis" in rest:
             config = _with_redis(config, rest.pop("redis"))
