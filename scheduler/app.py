@@ -12,6 +12,7 @@ from difflib import get_close_matches
 from functools import wraps
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, Unpack, overload
+from uuid import UUID
 
 from scheduler.config import SchedulerOptions, checked_settings
 from scheduler.errors import AlreadyInitialised, InvalidOption, LifecycleError, NotInitialised
@@ -19,7 +20,7 @@ from scheduler.events import Event, Events
 from scheduler.instance import Instance
 from scheduler.model.body import Body, Cancelled, Here, JobFunction
 from scheduler.model.definition import JobOptions, Key, Registration
-from scheduler.model.job import Explanation, HistoryEntry, JobInfo
+from scheduler.model.job import Explanation, HistoryEntry, HistoryPlace, InstanceInfo, JobInfo
 from scheduler.model.texts import name
 from scheduler.periodic.control import Control
 from scheduler.queueing.calls import QueueCalls
@@ -35,6 +36,8 @@ logger = logging.getLogger("scheduler")
 P = ParamSpec("P")
 R = TypeVar("R")
 F = TypeVar("F", bound=JobFunction)
+
+NO_UUID = UUID(int=0)
 
 
 def in_thread(call: Callable[P, R]) -> Callable[P, Coroutine[Any, Any, R]]:
@@ -198,10 +201,23 @@ class Scheduler(QueueCalls):
         """List the mirrored jobs, of one tenant or of all, without a query."""
         return self._running().registry.jobs(None if tenant is None else name(tenant, what="tenant"))
 
-    def history(self, tenant: str, job_id: str | None = None, limit: int = 50) -> list[HistoryEntry]:
-        """Read the newest rows of the ledger, newest first."""
+    def registered(self, tenant: str, *, after: str = "", limit: int = 100) -> list[JobInfo]:
+        """Read the jobs of a tenant out of the tables, mirrored here or not, by id; those after the id `after`."""
+        registry = self._running().registry
+        return self._control().page(
+            name(tenant, what="tenant"), after, limit=_limit(limit), has=lambda key: registry.body(key) is not None
+        )
+
+    def instances(self, *, after: UUID = NO_UUID, limit: int = 100) -> list[InstanceInfo]:
+        """Read who is there to run jobs, also who left without a word in the last day, by id."""
+        return self._control().instances.page(after, limit=_limit(limit))
+
+    def history(
+        self, tenant: str, job_id: str | None = None, limit: int = 50, *, before: HistoryPlace | None = None
+    ) -> list[HistoryEntry]:
+        """Read the newest rows of the ledger, newest first; or those `before` one of them."""
         job = None if job_id is None else name(job_id, what="job_id")
-        return self._running().history.newest(name(tenant, what="tenant"), job, limit=_limit(limit))
+        return self._running().history.newest(name(tenant, what="tenant"), job, limit=_limit(limit), before=before)
 
     def subscribe(self, listener: Callable[[Event], None]) -> Callable[[], None]:
         """Call `listener` with every event of this instance, in our threads; returns what ends it."""

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
+from uuid import UUID
 
 from scheduler.model.cron import Cron
 from scheduler.model.definition import JobSpec
@@ -41,6 +42,14 @@ class JobInfo:
         return self.spec.schedule.expression if isinstance(self.spec.schedule, Cron) else None
 
 
+class HistoryPlace(NamedTuple):
+    """Where a row is in the ledger of its tenant."""
+
+    at: datetime
+    job_id: str
+    kind: Kind
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryEntry:
     """One row of the ledger: a fire or a trigger at its end (or skipped), or an audit row.
@@ -67,6 +76,28 @@ class HistoryEntry:
     error: str | None
     attempts: tuple[Mapping[str, Any], ...]
     job: Mapping[str, Any] | None = None
+
+    @property
+    def place(self) -> HistoryPlace:
+        """Where it is: older rows are `before` it."""
+        return HistoryPlace(self.at, self.job_id, self.kind)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceInfo:
+    """A process that runs jobs, as it last said; it counts as gone from `expires_at` on.
+
+    `skew`: how far its wall clock is ahead of the database's. `jobs`: of how many it has the functions.
+    """
+
+    id: UUID
+    label: str
+    live: bool
+    started_at: datetime
+    seen_at: datetime
+    expires_at: datetime
+    skew: timedelta
+    jobs: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

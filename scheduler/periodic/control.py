@@ -3,7 +3,7 @@
 Nothing here needs the job's function: the command line uses it too. Each change notifies the fleet with its commit.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
@@ -11,10 +11,10 @@ from itertools import islice
 from scheduler.errors import InvalidSchedule, StoreUnavailable, UnknownJob
 from scheduler.model.cron import Cron
 from scheduler.model.definition import JobSpec, Key
-from scheduler.model.job import Explanation
+from scheduler.model.job import Explanation, JobInfo
 from scheduler.model.outcomes import Outcome
 from scheduler.model.schedules import Due, Schedule, fires, together
-from scheduler.store.job import JobFacts, JobTable, KnownJob
+from scheduler.store.job import JobFacts, JobRow, JobTable, KnownJob
 from scheduler.store.job_instance import InstanceTable
 
 MOST_ROUNDS = 50
@@ -62,6 +62,10 @@ class Control:
             raise _unknown(key)
         return trigger_at
 
+    def page(self, tenant: str, after: str, *, limit: int, has: Callable[[Key], bool]) -> list[JobInfo]:
+        """List a tenant's jobs by id, from the one after `after` on; `has` says whether a function is here."""
+        return [_info(row, has) for row in self.jobs.page(tenant, after, limit=limit)]
+
     def explain(self, key: Key) -> Explanation:
         """Say what a job will do, what it did, and who can run it."""
         facts = self.jobs.explain(key)
@@ -85,6 +89,24 @@ class Control:
             why=facts.last_reason or facts.last_error,
             runnable_on=runnable_on,
         )
+
+
+def _info(row: JobRow, has: Callable[[Key], bool]) -> JobInfo:
+    spec = JobSpec.from_json(row.spec)
+    return JobInfo(
+        tenant=row.tenant,
+        job_id=row.job_id,
+        spec=spec,
+        runnable=not spec.foreign and (spec.work is not None or has(Key(row.tenant, row.job_id))),
+        next_run_at=row.next_run_at,
+        paused_at=row.paused_at,
+        trigger_at=row.trigger_at,
+        running_fire_at=row.running_fire_at,
+        holder=row.holder,
+        last_fire_at=row.ledger_at,
+        last_outcome=Outcome(row.last_outcome) if row.last_outcome else None,
+        last_finished_at=row.last_finished_at,
+    )
 
 
 def _while_paused(known: KnownJob) -> tuple[Due | None, datetime | None]:

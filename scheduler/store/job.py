@@ -85,6 +85,10 @@ class JobTable:
         rows = self._run("mirror", tenants=None if tenants is None else sorted(tenants))
         return [JobRow._make(row) for row in rows]
 
+    def page(self, tenant: str, after: str, *, limit: int) -> list[JobRow]:
+        """Read jobs of a tenant by id, from the one after `after` on."""
+        return [JobRow._make(row) for row in self._run("page", tenant=tenant, after=after, limit=limit)]
+
     def lookup(self, keys: Sequence[Key]) -> list[KnownJob]:
         """Read what is known of each of the keys, in their order."""
         rows = self._run("lookup", tenants=[key.tenant for key in keys], ids=[key.job_id for key in keys])

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from scheduler.model.job import HistoryEntry
+from scheduler.model.job import HistoryEntry, HistoryPlace
 from scheduler.model.outcomes import Outcome
 from scheduler.store.engine import Database
 from scheduler.store.queries import statement
@@ -29,10 +29,14 @@ class HistoryTable:
             ((made, dropped),) = connection.execute(statement("job_history", "tend", schema), parameters).fetchall()
         return made, dropped
 
-    def newest(self, tenant: str, job_id: str | None, *, limit: int) -> list[HistoryEntry]:
-        """Read the newest rows of a tenant, or of one of its jobs."""
+    def newest(
+        self, tenant: str, job_id: str | None, *, limit: int, before: HistoryPlace | None = None
+    ) -> list[HistoryEntry]:
+        """Read the newest rows of a tenant, or of one of its jobs; or those before one of them."""
         query = statement("job_history", "newest" if job_id is None else "newest_of_job", self._database.schema)
-        rows = self._database.run(query, {"tenant": tenant, "job_id": job_id, "limit": limit})
+        at, before_id, kind = before or (None, None, None)
+        place = {"before": at, "before_id": before_id, "before_kind": kind}
+        rows = self._database.run(query, {"tenant": tenant, "job_id": job_id, "limit": limit, **place})
         return [
             HistoryEntry(
                 at=row[0],

@@ -2,8 +2,10 @@
 
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
+from uuid import UUID
 
 from scheduler.model.definition import Key
+from scheduler.model.job import InstanceInfo
 from scheduler.store.engine import Database, Row
 from scheduler.store.job_lock import Holder
 from scheduler.store.queries import statement
@@ -36,6 +38,13 @@ class InstanceTable:
     def live(self, key: Key) -> list[str]:
         """Name the live instances that can run a job."""
         return [label for (label,) in self._run("live", tenant=key.tenant, job_id=key.job_id)]
+
+    def page(self, after: UUID, *, limit: int) -> list[InstanceInfo]:
+        """Read instances by id, from the one after `after` on."""
+        names = tuple(InstanceInfo.__dataclass_fields__)
+        return [
+            InstanceInfo(**dict(zip(names, row, strict=True))) for row in self._run("page", after=after, limit=limit)
+        ]
 
     def stranded(self, tenants: Sequence[str] | None) -> set[Key]:
         """Name the jobs of the tenants, or of all, that no live instance can run."""

@@ -69,6 +69,10 @@ PARAMETERS: dict[str, Any] = {
     "tenant": "t1",
     "job_id": "j101",
     "limit": 50,
+    "after": "j101",
+    "before": AT,
+    "before_id": "j101",
+    "before_kind": "fire",
 }
 
 
@@ -80,6 +84,7 @@ HOT = [
     ("job_lock", "redrive"),
     ("job_lock", "bury"),
     ("job", "lookup"),
+    ("job", "page"),
     ("job", "trigger"),
     ("job", "pause"),
     ("job", "explain"),

@@ -17,6 +17,21 @@ LEFT JOIN LATERAL (
   WHERE h.tenant = j.tenant AND h.job_id = j.id AND h.kind <> 'audit' ORDER BY h.at DESC LIMIT 1) h ON true
 WHERE %(tenants)b::text[] IS NULL OR j.tenant = ANY(%(tenants)b::text[]);
 
+-- name: page
+-- The same of one tenant, by id, from the one after `after` on. No row: that was all.
+SELECT j.tenant, j.id, j.spec_hash, j.next_run_at, j.paused_at, j.trigger_at,
+       l.fire_at, l.description, h.at, h.outcome, h.finished_at,
+       j.spec::text
+FROM (
+  SELECT j.* FROM {schema}.job j WHERE j.tenant = %(tenant)s AND j.id > %(after)s
+  ORDER BY j.tenant, j.id LIMIT %(limit)s) j
+LEFT JOIN LATERAL (
+  SELECT l.fire_at, l.description FROM {schema}.job_lock l WHERE l.tenant = j.tenant AND l.id = j.id LIMIT 1) l ON true
+LEFT JOIN LATERAL (
+  SELECT h.at, h.outcome, h.finished_at FROM {schema}.job_history h
+  WHERE h.tenant = j.tenant AND h.job_id = j.id AND h.kind <> 'audit' ORDER BY h.at DESC LIMIT 1) h ON true
+ORDER BY j.tenant, j.id;
+
 -- name: lookup
 -- Named jobs and what their lock rows remember. A NULL spec_hash: not registered.
 SELECT j.spec_hash, j.next_run_at, j.paused_at, j.created_at, l.last_fire_at, j.spec::text,

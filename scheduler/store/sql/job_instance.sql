@@ -24,6 +24,12 @@ WHERE i.expires_at >= coalesce(%(now)s::timestamptz, now()) AND EXISTS (
   SELECT FROM unnest(i.tenants, i.ids) AS r(tenant, id) WHERE r.tenant = %(tenant)s AND r.id = %(job_id)s)
 ORDER BY i.label;
 
+-- name: page
+-- Instances by id, from the one after `after` on, also the dead of the last day. No row: that was all.
+SELECT i.id, i.label, i.expires_at >= coalesce(%(now)s::timestamptz, now()), i.started_at, i.seen_at, i.expires_at,
+       i.skew, cardinality(i.ids)
+FROM {schema}.job_instance i WHERE i.id > %(after)s::uuid ORDER BY i.id LIMIT %(limit)s;
+
 -- name: stranded
 -- Jobs with fires to come, or a trigger, that no live instance can run. No row: all is well.
 SELECT j.tenant, j.id FROM {schema}.job j
