@@ -83,6 +83,8 @@ def span(least: str | None = None, most: str | None = None) -> Kind:
     def read(value: object) -> timedelta:
         if isinstance(value, int | float) and not isinstance(value, bool):
             raise ValueError(f'must have a unit, like "{value}s" or "{value}ms"')
+        if not isinstance(value, str):
+            raise Refused(f'must be a text like "30s" or "15m", not {type(value).__name__}')
         try:
             found = duration(value, name="it")
         except InvalidOption as error:
@@ -188,6 +190,17 @@ def option(name: str, plain: Callable[[str], object] = str) -> Kind:
             raise Refused(str(error).removeprefix(name).lstrip(": ")) from None
 
     return Kind(read, optional(Kind(read, plain)).plain)
+
+
+def lasting(name: str) -> Kind:
+    """An option of `Scheduler` that is a duration: in a file, a text with a unit."""
+    kind = option(name)
+
+    def read(value: object) -> object:
+        span().read(value)
+        return kind.read(value)
+
+    return Kind(read, kind.plain)
 
 
 def listening() -> Kind:

@@ -17,6 +17,7 @@ from scheduler.cli.kinds import (
     addresses,
     choice,
     dsn,
+    lasting,
     listening,
     number,
     option,
@@ -185,15 +186,15 @@ class SchedulerSection:
     )  # fmt: skip
     schema: str = setting(DEFAULTS["schema"], option("schema"))
     tenants: Tenants = setting(DEFAULTS["tenants"], option("tenants", tenants))
-    sync_every: timedelta = setting(DEFAULTS["sync_every"], option("sync_every"))
-    lease: timedelta = setting(DEFAULTS["lease"], option("lease"))
+    sync_every: timedelta = setting(DEFAULTS["sync_every"], lasting("sync_every"))
+    lease: timedelta = setting(DEFAULTS["lease"], lasting("lease"))
     max_workers: int = setting(DEFAULTS["max_workers"], option("max_workers", number))
     label: str | None = setting(DEFAULTS["label"], option("label"))
     migrate: bool = setting(DEFAULTS["migrate"], option("migrate", switch().plain))
     listen: str | bool | None = setting(DEFAULTS["listen"], listening(), mask=_dsn)
     prepare: bool = setting(DEFAULTS["prepare"], option("prepare", switch().plain))
     max_payload: int = setting(DEFAULTS["max_payload"], option("max_payload", number))
-    retention: timedelta | None = setting(DEFAULTS["retention"], option("retention"))
+    retention: timedelta | None = setting(DEFAULTS["retention"], optional(lasting("retention")))
     callback_secret: str | None = setting(None, option("callback_secret"), mask=hidden)
     callback_private: bool = setting(DEFAULTS["callback_private"], option("callback_private", switch().plain))
     grace: timedelta = setting("30s", span())

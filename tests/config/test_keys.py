@@ -316,3 +316,13 @@ def test_scheduler_keys_of_the_environment(read: Read) -> None:
     assert (own.database, own.tenants, own.max_workers) == ("postgresql://own", ["acme", "globex"], 3)
     assert (own.migrate, own.retention, own.listen) == (False, None, False)
     assert found.queues == {"mail": {"dialect": "reliable"}}
+
+
+@pytest.mark.parametrize("key", ["lease", "sync_every", "retention"])
+def test_a_duration_of_the_scheduler_without_a_unit_is_told_what_to_write(wrong: Wrong, key: str) -> None:
+    assert wrong(f"scheduler: {{{key}: 30}}") == [
+        f'scheduler.{key}: must have a unit, like "30s" or "30ms", not 30 (from the file)'
+    ]
+    assert wrong(f"scheduler: {{{key}: [30s]}}")[0].startswith(
+        f'scheduler.{key}: must be a text like "30s" or "15m", not'
+    )
