@@ -88,8 +88,10 @@ class JobCalls(ABC):
         """Wait until a job has ended, and return it; `WaitTimeout` if it has not by then."""
         return wait(self.get, self.subscribe, _key(tenant, job_id), _seconds(timeout))
 
-    def events(self, tenant: str) -> Iterator[JobChange]:
+    def events(self, tenant: str, *, until: Callable[[], bool] = lambda: False) -> Iterator[JobChange]:
         """Go through the state changes of a tenant's jobs, in the whole fleet, from now on, until the scheduler ends.
+
+        until: or until this says so; it is asked twice a second.
 
         They come through Redis as they happen, each from whoever sees it: SCHEDULED may be heard after RUNNING. Those
         that happen while Redis is away are not said.
@@ -97,7 +99,7 @@ class JobCalls(ABC):
         ring = self._ring()
         if ring is None:
             raise ConfigError("redis: state changes come through Redis, and this scheduler has none; pass redis=...")
-        return ring.channel.listen(name(tenant, what="tenant"), lambda: self._ring() is not ring)
+        return ring.channel.listen(name(tenant, what="tenant"), lambda: until() or self._ring() is not ring)
 
     def update_job(
         self,
