@@ -98,6 +98,13 @@ class Depths(NamedTuple):
     dead: int
 
 
+class Waits(NamedTuple):
+    """How many wait in a queue, and what is first of each priority: the same while nobody takes it, or nothing."""
+
+    waiting: int
+    heads: tuple[bytes, ...]
+
+
 class Queue(Protocol):
     """One queue in Redis. The worker's calls need one that was opened for a worker."""
 
@@ -144,3 +151,6 @@ class Queue(Protocol):
 
     def depths(self) -> Depths:
         """Count what is there."""
+
+    def waits(self) -> Waits:
+        """Say what waits; a worker may ask too."""

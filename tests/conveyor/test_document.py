@@ -19,8 +19,8 @@ ROOT = Path(__file__).parents[2]
 DOCUMENT = (ROOT / "docs/conveyor.md").read_text("utf-8")
 LINES = {words[2]: words[1:] for words in map(str.split, re.findall(r"^ACL SETUSER .+$", DOCUMENT, re.MULTILINE))}
 SCRIPTS = {
-    "worker": ["finish", "renew", "silent", "held"],
-    "scheduler": ["push", "known", "cancel", "depths", "begin", "acknowledge"],
+    "worker": ["finish", "renew", "silent", "held", "waits"],
+    "scheduler": ["push", "known", "cancel", "depths", "begin", "acknowledge", "waits"],
     "client": ["add"],
 }
 

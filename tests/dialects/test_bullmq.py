@@ -28,8 +28,8 @@ SOON = timedelta(milliseconds=50)
 DOCUMENT = (Path(__file__).parents[2] / "docs/bullmq.md").read_text("utf-8")
 LINES = {words[2]: words[1:] for words in map(str.split, re.findall(r"^ACL SETUSER .+$", DOCUMENT, re.MULTILINE))}
 SCRIPTS = {
-    "worker": ["finish", "held", "iterate", "renew", "stalled"],
-    "scheduler": ["acknowledge", "begin", "cancel", "collect", "depths", "known", "push"],
+    "worker": ["finish", "held", "iterate", "renew", "stalled", "waits"],
+    "scheduler": ["acknowledge", "begin", "cancel", "collect", "depths", "known", "push", "waits"],
 }
 MakeOpen = Callable[..., BullMQQueue]
 

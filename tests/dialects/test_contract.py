@@ -708,6 +708,21 @@ def test_depths(make_queue: MakeQueue, protocol: Protocol) -> None:
     assert sum(found.waiting.values()) == 11
 
 
+def test_what_waits_and_what_is_first(make_queue: MakeQueue) -> None:
+    queue = make_queue()
+    assert queue.waits() == (0, (b"",) * 5)
+    queue.push([job(priority=priority) for priority in Priority for _ in range(2)], epoch="")
+    waiting, heads = queue.waits()
+    assert waiting == 10
+    assert len({*heads, b""}) == 6
+    queue.fetch(3, timeout=0)
+    waiting, later = queue.waits()
+    assert waiting == 7
+    assert later[0] == b""
+    assert later[1] not in (b"", heads[1])
+    assert later[2:] == heads[2:]
+
+
 def test_dead_letters_and_completed_are_bounded(make_queue: MakeQueue, house: House, protocol: Protocol) -> None:
     queue = make_queue(kept=10)
     before = sum(house.everywhere("DBSIZE"))

@@ -28,8 +28,8 @@ from tests.support.waiting import wait_for
 DOCUMENT = (Path(__file__).parents[2] / "docs/redis.md").read_text("utf-8")
 LINES = {words[2]: words[1:] for words in map(str.split, re.findall(r"^ACL SETUSER .+$", DOCUMENT, re.MULTILINE))}
 SCRIPTS = {
-    "worker": ["finish", "renew", "silent"],
-    "scheduler": ["acknowledge", "begin", "cancel", "depths", "known", "push"],
+    "worker": ["finish", "renew", "silent", "waits"],
+    "scheduler": ["acknowledge", "begin", "cancel", "depths", "known", "push", "waits"],
     "producer": ["produce"],
 }
 ROLES = ("worker", "scheduler")  # of a queue with keys of ours

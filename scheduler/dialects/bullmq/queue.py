@@ -28,6 +28,7 @@ from scheduler.dialects.interface import (
     Pushed,
     Renewed,
     Result,
+    Waits,
 )
 from scheduler.dialects.looks import NextLook
 from scheduler.errors import ConfigError, EpochLost, QueueError, QueueUnavailable
@@ -211,6 +212,11 @@ class BullMQQueue:
         counts = self._client.run(script("bullmq", "depths"), [self._keys.meta], [])
         waiting = dict(zip(Priority, counts[:5], strict=True))
         return Depths(waiting, retrying=counts[5], running=counts[6], unsettled=counts[7], dead=counts[8])
+
+    def waits(self) -> Waits:
+        """Say what waits."""
+        waiting, *heads = self._client.run(script("bullmq", "waits"), [self._keys.meta], [])
+        return Waits(waiting, tuple(heads))
 
 
 def _known(where: bytes, ended: int, began: bytes, note: bytes) -> Known | None:

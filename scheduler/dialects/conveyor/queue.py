@@ -36,6 +36,7 @@ from scheduler.dialects.interface import (
     Pushed,
     Renewed,
     Result,
+    Waits,
 )
 from scheduler.dialects.looks import NextLook
 from scheduler.errors import ConfigError, EpochLost, QueueError, QueueUnavailable
@@ -246,6 +247,11 @@ class ConveyorQueue:
         counts = self._run("depths")
         waiting = dict(zip(Priority, counts[:5], strict=True))
         return Depths(waiting, retrying=counts[5], running=counts[6], unsettled=counts[7], dead=counts[8])
+
+    def waits(self) -> Waits:
+        """Say what waits."""
+        waiting, *heads = self._run("waits")
+        return Waits(waiting, tuple(heads))
 
     def _run(self, name: str, *args: Any) -> Any:
         given = [self._keys.names, self.name, *args]

@@ -24,6 +24,7 @@ from scheduler.dialects.interface import (
     Pushed,
     Renewed,
     Result,
+    Waits,
 )
 from scheduler.dialects.looks import NextLook
 from scheduler.dialects.reliable import wire
@@ -273,6 +274,11 @@ class ReliableQueue:
         counts = self._client.run(script("reliable", "depths"), keys, [])
         waiting = dict(zip(Priority, counts[:5], strict=True))
         return Depths(waiting, retrying=counts[5], running=counts[6], unsettled=counts[7], dead=counts[8])
+
+    def waits(self) -> Waits:
+        """Say what waits."""
+        waiting, *heads = self._client.run(script("reliable", "waits"), self._keys.levels, [])
+        return Waits(waiting, tuple(heads))
 
 
 def _known(where: bytes, token: bytes, note: bytes) -> Known | None:
