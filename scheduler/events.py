@@ -108,11 +108,15 @@ class JobsFed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobsSettled:
-    """Ends of attempts are in the ledger: (tenant, id, state) each; `repeated` of them had been before, or will be."""
+    """Ends of attempts are in the ledger: (tenant, id, state) each; `repeated` of them had been before, or will be.
+
+    `refused` of them never will be: their jobs had ended, or been fed again.
+    """
 
     queue: str
     jobs: tuple[tuple[str, str, State], ...]
     repeated: int
+    refused: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +130,14 @@ class RedisLost:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobsFedAgain:
     """Jobs that Redis did not know any more wait to be fed again."""
+
+    queue: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobsExpired:
+    """So many jobs are dead letters: their lifetime has passed."""
 
     queue: str
     count: int
@@ -172,7 +184,9 @@ class BreakerChanged:
     state: BreakerState
 
 
-QueueEvent = JobsFed | JobsFedAgain | JobsProduced | JobsTaken | JobsEnded | JobsRecovered | BreakerChanged
+QueueEvent = (
+    JobsFed | JobsFedAgain | JobsExpired | JobsProduced | JobsTaken | JobsEnded | JobsRecovered | BreakerChanged
+)  # fmt: skip
 Event = (
     FireStarted | FireEnded | FireSkipped | FireQueued | LeaseLost | FireCrashed | JobStranded | Synced | JobsSettled
     | RedisLost | QueueEvent

@@ -6,7 +6,7 @@ import random
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -36,6 +36,7 @@ from scheduler.queueing.ledger import Ledger, alone
 from scheduler.queueing.ring import Ring
 from scheduler.queueing.services import RingServices
 from scheduler.service import Service
+from scheduler.sight import Sight, parts_of
 from scheduler.store import schema as store_schema
 from scheduler.store.engine import Database
 from scheduler.store.job import JobTable
@@ -155,6 +156,22 @@ class Instance:
             secret=self.settings.callback_secret, private=self.settings.callback_private,
         )  # fmt: skip
         return RingServices(ledger, ring, self._events, now=self.database_clock.now, callbacks=callbacks)
+
+    def look(self, queues: Iterable[str]) -> Sight:
+        """Look at the parts, and at some queues in Redis."""
+        ring = self.ring
+        return Sight(
+            parts=parts_of([*self._services(), *(() if ring is None else ring.services())]),
+            queues=() if ring is None else tuple(ring.look(queues)),
+            skew=self.database_clock.skew(),
+            stranded=self.presence.stranded,
+        )
+
+    def reach(self) -> None:
+        """Ask Postgres and Redis for something small; raises what keeps one of them from answering."""
+        self.sync.look()
+        if self.ring is not None:
+            self.ring.ring.channel.watched()
 
     def stop(self, timeout: float) -> None:
         """Drain, then release; see `Scheduler.cancel`."""

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from scheduler.errors import QueueUnavailable, StoreUnavailable
+from scheduler.errors import QueueUnavailable, SchedulerError, StoreUnavailable
 
 logger = logging.getLogger("scheduler")
 
@@ -55,10 +55,13 @@ class Service:
         self._woken = False
         self._stopping = False
         self._thread: threading.Thread | None = None
+        self._error = ""
         self.failures = 0
+        self.passed = time.monotonic()  # when a step last went well
 
     def start(self) -> None:
         """Start the thread."""
+        self.passed = time.monotonic()
         self._thread = threading.Thread(target=self._loop, name=f"scheduler-{self.name}", daemon=True)
         self._thread.start()
 
@@ -82,6 +85,14 @@ class Service:
     def works(self) -> None:
         """Note that it works again, from a step that does not return while it does."""
         self.failures = 0
+        self.passed = time.monotonic()
+
+    @property
+    def trouble(self) -> str | None:
+        """Why it does not work; None: it does."""
+        if self._thread is not None and not self._thread.is_alive() and not self._stopping:
+            return "its thread has ended"
+        return self._error if self.failures else None
 
     @property
     def stopping(self) -> bool:
@@ -102,6 +113,7 @@ class Service:
         except Exception as error:
             if self._stopping:
                 return None  # what it worked with is being closed
+            self._error = str(error) if isinstance(error, SchedulerError) else type(error).__name__
             self.failures += 1
             backoff = min(FIRST_BACKOFF * 2.0 ** min(self.failures - 1, 10), self._last_backoff)
             backoff *= random.uniform(0.75, 1.25)  # noqa: S311 - spreads instances, protects nothing
@@ -113,4 +125,5 @@ class Service:
         if self.failures:
             logger.info("%s works again after %d failed steps", self.name, self.failures)
             self.failures = 0
+        self.passed = time.monotonic()
         return delay

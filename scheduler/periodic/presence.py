@@ -58,6 +58,11 @@ class Presence:
         return not self._instances.beat(self._holder, lives=self._lives, skew=skew, runs=runs) or runs is not None
 
     def leave(self) -> None:
+    @property
+    def stranded(self) -> int:
+        """How many jobs no live instance can run."""
+        return len(self._stranded)
+
         """Say that this instance ends."""
         try:
             self._instances.leave(self._holder)

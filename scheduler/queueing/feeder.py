@@ -7,7 +7,7 @@ meanwhile: whoever declares its Redis lost waits for us, or we see that it is.
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from itertools import groupby
 from uuid import UUID
@@ -57,12 +57,15 @@ class Feeder:
         self._turns: dict[tuple[str, int], str] = {}  # by queue and priority, the tenant that was served last
         self._from: Place = FIRST
         self._rooms: dict[str, tuple[dict[int, int], float]] = {}  # by queue; until when it is known
+        self.due_since: dict[str, datetime] = {}  # by queue, the oldest that was due at the last look
         self.stopping = False
 
     def step(self) -> float:
         """Feed what is due, a batch of each queue; return when to look again."""
+        known = {} if self._from == FIRST else self.due_since
         waiting = [Waiting._make(row) for row in self._ledger.rows(self._look())]
         self._from = waiting[-1].place if len(waiting) == LOOK else FIRST
+        self.due_since = _oldest([each for each in waiting if each.due], known)
         wait, failed = POLL, None
         for name, group in groupby(waiting, key=lambda each: each.queue):
             if self.stopping:
@@ -157,6 +160,13 @@ class Feeder:
 
 
 def queued(queue: str, row: Row, installation: str) -> QueuedJob:
+def _oldest(due: Sequence[Waiting], known: Mapping[str, datetime]) -> dict[str, datetime]:
+    found = dict(known)
+    for each in due:
+        found[each.queue] = min(each.run_at, found.get(each.queue, each.run_at))
+    return found
+
+
     """Make what travels of a row that was fed."""
     (
         _, tenant, id_, priority, type_, feed, attempt, json, payload, policy, tags, correlation_id, created_at,

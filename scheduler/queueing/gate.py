@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from scheduler.dialects.interface import Result
+from scheduler.events import BreakerChanged, Events
 from scheduler.model.breaker import Breaker, BreakerRule, BreakerState
 from scheduler.model.failures import Category
 from scheduler.queueing.attempt import NOBODY, Attempt
@@ -27,11 +28,12 @@ class Gate:
     `changes` goes with every permit to take: jobs that come after it has changed are not to run.
     """
 
-    def __init__(self, queue: str, rule: BreakerRule | None = None) -> None:
+    def __init__(self, queue: str, rule: BreakerRule | None = None, events: Events | None = None) -> None:
         self.breaker = Breaker(rule or BreakerRule())
         self._off = rule is None
         self._queue = queue
         self._lock = threading.Lock()
+        self._events = events or Events()
         self._probe: Attempt | None = None
 
     def pause(self) -> float:
@@ -121,3 +123,4 @@ class Gate:
                 "queue %s: circuit breaker is %s; of the last %d results %d failed (%.0f %%)",
                 self._queue, state.name, total, failed, 100 * failed / max(total, 1),
             )  # fmt: skip
+            self._events.emit(BreakerChanged(queue=self._queue, state=state))

@@ -10,18 +10,23 @@ from scheduler.dialects.client import Client
 from scheduler.dialects.reliable.keys import Keys
 from scheduler.dialects.reliable.produce import Entry, Intake, Produced, entry_of
 from scheduler.errors import QueueUnavailable
+from scheduler.events import Events, JobsProduced
 from scheduler.model.files import ProducerRule, Summary
 from scheduler.queueing.scan import Scan
 
 logger = logging.getLogger("scheduler")
 
 BATCH = 250
+FILE_QUEUE = "files"
 FIRST_BACKOFF = 0.2
 LAST_BACKOFF = 5.0
 
 
 class Producer:
-    """Queues the files of a folder that are new or have changed; `progress` is told after each batch."""
+    """Queues the files of a folder that are new or have changed; `progress` is told after each batch.
+
+    queue: what the workers call the queue of these keys; events of this producer name it.
+    """
 
     def __init__(
         self,
@@ -30,10 +35,14 @@ class Producer:
         keys: Keys,
         *,
         progress: Callable[[Summary], object] | None = None,
+        queue: str = FILE_QUEUE,
+        events: Events | None = None,
     ) -> None:
         self._intake = Intake(client, rule, keys)
         self._rule = rule
         self._progress = progress or (lambda _: None)
+        self._queue = queue
+        self._events = events or Events()
 
     def run(self, stop: threading.Event) -> Summary:
         """Go through the folder once, until the end or until `stop` is set; wait for a Redis that is away."""
@@ -58,6 +67,8 @@ class Producer:
                 continue
             failures = 0
             _count(done, summary)
+            if done.queued:
+                self._events.emit(JobsProduced(queue=self._queue, count=len(done.queued)))
             self._progress(summary)
             batch = done.waiting
             stop.wait(done.pause)

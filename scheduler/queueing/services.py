@@ -1,7 +1,8 @@
 """The ring of an instance, running: threads that feed, tend and call back, and one for each queue that settles."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from datetime import datetime
 
 from scheduler.events import Events
@@ -10,9 +11,11 @@ from scheduler.queueing.callbacks import Callbacks
 from scheduler.queueing.feeder import Feeder
 from scheduler.queueing.ledger import Ledger
 from scheduler.queueing.ring import Ring
+from scheduler.queueing.seeing import seen
 from scheduler.queueing.settler import Settler
 from scheduler.queueing.upkeep import Upkeep
 from scheduler.service import Service
+from scheduler.sight import QueueSight
 from scheduler.store.job_queue import JobKey
 
 LAST_BACKOFF = 5.0
@@ -27,6 +30,7 @@ class RingServices:
         self.ring = ring
         self._ledger = ledger
         self._events = events
+        self._now = now
         self.feeder = Feeder(ledger, ring, events, now=now, lost=lambda _: self.tend())
         self.upkeep = Upkeep(ledger, ring, events, self.settle)
         self._feeding = Service("feed", self.feeder.step, last_backoff=LAST_BACKOFF)
@@ -35,6 +39,7 @@ class RingServices:
         self._calling = Service("callbacks", callbacks.step, last_backoff=LAST_BACKOFF)
         callbacks.wake = self._calling.wake
         self._settling: dict[str, Service] = {}
+        self._settlers: dict[str, Settler] = {}
         self._lock = threading.Lock()
         self._started = False
 
@@ -52,7 +57,7 @@ class RingServices:
                 return
             settler = Settler(self.ring.queue(queue), self._ledger, self._events, self._settled)
             service = Service(f"settle-{queue}", settler.step, last_backoff=LAST_BACKOFF)
-            self._settling[queue] = service
+            self._settling[queue], self._settlers[queue] = service, settler
         service.start()
 
     def feed(self) -> None:
@@ -67,12 +72,36 @@ class RingServices:
         self.feed()  # what waited for them may go
         self.ring.say(changes)
 
+    def services(self) -> list[Service]:
+        """List the threads."""
+        with self._lock:
+            return [self._feeding, self._tending, self._calling, *self._settling.values()]
+
+    def queues(self) -> list[str]:
+        """Name the queues that were met."""
+        with self._lock:
+            return list(self._settlers)
+
+    def look(self, queues: Iterable[str]) -> list[QueueSight]:
+        """Look at queues in Redis, and at how far feeder and settlers are behind."""
+        found = []
+        for each in seen(self.ring.queue(name) for name in queues):
+            settler = self._settlers.get(each.name)
+            settle_lag = self._behind(settler.waits_since if settler is not None else None)
+            found.append(
+                replace(each, feed_lag=self._behind(self.feeder.due_since.get(each.name)), settle_lag=settle_lag)
+            )
+        return found
+
+    def _behind(self, since: datetime | None) -> float:
+        return 0.0 if since is None else max(0.0, (self._now() - since).total_seconds())
+
     def stop(self, timeout: float) -> None:
         """Stop the threads: none of them holds anything that another instance could not take up."""
         self.feeder.stopping = True
         with self._lock:
             self._started = False
-            services = [self._feeding, self._tending, self._calling, *self._settling.values()]
+        services = self.services()
         for service in services:
             service.stop(timeout=0)
         self.ring.close()  # whoever waits for Redis hears of it

@@ -9,6 +9,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -62,6 +63,11 @@ class Settler:
         self._lately: deque[tuple[float, int]] = deque()  # when so many ends came back
 
     def step(self) -> float:
+    @property
+    def waits_since(self) -> datetime | None:
+        """When the oldest of the ends that came back and are not settled yet was made."""
+        return min((end.ended_at for batch in self._left for end in batch.ends), default=None)
+
         """Settle what came back; return when to look again."""
         if self._settled:
             self._acknowledge()
@@ -133,16 +139,24 @@ class Settler:
                 return [culprit]
 
     def _run(self, ends: Sequence[AttemptEnd]) -> list[AttemptEnd]:
-        held, settled = self._ledger.run(settle(self._ledger, ends), deadline=DEADLINE)
+        held, missed, settled = self._ledger.run(settle(self._ledger, ends), deadline=DEADLINE)
         self._on_settled(settled)
         if self._events:
             changes = tuple((key.tenant, str(key.id), state) for key, state in settled)
-            self._events.emit(JobsSettled(queue=self._queue.name, jobs=changes, repeated=len(ends) - len(settled)))
+            repeated, refused = len(ends) - len(settled), missed - len(held)
+            self._events.emit(
+                JobsSettled(queue=self._queue.name, jobs=changes, repeated=repeated, refused=refused)
+            )  # fmt: skip
         return held
 
 
-def settle(ledger: Ledger, ends: Sequence[AttemptEnd]) -> Steps[tuple[list[AttemptEnd], list[tuple[JobKey, State]]]]:
-    """Settle ends in one transaction; return those whose rows others hold, and who went into which state."""
+def settle(
+    ledger: Ledger, ends: Sequence[AttemptEnd]
+) -> Steps[tuple[list[AttemptEnd], int, list[tuple[JobKey, State]]]]:
+    """Settle ends in one transaction.
+
+    Return those whose rows others hold, how many these and those that are refused are, and who went into which state.
+    """
     keyed = [(JobKey(each.tenant, UUID(each.job_id)), each) for each in ends]
     retries = _retries([(key, each) for key, each in keyed if each.state is RETRYING])
     finals = [(key, each) for key, each in keyed if each.state is not RETRYING]
@@ -161,10 +175,10 @@ def settle(ledger: Ledger, ends: Sequence[AttemptEnd]) -> Steps[tuple[list[Attem
     known = set(settled)
     missed = [(key, each) for key, each in keyed if (key, each.state) not in known]
     if not missed:
-        return [], settled
+        return [], 0, settled
     rows = yield ledger.ring.standing({key for key, _ in missed})
     standing = {JobKey(tenant, id_): (feed, attempt) for tenant, id_, feed, attempt in rows}
-    return [each for key, each in missed if _stands(each, standing.get(key))], settled
+    return [each for key, each in missed if _stands(each, standing.get(key))], len(missed), settled
 
 
 def _stands(each: AttemptEnd, row: tuple[int, int] | None) -> bool:
