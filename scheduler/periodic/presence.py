@@ -57,12 +57,12 @@ class Presence:
         skew = self._database_clock.skew()
         return not self._instances.beat(self._holder, lives=self._lives, skew=skew, runs=runs) or runs is not None
 
-    def leave(self) -> None:
     @property
     def stranded(self) -> int:
         """How many jobs no live instance can run."""
         return len(self._stranded)
 
+    def leave(self) -> None:
         """Say that this instance ends."""
         try:
             self._instances.leave(self._holder)

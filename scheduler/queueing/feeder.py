@@ -159,7 +159,6 @@ class Feeder:
         return max(0.001, min([POLL, *later]))
 
 
-def queued(queue: str, row: Row, installation: str) -> QueuedJob:
 def _oldest(due: Sequence[Waiting], known: Mapping[str, datetime]) -> dict[str, datetime]:
     found = dict(known)
     for each in due:
@@ -167,6 +166,7 @@ def _oldest(due: Sequence[Waiting], known: Mapping[str, datetime]) -> dict[str, 
     return found
 
 
+def queued(queue: str, row: Row, installation: str) -> QueuedJob:
     """Make what travels of a row that was fed."""
     (
         _, tenant, id_, priority, type_, feed, attempt, json, payload, policy, tags, correlation_id, created_at,

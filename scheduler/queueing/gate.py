@@ -32,8 +32,8 @@ class Gate:
         self.breaker = Breaker(rule or BreakerRule())
         self._off = rule is None
         self._queue = queue
-        self._lock = threading.Lock()
         self._events = events or Events()
+        self._lock = threading.Lock()
         self._probe: Attempt | None = None
 
     def pause(self) -> float:

@@ -62,12 +62,12 @@ class Settler:
         self._settled: list[Outcomes] = []  # in the ledger, and not yet forgotten in Redis
         self._lately: deque[tuple[float, int]] = deque()  # when so many ends came back
 
-    def step(self) -> float:
     @property
     def waits_since(self) -> datetime | None:
         """When the oldest of the ends that came back and are not settled yet was made."""
         return min((end.ended_at for batch in self._left for end in batch.ends), default=None)
 
+    def step(self) -> float:
         """Settle what came back; return when to look again."""
         if self._settled:
             self._acknowledge()
