@@ -1,0 +1,1 @@
+"""HTTP: the API under /api/v1, for programs, and what people see; extra `web`."""

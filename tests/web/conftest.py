@@ -1,0 +1,76 @@
+"""A scheduler on real servers, its application with tokens, and clients that have one."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+import httpx
+import pytest
+
+from scheduler import Scheduler
+from scheduler.dialects.client import Client
+from scheduler.embedded.redis import EmbeddedRedis
+from scheduler.web.access import SCOPES, Token, hashed
+from scheduler.web.app import application
+from scheduler.web.serve import Server
+
+API = "/api/v1"
+QUEUES = {name: {"dialect": "reliable"} for name in ("default", "mail")}
+
+
+def token(name: str, *scopes: str, tenants: tuple[str, ...] | None = ("acme",)) -> Token:
+    """A token whose secret is its name."""
+    return Token(
+        name=name,
+        sha256=hashed(f"secret of {name}"),
+        scopes=frozenset(scopes or SCOPES),
+        tenants=None if tenants is None else frozenset(tenants),
+    )
+
+
+TOKENS = (
+    token("acme"),
+    token("rival", tenants=("rival",)),
+    token("both", tenants=("acme", "rival")),
+    token("operator", tenants=None),
+    token("reader", "read"),
+    token("writer", "write"),
+)
+
+
+@pytest.fixture
+def ring(dsn: str, schema: str, redis: Client, redis_server: EmbeddedRedis) -> Iterator[Scheduler]:
+    with Scheduler(dsn, schema=schema, redis=redis_server.url, queues=QUEUES) as made:
+        yield made
+
+
+MakeClient = Callable[..., httpx.Client]
+
+
+@pytest.fixture
+def serve(ring: Scheduler) -> Iterator[Callable[..., str]]:
+    """Serve the application; returns where."""
+    servers: list[Server] = []
+
+    def serve(*tokens: Token, rate_limit: int = 0) -> str:
+        server = Server(application(ring, tokens=tokens, rate_limit=rate_limit), "127.0.0.1", 0)
+        servers.append(server)
+        server.start()
+        return server.url
+
+    yield serve
+    for server in servers:
+        server.stop()
+
+
+@pytest.fixture
+def client(serve: Callable[..., str]) -> Iterator[MakeClient]:
+    """Clients that have the token of that name, or none."""
+    url = serve(*TOKENS)
+    with contextlib.ExitStack() as stack:
+        yield lambda who="acme", **options: stack.enter_context(client_of(url, who, **options))
+
+
+def client_of(url: str, who: str | None, **headers: str) -> httpx.Client:
+    if who is not None:
+        headers["authorization"] = f"Bearer secret of {who}"
+    return httpx.Client(base_url=url + API, headers=headers, timeout=20)

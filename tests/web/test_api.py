@@ -1,0 +1,129 @@
+"""What each route does, on a real Postgres and Redis."""
+
+import base64
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from scheduler import Scheduler
+from tests.web.conftest import MakeClient
+
+
+def test_a_job_is_submitted_read_and_cancelled(client: MakeClient, ring: Scheduler) -> None:
+    http = client()
+    made = http.post("/jobs", json={"type": "resize", "payload": {"page": 7}, "delay": "1h", "tags": {"of": "book"}})
+    assert made.status_code == 201
+    assert made.json()["duplicate"] is False
+    found = http.get(f"/jobs/{made.json()['id']}").json()
+    assert found["state"] == "delayed"
+    assert found["payload"] == {"page": 7}
+    assert found["tags"] == {"of": "book"}
+    assert found["retry"]["initial_delay"] == "1s"
+    ended = http.post(f"/jobs/{found['id']}/cancel", json={"reason": "no longer needed"})
+    assert ended.json() == {"state": "cancelled"}
+    assert http.get(f"/jobs/{found['id']}").json()["reason"] == "no longer needed"
+    again = http.post(f"/jobs/{found['id']}/retry", json={})
+    assert again.status_code == 201
+    assert http.get(f"/jobs/{again.json()['id']}").json()["retried_from"] == found["id"]
+
+
+def test_one_key_is_one_job(client: MakeClient, ring: Scheduler) -> None:
+    body = {"type": "charge", "idempotency_key": "7", "payload_base64": base64.b64encode(b"\x00\xff").decode()}
+    first, second = (client().post("/jobs", json=body) for _ in range(2))
+    assert (first.status_code, second.status_code) == (201, 200)
+    assert second.json() == {"id": first.json()["id"], "duplicate": True}
+    assert client().get(f"/jobs/{first.json()['id']}").json()["payload_base64"] == body["payload_base64"]
+
+
+def test_a_batch_is_all_or_nothing_and_its_jobs_may_wait_for_each_other(client: MakeClient, ring: Scheduler) -> None:
+    jobs: list[dict[str, Any]] = [{"type": "cut"}, {"type": "glue", "after": [0]}]
+    made = client().post("/jobs/batch", json={"jobs": jobs})
+    assert made.status_code == 201
+    assert len(made.json()["items"]) == 2
+    glue = made.json()["items"][1]["id"]
+    assert client().get(f"/jobs/{glue}").json()["state"] == "pending"
+    circle = [{"type": "a", "after": [1]}, {"type": "b", "after": [0]}]
+    refused = client().post("/jobs/batch", json={"jobs": circle})
+    assert (refused.status_code, refused.json()["code"]) == (422, "refused")
+    assert client().get("/jobs", params={"type": "a"}).json()["items"] == []
+    beyond = client().post("/jobs/batch", json={"jobs": [{"type": "a", "after": [1]}]})
+    assert "no job 1" in beyond.json()["message"]
+
+
+def test_pages_of_jobs_have_each_job_once(client: MakeClient, ring: Scheduler) -> None:
+    http = client()
+    ids = {
+        each["id"]
+        for each in http.post("/jobs/batch", json={"jobs": [{"type": "x", "delay": "1h"}] * 7}).json()["items"]
+    }
+    for job in sorted(ids)[:3]:
+        http.post(f"/jobs/{job}/cancel", json={})
+    seen: list[str] = []
+    cursor: dict[str, str] = {}
+    while True:
+        page = http.get("/jobs", params={"limit": 2, **cursor}).json()
+        assert len(page["items"]) <= 2
+        seen += [each["id"] for each in page["items"]]
+        if page["cursor"] is None:
+            break
+        cursor = {"cursor": page["cursor"]}
+    assert sorted(seen) == sorted(ids)
+    dead = http.get("/jobs", params={"state": ["cancelled", "failed"]}).json()["items"]
+    assert {each["id"] for each in dead} == set(sorted(ids)[:3])
+
+
+def test_recurring_jobs_are_listed_explained_and_steered(client: MakeClient, ring: Scheduler) -> None:
+    http = client()
+    for job_id in ("a/b", "c?d", "e"):
+        ring.register("acme", job_id, lambda: None, every=timedelta(days=1))
+    first = http.get("/recurring", params={"limit": 2}).json()
+    assert [each["job_id"] for each in first["items"]] == ["a/b", "c?d"]
+    rest = http.get("/recurring", params={"limit": 2, "cursor": first["cursor"]}).json()
+    assert [each["job_id"] for each in rest["items"]] == ["e"]
+    assert rest["cursor"] is None
+    told = http.get("/recurring/a%2Fb").json()
+    assert len(told["next_fires"]) == 10
+    assert http.post("/recurring/a%2Fb/pause", json={}).json()["paused_at"]
+    assert http.get("/recurring").json()["items"][0]["paused_at"]
+    assert http.post("/recurring/c%3Fd/resume", json={}).json()["next_run_at"]
+    assert http.post("/recurring/e/trigger", json={}).json()["trigger_at"]
+    unknown = http.post("/recurring/nobody/pause", json={})
+    assert (unknown.status_code, unknown.json()["code"]) == (404, "not_found")
+    assert "'nobody'" in unknown.json()["message"]
+
+
+def test_pages_of_the_ledger_have_each_row_once_also_of_one_instant(
+    client: MakeClient, ring: Scheduler, connection: Any
+) -> None:
+    at = datetime(2030, 1, 1, tzinfo=UTC)
+    for number in range(7):
+        connection.execute(
+            "INSERT INTO job_history (at, tenant, job_id, kind, outcome, finished_at, fence)"
+            " VALUES (%s, 'acme', %s, 'fire', 'success', %s, 1)",
+            (at + timedelta(days=number // 4), f"j{number}", at),
+        )
+    seen: list[str] = []
+    cursor: dict[str, str] = {}
+    while True:
+        page = client().get("/history", params={"limit": 3, **cursor}).json()
+        seen += [each["job_id"] for each in page["items"]]
+        if page["cursor"] is None:
+            break
+        cursor = {"cursor": page["cursor"]}
+    assert seen == ["j6", "j5", "j4", "j3", "j2", "j1", "j0"]
+    assert len(client().get("/history", params={"job_id": "j3"}).json()["items"]) == 1
+
+
+def test_instances_are_listed(client: MakeClient, ring: Scheduler) -> None:
+    ring.register("acme", "a", lambda: None, every=timedelta(days=1))
+    found = client("operator").get("/instances").json()["items"]
+    assert [each["live"] for each in found] == [True]
+
+
+@pytest.mark.parametrize("cursor", ["x", "W10=", "WyJsaXZlIiwgIngiXQ==", "\x00"])
+def test_a_cursor_of_nobody_is_refused(client: MakeClient, ring: Scheduler, cursor: str) -> None:
+    for path in ("/jobs", "/history"):
+        answer = client().get(path, params={"cursor": cursor})
+        assert (answer.status_code, answer.json()["code"]) == (422, "refused")
+        assert "cursor" in answer.json()["message"]
