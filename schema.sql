@@ -1,4 +1,4 @@
--- The whole schema, version 5. Applied by `initialise()` or `scheduler migrate` into its own Postgres schema
+-- The whole schema, version 6. Applied by `initialise()` or `scheduler migrate` into its own Postgres schema
 -- (search_path is set around it); a database of an earlier version is brought here by store/sql/migrations.
 -- Names are compared bytewise (COLLATE "C"): every instance then locks rows in one and the same order.
 
@@ -141,6 +141,7 @@ CREATE TABLE job_queue (
   cancel_requested_at timestamptz,
   cancel_forced       boolean          NOT NULL DEFAULT false,
   cancel_reason       text,
+  trace               text,                        -- the context of the span in which it was submitted
   PRIMARY KEY (tenant, id),
   CONSTRAINT retrying_was_tried CHECK (NOT retrying OR attempt >= 1),
   CONSTRAINT what_waits_for_others_never_ran CHECK (open_dependencies = 0 OR (attempt = 0 AND NOT retrying)),
@@ -183,11 +184,23 @@ CREATE UNIQUE INDEX installation_single ON installation ((true));
 INSERT INTO installation DEFAULT VALUES;
 
 -- The queues that were ever fed, each with the mark that its Redis has. A Redis that lost its memory has not, and what
--- was fed is fed again, with the next mark.
+-- was fed is fed again, with the next mark. One that is paused is not fed.
 CREATE TABLE job_epoch (
-  queue text COLLATE "C" PRIMARY KEY,
-  epoch bigint NOT NULL
+  queue     text COLLATE "C" PRIMARY KEY,
+  epoch     bigint NOT NULL,
+  paused_at timestamptz
 );
+
+-- Dead letters: jobs that failed or died, written with their end, until they are retried or purged. What they were is in
+-- the ledger, at the same instant.
+CREATE TABLE job_letter (
+  tenant text COLLATE "C" NOT NULL,
+  id     uuid             NOT NULL,
+  queue  text COLLATE "C" NOT NULL,
+  at     timestamptz      NOT NULL,
+  PRIMARY KEY (tenant, id)
+);
+CREATE INDEX job_letter_queue_at ON job_letter (queue, at, tenant, id);
 
 -- Ends of jobs that a callback_url is to be told of, written with the end itself; gone once it was told. What is told is
 -- in the ledger, at created_at. Whoever claims one moves due_at on by a lease and then posts: no transaction waits for a
@@ -254,4 +267,5 @@ BEGIN
   END LOOP;
   DELETE FROM job_history_default d WHERE d.at < moment - keep;
   DELETE FROM job_key k WHERE k.expires_at < moment;
+  DELETE FROM job_letter l WHERE l.at < moment - keep;
 END $$;

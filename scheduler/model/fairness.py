@@ -20,13 +20,14 @@ FIRST = Place("", 0, "")
 
 
 class Waiting(NamedTuple):
-    """Jobs of one tenant that wait in a queue at one priority: since when the oldest, and whether it is due."""
+    """Jobs of one tenant that wait in a queue at one priority: since when the oldest, whether it is due, or paused."""
 
     queue: str
     priority: int
     tenant: str
     run_at: datetime
     due: bool
+    paused: bool = False
 
     @property
     def place(self) -> Place:

@@ -65,6 +65,7 @@ class Feeder:
         known = {} if self._from == FIRST else self.due_since
         waiting = [Waiting._make(row) for row in self._ledger.rows(self._look())]
         self._from = waiting[-1].place if len(waiting) == LOOK else FIRST
+        waiting = [each for each in waiting if not each.paused]
         self.due_since = _oldest([each for each in waiting if each.due], known)
         wait, failed = POLL, None
         for name, group in groupby(waiting, key=lambda each: each.queue):

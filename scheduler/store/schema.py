@@ -6,7 +6,7 @@ from scheduler.errors import SchemaMismatch
 from scheduler.store.engine import BoundedConnection, Database, Row
 from scheduler.store.queries import read, statement
 
-VERSION = 5
+VERSION = 6
 MIGRATION_DEADLINE = 3600.0
 
 

@@ -115,17 +115,20 @@ WITH RECURSIVE groups AS (
     WHERE (r.queue, r.priority, r.tenant) > (g.queue, g.priority, g.tenant)
     ORDER BY r.queue, r.priority, r.tenant, r.run_at, r.seq LIMIT 1) n
   WHERE g.turn < %(limit)s::int4)
-SELECT g.queue, g.priority, g.tenant, g.run_at, g.run_at <= coalesce(%(now)s::timestamptz, now()) AS due
-FROM groups g ORDER BY g.turn;
+SELECT g.queue, g.priority, g.tenant, g.run_at, g.run_at <= coalesce(%(now)s::timestamptz, now()) AS due,
+  e.paused IS NOT NULL AS paused
+FROM groups g LEFT JOIN LATERAL (
+  SELECT true AS paused FROM {schema}.job_epoch e WHERE e.queue = g.queue AND e.paused_at IS NOT NULL LIMIT 1) e ON true
+ORDER BY g.turn;
 
 -- name: feed
 -- Take what is due out of job_ready, as many of each (priority, tenant) as is said, the older first; rows that another
 -- feeder holds are passed over. The rows of job_queue are only read. By priority, then the tenants in turn. Each with
 -- the mark of the queue, which is held first: nobody declares its Redis lost until this transaction ends, and a feed
 -- that began before such a declaration is committed before it. No row: the queue was never fed. One without a tenant:
--- nothing is due. A NULL type: the job has ended meanwhile.
+-- nothing is due, or the queue is paused. A NULL type: the job has ended meanwhile.
 -- By ctid, which is safe here: a row of job_ready is never updated, and we hold it.
-WITH mark AS MATERIALIZED (SELECT epoch FROM {schema}.job_epoch WHERE queue = %(queue)s FOR SHARE),
+WITH mark AS MATERIALIZED (SELECT epoch, paused_at FROM {schema}.job_epoch WHERE queue = %(queue)s FOR SHARE),
 due AS MATERIALIZED (
   SELECT r.* FROM mark CROSS JOIN unnest((SELECT %(priorities)b::int2[]), (SELECT %(tenants)b::text[]),
       (SELECT %(counts)b::int4[]))
@@ -135,7 +138,8 @@ due AS MATERIALIZED (
     WHERE r.queue = %(queue)s AND r.priority = s.priority AND r.tenant = s.tenant
       AND r.run_at <= coalesce(%(now)s::timestamptz, now())
     ORDER BY r.queue, r.priority, r.tenant, r.run_at, r.seq LIMIT s.count
-    FOR UPDATE SKIP LOCKED) r),
+    FOR UPDATE SKIP LOCKED) r
+  WHERE mark.paused_at IS NULL),
 taken AS (
   DELETE FROM {schema}.job_ready r WHERE r.ctid = ANY(ARRAY(SELECT place FROM due)))
 SELECT m.epoch, d.tenant, d.id::text, d.priority, q.type, q.feed, q.attempt, q.json, q.payload, q.policy, q.tags,
@@ -147,9 +151,10 @@ LEFT JOIN LATERAL (
 ORDER BY d.priority, row_number() OVER (PARTITION BY d.priority, d.tenant ORDER BY d.run_at, d.seq), d.run_at, d.seq;
 
 -- name: settle
--- End jobs: out of job_queue and job_ready, into the ledger, and what is to be told of it into job_callback. A success
--- ends whatever feed it is of, anything else only the present one (a NULL feed: any). One row for each that ended: its
--- position. Rows that another transaction holds are passed over: no row back, look where it stands.
+-- End jobs: out of job_queue and job_ready, into the ledger, what is to be told of it into job_callback, and those that
+-- failed of themselves into job_letter. A success ends whatever feed it is of, anything else only the present one (a
+-- NULL feed: any). One row for each that ended: its position. Rows that another transaction holds are passed over: no
+-- row back, look where it stands.
 WITH t AS (SELECT coalesce(%(now)s::timestamptz, now()) AS now),
 p AS MATERIALIZED (
   SELECT * FROM unnest((SELECT %(tenants)b::text[]), (SELECT %(ids)b::uuid[]), (SELECT %(states)b::text[]),
@@ -192,6 +197,11 @@ ledger AS (
 told AS (
   INSERT INTO {schema}.job_callback (tenant, job_id, url, state, due_at, created_at)
   SELECT tenant, id, callback_url, state, now, now FROM mine WHERE callback_url IS NOT NULL
+  ON CONFLICT DO NOTHING),
+letters AS (
+  INSERT INTO {schema}.job_letter (tenant, id, queue, at)
+  SELECT tenant, id, queue, now FROM mine
+  WHERE state = 'dead_letter' OR (state = 'failed' AND greatest(attempt, known_attempt) > 0)
   ON CONFLICT DO NOTHING)
 SELECT m.ord FROM mine m;
 
