@@ -1,31 +1,30 @@
 """Between one queue in Redis and the pool: takes jobs as there is room, and ends them in batches.
 
-Two threads: one waits for work when the queue is empty, the other sends results and takes the next jobs in the same
-round trip. A call that was not answered leaves us in doubt: what it took is found in our own list, and what it ended
-is said again, which Redis refuses if it has heard it.
+Three threads: one waits for work when the queue is empty, two send results and take the next jobs in the same round
+trip, so that Redis and we need not wait for each other. A call that was not answered leaves us in doubt: what it took
+is found in our own list, and what it ended is said again, which Redis refuses if it has heard it.
 """
 
-import queue as queues
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 
 from scheduler.dialects.interface import Delivery, Note, Queue, Renewed, Result
 from scheduler.errors import QueueError, TemporaryError
+from scheduler.events import Events, JobsEnded, JobsTaken
 from scheduler.model.breaker import BreakerRule, BreakerState
 from scheduler.model.failures import ASKED_TO_CANCEL, TIMED_OUT
 from scheduler.model.handling import Handler
 from scheduler.model.retries import Backoff
 from scheduler.queueing.attempt import LEASE_LOST, NOBODY, USUAL, Attempt, Usual, taken_back
 from scheduler.queueing.gate import Gate
+from scheduler.queueing.outbox import LARGEST_BATCH, Outbox
 from scheduler.queueing.pool import Pool
+from scheduler.queueing.turns import Turns
 from scheduler.service import Service
 
-MOST_AT_ONCE = 500
 BLOCK = 5.0
-FEW = 50
-LINGER = 0.001
+SENDERS = 2
 
 
 class Carrier:
@@ -46,6 +45,7 @@ class Carrier:
         begun: Callable[[Sequence[Attempt]], None] = lambda _: None,
         freed: Callable[[], None] = lambda: None,
         breaker: BreakerRule | None = None,
+        events: Events,
     ) -> None:
         self.queue = queue
         self._pool = pool
@@ -58,25 +58,26 @@ class Carrier:
         self._refused = refused
         self._begun = begun
         self._freed = freed
+        self._events = events
         self._gate = Gate(queue.name, breaker)
         self.breaker = self._gate.breaker
         self.flight: set[Attempt] = set()
-        self._results: queues.SimpleQueue[tuple[Attempt, Result] | None] = queues.SimpleQueue()
-        self._unsent: list[tuple[Attempt, Result]] = []
-        self._lock = threading.Lock()  # around a call that takes jobs, until they are in `flight`
+        self._outbox = Outbox()
+        self._turns = Turns()  # of calls that take jobs, until they are in `flight`
         self._doubt = True  # a worker that was restarted under its old name would find what it held
         self._empty = False
         self._hints = 0  # how often somebody said that there may be something
         self._draining = False
         self.starved = False
         self.fetching = Service(f"fetch-{queue.name}", self.fetch_step, last_backoff=5.0)
-        self.finishing = Service(f"finish-{queue.name}", self.finish_step, last_backoff=5.0)
+        senders = (f"finish-{queue.name}-{number}" for number in range(SENDERS))
+        self.finishing = [Service(name, self.finish_step, last_backoff=5.0) for name in senders]
 
     def ended(self, attempt: Attempt, result: object, error: BaseException | None) -> None:
         """Send the end of an attempt, with others."""
         ended = attempt.end(result, error, self._backoffs)
         ended.note = attempt.note if attempt.said else None
-        self._results.put((attempt, ended))
+        self._outbox.put(attempt, ended)
 
     def fetch_step(self) -> float | None:
         """Take jobs; without any, wait for one."""
@@ -102,7 +103,7 @@ class Carrier:
                 return 0.0
         # While all places are taken, whoever sends results takes the next jobs with them.
         self.starved = True
-        room = self._pool.reserve(MOST_AT_ONCE) if len(self.flight) < self._pool.concurrency else 0
+        room = self._pool.reserve(LARGEST_BATCH) if len(self.flight) < self._pool.concurrency else 0
         if not room:
             return 1.0
         self.starved = False
@@ -114,20 +115,19 @@ class Carrier:
 
     def finish_step(self) -> float | None:
         """Send what has ended, and take as many more as there is room for."""
-        ended = self._collect()
+        ended, fresh = self._outbox.take(self.flight)
         if ended:
-            if self._gate.judge(ended[len(self._unsent) :]):
+            if fresh and self._gate.judge(ended):
                 self._changed()
-            # Two batches in our hands: one is worked on while the ends of the other are on their way.
-            wanted = 2 * MOST_AT_ONCE - len(self.flight) + len(ended)
+            # A batch more in our hands than are on their way: it is worked on meanwhile.
+            wanted = (1 + SENDERS) * LARGEST_BATCH - len(self.flight) + len(ended)
             closed = self.breaker.state is BreakerState.CLOSED  # if not, whoever fetches takes the probe
-            room = self._pool.reserve(wanted) if closed and not self._draining else 0
+            room = self._pool.reserve(min(wanted, LARGEST_BATCH)) if closed and not self._draining else 0
             try:
                 self._exchange([result for _, result in ended], *self._gate.allow(room))
             except QueueError:
-                self._unsent = ended
+                self._outbox.unheard(ended)
                 raise
-            self._unsent = []
             self.flight.difference_update([attempt for attempt, _ in ended])
             if self.starved:
                 self.fetching.wake()  # it may have looked while these were still in our hands
@@ -177,42 +177,24 @@ class Carrier:
         """Take no more: what a call under way takes is in our hands when this returns."""
         self._draining = True
         self.fetching.stop(timeout=0)
-        with self._lock:
+        with self._turns.alone():
             pass
 
     def put_back(self, attempts: Sequence[Attempt]) -> None:
         """Hand back what did not run to its end, as if it had not been taken."""
         for attempt in attempts:
-            self._results.put((attempt, Result(attempt.delivery, None)))
+            self._outbox.put(attempt, Result(attempt.delivery, None))
 
     def stop(self, until: float) -> None:
         """Send what has ended, as long as there is time, then let the threads end."""
-        while (self._unsent or not self._results.empty()) and time.monotonic() < until:
+        while self._outbox.size() and time.monotonic() < until:
             time.sleep(0.01)
-        self.finishing.stop(timeout=0)
-        self._results.put(None)
-        self.finishing.stop(timeout=max(0.1, until - time.monotonic()))
+        for sender in self.finishing:
+            sender.stop(timeout=0)
+            self._outbox.close()
+        for sender in self.finishing:
+            sender.stop(timeout=max(0.1, until - time.monotonic()))
         self.fetching.stop(timeout=0)
-
-    def _collect(self) -> list[tuple[Attempt, Result]]:
-        """Wait for the end of an attempt, and take what has ended beside it."""
-        ended = list(self._unsent)
-        if not ended:
-            first = self._results.get()
-            ended = self._drained([] if first is None else [first])
-            if len(ended) < FEW < len(self.flight):
-                time.sleep(LINGER)  # many are under way: let some of them come along
-        return self._drained(ended)
-
-    def _drained(self, ended: list[tuple[Attempt, Result]]) -> list[tuple[Attempt, Result]]:
-        while len(ended) < MOST_AT_ONCE:
-            try:
-                more = self._results.get_nowait()
-            except queues.Empty:
-                break
-            if more is not None:
-                ended.append(more)
-        return ended
 
     def _exchange(self, results: Sequence[Result], room: int, changes: int) -> None:
         """End and take in one round trip; with neither, others who wait are told to look."""
@@ -227,7 +209,8 @@ class Carrier:
             return taken
 
         try:
-            attempts = self._hold(call)
+            with self._turns.taking():
+                attempts = self._hold(call())
         except BaseException:
             self._doubt = True
             self._pool.free(room)
@@ -236,6 +219,8 @@ class Carrier:
             raise
         if not all(accepted):
             self._refused()  # then others may not be ours either: what has not begun need not
+        if self._events:
+            self._tell_of(results, accepted, len(attempts))
         if len(attempts) < room:
             self._pool.free(room - len(attempts))
             self._freed()
@@ -253,19 +238,27 @@ class Carrier:
 
         self._doubt = False
         try:
-            attempts = self._hold(lost)
+            with self._turns.alone():
+                attempts = self._hold(lost())
         except BaseException:
             self._doubt = True
             raise
         self._pool.free(-len(attempts))
         self._run(attempts, self.breaker.changes)
 
-    def _hold(self, call: Callable[[], Sequence[Delivery]]) -> list[Attempt]:
-        """Make a call that takes jobs: they are in our hands before anybody looks for what was lost."""
-        with self._lock:  # of the two threads of this queue; while Redis is slow, neither has anything else to do
-            attempts = [self._attempt(delivery) for delivery in call()]
-            self.flight.update(attempts)
-            return attempts
+    def _hold(self, deliveries: Sequence[Delivery]) -> list[Attempt]:
+        """Have jobs in our hands, before anybody looks for what was lost."""
+        attempts = [self._attempt(delivery) for delivery in deliveries]
+        self.flight.update(attempts)
+        return attempts
+
+    def _tell_of(self, results: Sequence[Result], accepted: Sequence[bool], taken: int) -> None:
+        name = self.queue.name
+        if taken:
+            self._events.emit(JobsTaken(queue=name, count=taken))
+        if results:
+            ends = tuple(each.end for each, ours in zip(results, accepted, strict=True) if ours and each.end)
+            self._events.emit(JobsEnded(queue=name, ends=ends, refused=accepted.count(False)))
 
     def _attempt(self, delivery: Delivery) -> Attempt:
         handler = self._handlers.get(delivery.job.type, NOBODY)

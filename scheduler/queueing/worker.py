@@ -1,6 +1,6 @@
 """Worker: takes jobs out of Redis queues, runs their handlers, and sends their ends back. It needs no Postgres.
 
-Threads: two for each queue (`carrier`), one that keeps leases and watches timeouts, one that takes back what silent
+Threads: three for each queue (`carrier`), one that keeps leases and watches timeouts, one that takes back what silent
 workers hold, and those of the pool.
 """
 
@@ -26,6 +26,7 @@ from scheduler.dialects.reliable.keys import Keys
 from scheduler.dialects.reliable.reaper import ReaperRule
 from scheduler.dialects.reliable.wire import FILE
 from scheduler.errors import ConfigError, LifecycleError, QueueError
+from scheduler.events import Events
 from scheduler.model.addresses import RedisOptions
 from scheduler.model.breaker import BreakerRule
 from scheduler.model.durations import duration
@@ -102,6 +103,7 @@ class Worker:
         if self.lease < timedelta(seconds=1):
             raise ConfigError(f"lease: must be at least 1s, not {lease!r}")
         self.name = ""
+        self._events = Events()
         self._carriers: list[Carrier] = []
         self._services: list[Service] = []
         self._renewed = 0.0
@@ -131,7 +133,7 @@ class Worker:
         self._keeping = Service("keep", self._keep, last_backoff=min(5.0, self.lease.total_seconds() / 3))
         self._services = [self._keeping, Service("recover", self._recover)]
         for carrier in self._carriers:
-            self._services += [carrier.finishing, carrier.fetching]
+            self._services += [*carrier.finishing, carrier.fetching]
         for service in self._services:
             service.start()
         logger.info("worker %s: queues %s, %d at once", self.name, ", ".join(self.queues), self.concurrency)
@@ -144,7 +146,7 @@ class Worker:
         return Carrier(
             keyed, self._pool, worker=self.name, handlers=known, backoffs=backoffs, usual=self._usual,
             block=self._block.total_seconds(), said=self._said, refused=self._refused, begun=self._begun,
-            freed=self._freed, breaker=self._breaker,
+            freed=self._freed, breaker=self._breaker, events=self._events,
         )  # fmt: skip
 
     def stop(self, grace: float | None = None) -> None:

@@ -54,8 +54,9 @@ def recoveries(fleet: Fleet) -> list[float]:
     found = []
     for kill in fleet.kills:
         for (job_id, fire_at, attempt), run in starts.items():
-            if run.pid == kill.pid and (job_id, fire_at, attempt) not in ended and attempt < 3:
-                found.append(starts[job_id, fire_at, attempt + 1].monotonic - kill.monotonic)
+            following = starts.get((job_id, fire_at, attempt + 1))  # None: whoever had it was killed before its start
+            if run.pid == kill.pid and (job_id, fire_at, attempt) not in ended and following is not None:
+                found.append(following.monotonic - kill.monotonic)
     return found
 
 

@@ -16,6 +16,7 @@ from scheduler.dialects.reliable.keys import Keys
 from scheduler.dialects.reliable.queue import ReliableQueue
 from scheduler.embedded.redis import EmbeddedRedis
 from scheduler.errors import QueueUnavailable
+from scheduler.events import Events
 from scheduler.model.attempts import AttemptEnd, QueuedJob
 from scheduler.model.handling import Handler
 from scheduler.model.labels import Priority
@@ -123,7 +124,8 @@ class Hands:
         handler = Handler.of(self._body, executor="thread", type="job", queue="work", timeout=None, concurrency=None)
         self.pool = Pool(concurrency, self._ended)
         self.carrier = Carrier(
-            self.queue, self.pool, worker="w", handlers={"job": handler}, backoffs={}, said=lambda: None
+            self.queue, self.pool, worker="w", handlers={"job": handler}, backoffs={}, said=lambda: None,
+            events=Events(),
         )  # fmt: skip
 
     def _body(self, ctx: JobContext, payload: object) -> None:
@@ -159,7 +161,7 @@ def test_what_an_unanswered_call_took_is_found_although_an_older_feed_of_it_stil
     hands.carrier.fetch_step()
     wait_for(lambda: hands.runs == [1, 1], "what the call took runs", timeout=5)
     hands.go.set()
-    wait_for(lambda: hands.carrier._results.qsize() == 2, "both end")
+    wait_for(lambda: hands.carrier._outbox.size() == 2, "both end")
     hands.carrier.finish_step()
     assert hands.feed.depths().unsettled == 1
     hands.pool.stop()
@@ -176,7 +178,7 @@ def test_an_attempt_that_lost_its_lease_before_it_began_completes_nothing(redis:
     attempt.cancelled.because("its lease was lost")
     hands.pool.reserve(1)
     hands.pool.take([attempt])
-    wait_for(lambda: hands.carrier._results.qsize() == 1, "it is over")
+    wait_for(lambda: hands.carrier._outbox.size() == 1, "it is over")
     hands.carrier.finish_step()
     assert hands.runs == []
     assert hands.feed.depths().unsettled == 0, "it did not run, and so has not ended"
@@ -192,7 +194,7 @@ def test_who_hears_that_an_end_is_refused_asks_at_once_what_is_still_his(redis: 
     hands.carrier.fetch_step()
     redis.call("FLUSHALL")
     hands.go.set()
-    wait_for(lambda: hands.carrier._results.qsize() == 1, "it ends")
+    wait_for(lambda: hands.carrier._outbox.size() == 1, "it ends")
     hands.carrier.finish_step()
     assert asked == [True]
     hands.pool.stop()
@@ -220,7 +222,7 @@ def test_an_end_that_a_failover_forgot_is_made_good_by_the_worker_that_sent_it(r
     hands.go.set()
     hands.push(1)
     hands.carrier.fetch_step()
-    wait_for(lambda: hands.carrier._results.qsize() == 1, "it ends")
+    wait_for(lambda: hands.carrier._outbox.size() == 1, "it ends")
     before = [(key, redis.call("DUMP", key)) for key in redis.call("KEYS", "*")]
     hands.carrier.finish_step()
     assert hands.feed.depths().unsettled == 1
@@ -239,7 +241,7 @@ def test_an_end_that_a_failover_forgot_is_made_good_by_the_worker_that_sent_it(r
         hands.carrier.fetch_step()
     hands.queue.fetch = plain  # type: ignore[method-assign]
     hands.carrier.fetch_step()
-    wait_for(lambda: hands.carrier._results.qsize() == 1, "it ends again", timeout=5)
+    wait_for(lambda: hands.carrier._outbox.size() == 1, "it ends again", timeout=5)
     hands.carrier.finish_step()
     assert hands.feed.depths().unsettled == 1
     hands.pool.stop()

@@ -35,12 +35,13 @@ ALLOWED = {
 # Those of the ring have a watch of their own: tests/queueing/test_mutex.py.
 RING = {
     "scheduler.dialects.client.Client",
+    "scheduler.dialects.looks.NextLook",
     "scheduler.queueing.callbacks.Callbacks",
-    "scheduler.queueing.carrier.Carrier",
     "scheduler.queueing.gate.Gate",
     "scheduler.queueing.pool.Pool",
     "scheduler.queueing.ring.Ring",
     "scheduler.queueing.services.RingServices",
+    "scheduler.queueing.turns.Turns",
 }
 # An embedded server is started once for a process, before there is a scheduler; a child has no Postgres.
 ELSEWHERE = {"scheduler.embedded.postgres", "scheduler.child"}

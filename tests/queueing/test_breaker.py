@@ -227,7 +227,7 @@ def test_ends_that_are_sent_again_count_once(
     mail.down = True
     with refusing(redis):
         mail.go.set()
-        wait_for(lambda: worker._carriers[0].finishing.failures, "their ends are refused")
+        wait_for(lambda: any(each.failures for each in worker._carriers[0].finishing), "their ends are refused")
     wait_for(lambda: queue.depths().unsettled == 3, "they are taken")
     assert (breaker_of(worker).total, breaker_of(worker).failed) == (3, 3)
     assert breaker_of(worker).state is BreakerState.CLOSED
