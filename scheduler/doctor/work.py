@@ -1,0 +1,77 @@
+"""Checks of the work that the tables speak of: jobs that nobody runs, that fail, that wait."""
+
+from collections.abc import Iterator
+
+from scheduler.doctor.findings import Severity, check, some
+from scheduler.doctor.patient import Patient
+from scheduler.doctor.postgres import TABLES
+from scheduler.model.durations import brief
+
+MOST = 1000
+RUNS = 3
+TRIES = 3
+
+
+@check(
+    "job-stranded",
+    Severity.FAULT,
+    means="Its fires pass, and nothing runs.",
+    cure="Start an instance of the app that registers its function; unregister the job if it is no longer wanted.",
+    unless=TABLES,
+)
+def _stranded(patient: Patient) -> Iterator[str]:
+    jobs = [f"{tenant}/{job}" for tenant, job in patient.tables.rows("stranded", limit=MOST)]
+    if jobs:
+        yield f"no live instance can run {some(jobs)}"
+
+
+@check(
+    "lease-expired",
+    Severity.FAULT,
+    means="The process that ran it is gone, and no instance takes the fire up again.",
+    cure="Start an instance that has the function of the job; it is run again, or recorded as crashed, at once.",
+    unless=TABLES,
+)
+def _leases(patient: Patient) -> Iterator[str]:
+    for tenant, job, holder, late in patient.tables.rows("expired_leases", late=patient.late, limit=MOST):
+        yield f"the lease of {holder} on {tenant}/{job} ran out {brief(late)} ago"
+
+
+@check(
+    "job-failing",
+    Severity.WARNING,
+    means=f"Its last {RUNS} runs all went wrong.",
+    cure="`scheduler explain TENANT JOB` says why; `scheduler pause TENANT JOB` until it is mended.",
+    unless=TABLES,
+)
+def _failing(patient: Patient) -> Iterator[str]:
+    jobs = [
+        f"{tenant}/{job} ({outcome})" for tenant, job, outcome in patient.tables.rows("failing", runs=RUNS, limit=MOST)
+    ]
+    if jobs:
+        yield some(jobs)
+
+
+@check(
+    "jobs-not-fed",
+    Severity.FAULT,
+    means="They are due, and wait in Postgres: no instance feeds this queue, or it is full, or its Redis is away.",
+    cure="Start an instance with redis=, as `scheduler run --role=scheduler`; see the other findings about Redis.",
+    unless=TABLES,
+)
+def _unfed(patient: Patient) -> Iterator[str]:
+    for queue, count, age in patient.tables.rows("unfed", late=patient.late):
+        yield f"queue {queue}: {count} jobs, the oldest due since {brief(age)}"
+
+
+@check(
+    "callbacks-failing",
+    Severity.WARNING,
+    means="Receivers were not told how jobs ended; each is tried again for a day.",
+    cure="See whether the receiver answers with 2xx, and whether its address is private (scheduler.callback_private).",
+    unless=TABLES,
+)
+def _callbacks(patient: Patient) -> Iterator[str]:
+    ((count, gave_up, why),) = patient.tables.rows("untold", tries=TRIES)
+    if count:
+        yield f"{count} callbacks were tried in vain, {gave_up} of them are given up; the newest: {why}"
