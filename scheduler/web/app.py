@@ -105,6 +105,8 @@ def refusal(problem: Problem) -> Response:
     headers = {}
     if problem.retry_after is not None:
         headers["retry-after"] = str(max(1, math.ceil(problem.retry_after)))
+    if problem.status == 413:
+        headers["connection"] = "close"  # what is left of the body is not read
     if problem.status == 401:
         headers["www-authenticate"] = "Bearer"
     said = orjson.dumps(problem.body(request_id.get()))

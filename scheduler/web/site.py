@@ -13,7 +13,7 @@ from starlette.requests import HTTPConnection
 
 from scheduler.app import Scheduler
 from scheduler.errors import SchedulerError
-from scheduler.web.access import SAFE, Access, Caller
+from scheduler.web.access import SAFE, WRITE, Access, Caller
 from scheduler.web.problems import Problem, problem_of
 from scheduler.web.route import Answer, Call, Route
 from scheduler.web.schemas import Checked
@@ -22,6 +22,7 @@ from scheduler.web.streams import Streams
 
 THREADS = 4  # of the eight connections that the scheduler has
 MOST_WAITING = 500
+MOST_IDS = 10
 BODIES = 4  # a body may be so many times as large as one payload
 
 T = TypeVar("T")
@@ -58,23 +59,22 @@ class Site:
         self, route: Route, caller: Caller, given: Mapping[str, Any], body: object = None
     ) -> tuple[int, object]:
         """Do what a route does, for a caller; return the status and the data. Raises `Problem`."""
-        status = 500
+        answer = Answer(500, None)
         try:
             self.access.spend(caller)
             answer = await self._answer(route, caller, given, body)
-            status = answer.status
         except SchedulerError as error:
             problem = problem_of(error)
             if problem is None:
                 raise
-            status = problem.status
+            answer = Answer(problem.status, None)
             raise problem from None
         except Problem as problem:
-            status = problem.status
+            answer = Answer(problem.status, None)
             raise
         finally:
-            if route.scope == "write":
-                self._audit(route, caller, given, status)
+            if route.scope == WRITE:
+                _audit(route, caller, given, answer)
         return answer.status, answer.data
 
     async def blocking(self, call: Callable[..., T], *args: object) -> T:
@@ -107,15 +107,17 @@ class Site:
         made = await work(call) if inspect.iscoroutinefunction(work) else await self.blocking(work, call)
         return made if isinstance(made, Answer) else Answer(next(iter(route.answers)), made)
 
-    def _audit(self, route: Route, caller: Caller, given: Mapping[str, Any], status: int) -> None:
-        """Leave one line for each write, and for each that was refused."""
-        which = " ".join(f"{name}={str(value)[:200]!r}" for name, value in sorted(given.items()))
-        logger.log(
-            logging.INFO if status < 400 else logging.WARNING,
-            "audit: %r %s %s -> %d",
-            caller.name,
-            route.name,
-            which,
-            status,
-            extra={"request_id": request_id.get()},
-        )
+
+def _audit(route: Route, caller: Caller, given: Mapping[str, Any], answer: Answer) -> None:
+    """Leave one line for each write, also for each that was refused: who, what, which."""
+    data = answer.data if isinstance(answer.data, dict) else {}
+    made = [str(each["id"]) for each in data.get("items", [data]) if "id" in each]
+    which = [f"{name}={str(value)[:200]!r}" for name, value in sorted(given.items())]
+    ids = [*made[:MOST_IDS], *([f"and {len(made) - MOST_IDS} more"] if len(made) > MOST_IDS else [])]
+    logger.log(
+        logging.INFO if answer.status < 400 else logging.WARNING,
+        "audit: %r %s",
+        caller.name,
+        " ".join([route.name, *which, "->", str(answer.status), *ids]),
+        extra={"request_id": request_id.get()},
+    )

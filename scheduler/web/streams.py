@@ -5,13 +5,13 @@ costs the others nothing. The same place, sent as Last-Event-ID, is where a read
 """
 
 import asyncio
+import contextlib
 import logging
 import secrets
 import threading
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
-from contextlib import contextmanager
 
 import orjson
 
@@ -27,6 +27,7 @@ LINGERS = 30.0  # without a reader: who comes back misses nothing
 LEDGER_EVERY = 1.0
 LEDGER_ROWS = 200
 AGAIN = 1.0
+HEARS_WITHIN = 2.0
 MOST = 200
 MOST_EACH = 50
 MOST_TENANTS = 32
@@ -40,7 +41,7 @@ class Slots:
     def __init__(self) -> None:
         self._taken: dict[str, int] = {}
 
-    @contextmanager
+    @contextlib.contextmanager
     def taken(self, caller: Caller) -> Iterator[None]:
         """Take a place for as long as a request lasts; raises if there is none."""
         mine = self._taken.get(caller.name, 0)
@@ -78,8 +79,9 @@ class Stream:
                 b"id: %s-%d\nevent: %s\ndata: %s\n\n" % (self._run.encode(), self._next, name.encode(), said)
             )
             told, self._told = self._told, True
-        if not told and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._wake)
+        if not told:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: there are no readers
+                self._loop.call_soon_threadsafe(self._wake)
 
     def place(self, last: str | None) -> int | None:
         """Find the place after an event by its id; None: it is no longer known. Without an id, the end."""
@@ -121,6 +123,7 @@ class Streams:
         self._blocking = blocking
         self._streams: dict[str, Stream] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._hearing: dict[str, threading.Thread] = {}
         self.slots = Slots()
         self.closing = False
 
@@ -158,10 +161,12 @@ class Streams:
             stream.left_at = time.monotonic()
 
     def close(self) -> None:
-        """End all streams, from any thread."""
+        """End all streams, from another thread than the loop's."""
         self.closing = True
         for stream in list(self._streams.values()):
-            stream.add("end", {})
+            stream.add("gap", {})
+        for thread in list(self._hearing.values()):
+            thread.join(HEARS_WITHIN)
 
     def _idle(self, stream: Stream) -> bool:
         return self.closing or (not stream.readers and time.monotonic() - stream.left_at > LINGERS)
@@ -169,6 +174,7 @@ class Streams:
     async def _look(self, tenant: str, stream: Stream) -> None:
         """Look into the ledger now and then: what recurring jobs did is said nowhere else."""
         hears = threading.Thread(target=self._hear, args=(tenant, stream), name="scheduler-events", daemon=True)
+        self._hearing[tenant] = hears
         hears.start()
         seen: set[HistoryPlace] | None = None
         while not self._idle(stream):
@@ -177,7 +183,7 @@ class Streams:
             except SchedulerError as error:
                 logger.debug("the ledger cannot be watched: %s", error)
             await asyncio.sleep(LEDGER_EVERY)
-        del self._streams[tenant]
+        del self._streams[tenant], self._hearing[tenant]
 
     def _news(
         self, tenant: str, stream: Stream, seen: set[HistoryPlace] | None, hears: bool  # noqa: FBT001
@@ -203,4 +209,5 @@ class Streams:
             except SchedulerError as error:
                 logger.debug("state changes cannot be heard: %s", error)
                 stream.add("gap", {})
-            threading.Event().wait(AGAIN)
+            if not self._idle(stream):
+                time.sleep(AGAIN)
