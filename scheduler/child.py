@@ -16,11 +16,13 @@ from functools import partial
 from typing import IO, Any
 
 from scheduler.errors import InvalidPayload, PermanentError, SchedulerError, TemporaryError
+from scheduler.log import KEYS
 from scheduler.model.body import Body, Cancelled, Here, RunContext
 from scheduler.model.durations import duration
 from scheduler.model.failures import describe
 from scheduler.model.handling import JobContext
 from scheduler.model.payloads import encode
+from scheduler.trace import joined
 
 _sending = threading.RLock()  # a handler of the body's own may log while it sends
 
@@ -35,7 +37,8 @@ class Forward(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Send one line; one that cannot be formatted harms nobody."""
         try:
-            send(self._pipe, {"log": [record.name, record.levelno, self.format(record)]})
+            known = {key: getattr(record, key) for key in KEYS if hasattr(record, key)}
+            send(self._pipe, {"log": [record.name, record.levelno, self.format(record), known]})
         except Exception:  # noqa: BLE001 - as every handler does
             self.handleError(record)
 
@@ -133,13 +136,11 @@ def context(values: dict[str, Any], cancelled: Cancelled) -> RunContext:
     """Make the context anew from its values."""
     deadline = values.pop("deadline")
     fire_at = values.pop("fire_at")
-    extra = {"tenant": values["tenant"], "job_id": values["job_id"], "fire_at": fire_at}
     return RunContext(
         **values,
         fire_at=datetime.fromisoformat(fire_at),
         deadline=datetime.fromisoformat(deadline) if deadline else None,
         cancelled=cancelled,
-        logger=logging.LoggerAdapter(logging.getLogger("scheduler.job"), extra),
     )
 
 
@@ -157,7 +158,8 @@ def main(read: int, write: int) -> None:
     while True:
         message, cancelled = calls.next()
         try:
-            result = call(message, cancelled, out)
+            with joined(message.get("trace")):
+                result = call(message, cancelled, out)
             end = _end(result if "payload" in message or "bytes" in message else None)
         except BaseException as error:  # noqa: BLE001 - SystemExit and friends end the body, not the child
             end = _failure(error)

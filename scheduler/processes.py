@@ -18,8 +18,10 @@ from datetime import timedelta
 from typing import Any
 
 from scheduler.errors import PermanentError, TemporaryError
+from scheduler.log import keys
 from scheduler.model.body import Cancelled
 from scheduler.model.failures import Reported
+from scheduler.trace import current
 
 logger = logging.getLogger("scheduler")
 
@@ -54,6 +56,8 @@ class Processes:
         With a payload it is a handler: its context is a `JobContext`, what it says is told, what it returns returned.
         """
         message: dict[str, object] = {"call": function, "context": context}
+        if (trace := current()) is not None:
+            message["trace"] = trace
         if isinstance(payload, bytes):
             message["bytes"] = payload.decode("latin-1")
         elif payload is not NONE:
@@ -158,8 +162,8 @@ class _Child:
         try:
             for message in self._messages():
                 if "log" in message:
-                    name, level, text = message["log"]
-                    logging.getLogger(name).log(level, "%s", text)
+                    name, level, text, known = message["log"]
+                    logging.getLogger(name).log(level, "%s", text, extra=keys(**known))
                 elif "began" in message:
                     called = True
                     began()

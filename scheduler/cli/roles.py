@@ -3,7 +3,6 @@
 import contextlib
 import importlib
 import inspect
-import logging
 import os
 import queue
 import signal
@@ -24,16 +23,15 @@ from scheduler.cli.show import Failure, visible
 from scheduler.dialects.client import Client
 from scheduler.dialects.reliable.wire import FILE
 from scheduler.errors import ConfigError, NotInitialised, QueueUnavailable
+from scheduler.log import logger
 from scheduler.model.addresses import RedisOptions
+from scheduler.observe import logs, traces
 from scheduler.queueing.handlers import handlers
 from scheduler.queueing.worker import Worker
 from scheduler.service import Asked, collect_rarely
 
 ROLES = ("scheduler", "producer", "worker", "all")
 NOT_THEIRS = ("<frozen", importlib.__path__[0], scheduler.__path__[0])
-LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "error": logging.ERROR}  # warnings by default
-
-logger = logging.getLogger("scheduler")
 
 
 def run(role: str, config: Configuration, app: str | None, *, as_json: bool = False) -> None:
@@ -49,7 +47,7 @@ def run(role: str, config: Configuration, app: str | None, *, as_json: bool = Fa
     try:
         if role != "producer":
             process.schedule(app)
-        _log(config)
+        _observe(config)
         if role == "all" and not process.asked_to_end:
             process.work()
         if role != "scheduler" and not process.asked_to_end:
@@ -67,7 +65,7 @@ def work(config: Configuration, app: str | None, queues: Sequence[str] | None = 
         signal.signal(number, lambda *_: os._exit(0))  # until the worker hears them: it has nothing in its hands yet
     if app is not None:
         loaded(app)
-    _log(config)
+    _observe(config)
     _worker(config, queues).run()
 
 
@@ -132,6 +130,7 @@ class Process:
         error = self._inbox.get()
         if error is not None:
             raise error
+        logger.info("asked to end: what runs may take until its grace is over")
 
     def stop(self) -> None:
         """Stop all parts, the scheduler last: handlers that end may still submit, and their ends are settled."""
@@ -223,7 +222,9 @@ def _greet(config: Configuration, *, original: bool = False) -> RedisOptions:
     return redis
 
 
-def _log(config: Configuration) -> None:
-    """Write logs to stderr, unless the app has said where they go."""
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logger.setLevel(LEVELS.get(config.observability.log_level, logging.WARNING))
+def _observe(config: Configuration) -> None:
+    """Write logs to stderr, and send traces, unless the app has said where they go."""
+    logs.configure(config.observability.log_level)
+    tracing = config.observability.tracing
+    if tracing.enabled:
+        traces.configure(endpoint=tracing.endpoint)

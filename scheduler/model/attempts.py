@@ -36,6 +36,7 @@ class QueuedJob:
     expires_at: datetime
     installation: str
     checkpoint: Any = None
+    trace: str | None = None  # the context of the span in which it was submitted
 
     def policies(self) -> tuple[RetryPolicy, Timeouts]:
         """Read how it is retried, and its timeouts."""

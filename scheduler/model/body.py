@@ -6,10 +6,10 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from logging import LoggerAdapter
 from typing import Any, Literal
 
 from scheduler.errors import InvalidOption
+from scheduler.log import JobLogger
 
 Executor = Literal["thread", "process"]
 JobFunction = Callable[[], object] | Callable[["RunContext"], object]
@@ -89,7 +89,17 @@ class RunContext:
     fence: int
     deadline: datetime | None
     cancelled: Cancelled
-    logger: "LoggerAdapter[Any]"
+
+    @property
+    def logger(self) -> JobLogger:
+        """A logger whose lines carry what the run is called (docs/logs.md); nothing else may be put to them."""
+        return JobLogger(
+            job_id=self.job_id,
+            namespace=self.tenant,
+            fire_at=self.fire_at.isoformat(),
+            attempt=self.attempt,
+            fence=self.fence,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

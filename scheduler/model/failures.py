@@ -86,6 +86,11 @@ def describe(error: BaseException) -> str:
         return storable(f"{type(error).__name__}: (its text raised {type(hostile).__name__})")
 
 
+def named(described: str) -> str:
+    """Name an error that `describe` described, without its text: that may quote what nobody should read in a log."""
+    return described.partition("\n")[0].partition(":")[0]
+
+
 def _described(error: BaseException) -> str:
     message = str.__str__(str(error))  # a subclass may have methods of its own
     frames = "".join(traceback.format_tb(error.__traceback__, limit=-15))

@@ -1,7 +1,6 @@
 """A handler of submitted jobs, and what it is given."""
 
 import inspect
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -9,13 +8,12 @@ from typing import Any, Unpack
 from uuid import UUID, uuid5
 
 from scheduler.errors import InvalidOption
+from scheduler.log import JobLogger, Keys
 from scheduler.model.body import Cancelled, Executor, importable
 from scheduler.model.oneshot import attempt_id
 from scheduler.model.payloads import encode
 from scheduler.model.submission import Draft, NewJob, Submission, SubmitOptions, drafts
 from scheduler.model.texts import storable
-
-logger = logging.getLogger("scheduler.job")
 
 LARGEST_CHECKPOINT = 64 * 1024
 LONGEST_MESSAGE = 500
@@ -91,10 +89,14 @@ class JobContext:
         return _attempt_id(self.id, self.attempt)
 
     @property
-    def logger(self) -> "logging.LoggerAdapter[logging.Logger]":
-        """A logger whose lines carry the job's id, tenant, type and attempt."""
-        extra = {"job_id": self.id, "tenant": self.tenant, "type": self.type, "attempt": self.attempt}
-        return logging.LoggerAdapter(logger, extra)
+    def logger(self) -> JobLogger:
+        """A logger whose lines carry what the job is called (docs/logs.md); nothing else may be put to them."""
+        known: Keys = {"job_id": self.id, "queue": self.queue, "type": self.type, "attempt": self.attempt}
+        if self.tenant:
+            known["namespace"] = self.tenant
+        if self.correlation_id is not None:
+            known["request_id"] = self.correlation_id
+        return JobLogger(**known)
 
     def progress(self, percent: float, message: str | None = None) -> None:
         """Say how far it is, from 0 to 100; `get()` shows it."""
@@ -129,7 +131,7 @@ def _attempt_id(job_id: str, attempt: int) -> UUID | None:
 
 
 _TRAVELS = (
-    "tenant", "type", "queue", "policy", "tags", "correlation_id", "callback_url", "key", "form",
+    "tenant", "type", "queue", "policy", "tags", "correlation_id", "callback_url", "key", "form", "trace",
 )  # fmt: skip
 
 

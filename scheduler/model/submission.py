@@ -26,6 +26,7 @@ from scheduler.model.policies import RETRY, TIMEOUTS, Timeouts, policy_json
 from scheduler.model.retries import RetryPolicy
 from scheduler.model.schedules import instant
 from scheduler.model.texts import name
+from scheduler.trace import current
 
 DEEPEST = 100
 WIDEST = 1000
@@ -111,6 +112,7 @@ class Draft:
     depth: int = 0
     open_dependencies: int = 0
     retried_from: UUID | None = None
+    trace: str | None = None  # the context of the span in which it was submitted
 
 
 def drafts(jobs: Iterable[NewJob], *, limit: int = DEFAULT_LIMIT) -> list[Draft]:
@@ -128,8 +130,9 @@ def draft_parts(batch: Sequence[NewJob], *, limit: int, size: int) -> Iterator[l
     if len(ids) < len(batch) or not set(map(type, batch)) <= {NewJob}:
         _refuse_strangers(batch)
     seen: dict[object, Labels] = {}
+    trace = current()
     for begin in range(0, len(batch), max(1, size)):
-        yield [_draft(job, ids, limit, seen) for job in batch[begin : begin + size]]
+        yield [_draft(job, ids, limit, seen, trace) for job in batch[begin : begin + size]]
 
 
 def independent(batch: Sequence[object]) -> bool:
@@ -201,7 +204,7 @@ def _checked(job: NewJob) -> Labels:
     )
 
 
-def _draft(job: NewJob, ids: dict[int, UUID], limit: int, seen: dict[object, Labels]) -> Draft:
+def _draft(job: NewJob, ids: dict[int, UUID], limit: int, seen: dict[object, Labels], trace: str | None) -> Draft:
     labels = _labels(job, seen)
     if job.run_at is not None and job.delay is not None:
         raise InvalidOption("run_at and delay exclude each other; give one of them")
@@ -230,6 +233,7 @@ def _draft(job: NewJob, ids: dict[int, UUID], limit: int, seen: dict[object, Lab
         window=labels.window,
         after=after,
         after_any=after_any,
+        trace=trace,
     )
 
 

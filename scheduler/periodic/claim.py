@@ -12,6 +12,8 @@ from datetime import datetime, timedelta
 from scheduler.clock import Clock, DatabaseClock
 from scheduler.errors import StoreError, StoreUnavailable
 from scheduler.events import Events, FireCrashed
+from scheduler.log import Keys, keys
+from scheduler.model.definition import Key
 from scheduler.model.job import MOST_STARTS
 from scheduler.model.schedules import due
 from scheduler.periodic.enqueue import LAST_RETRY, REFUSED_RETRY, Enqueuer, heal, tell
@@ -101,7 +103,8 @@ class Claimer:
             raise
         except StoreError:
             if len(dead) == 1:
-                logger.exception("a crashed fire cannot be recorded: %s", next(iter(dead)).key)
+                key = next(iter(dead)).key
+                logger.exception("a crashed fire of %s/%s cannot be recorded", *key, extra=named(key))
                 return
             for lease, reason in dead.items():  # one row that Postgres refuses must not hold back the others
                 self._bury({lease: reason})
@@ -121,7 +124,8 @@ class Claimer:
                     self._registry.put_back(entry, entry.next_run_at)
                 raise
             if len(asked) == 1:
-                logger.exception("the claim of %s/%s is refused; trying again in a minute", *asked[0].key)
+                key = asked[0].key
+                logger.exception("the claim of %s/%s is refused; trying again in a minute", *key, extra=named(key))
                 not_before = self._database_clock.now() + REFUSED_RETRY
                 self._registry.put_back(asked[0], asked[0].next_run_at, not_before=not_before)
                 return
@@ -160,7 +164,8 @@ class Claimer:
                 self._registry.pulled(entry, trigger_at, not_before=not_before)
             if not refused:
                 raise
-            logger.exception("the trigger of %s/%s is refused; trying again in a minute", *triggered[0].key)
+            key = triggered[0].key
+            logger.exception("the trigger of %s/%s is refused; trying again in a minute", *key, extra=named(key))
             return
         self._database_clock.observe(answers[0].now, sent=sent, received=self._clock.monotonic())
         runs = []
@@ -264,3 +269,8 @@ def buried_because(lease: Expired) -> str | None:
     if lease.delivery == "at_most_once" and lease.starts > 0:
         return "its process died, and the job runs at most once"
     return None
+
+
+def named(key: Key) -> Keys:
+    """Name a job in a line of the log."""
+    return keys(namespace=key.tenant, job_id=key.job_id)

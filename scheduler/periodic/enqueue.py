@@ -10,6 +10,7 @@ from uuid import UUID, uuid4
 from scheduler.clock import Clock, DatabaseClock
 from scheduler.errors import StoreError, StoreUnavailable
 from scheduler.events import Events, FireQueued, FireSkipped
+from scheduler.log import keys
 from scheduler.model.schedules import Due
 from scheduler.periodic.registry import Entry, Registry
 from scheduler.store.job_lock import Claimed, LockTable, Verdict, Wanted
@@ -79,7 +80,8 @@ class Enqueuer:
         except StoreUnavailable:
             raise
         except StoreError:
-            logger.exception("the claim of %s/%s is refused; trying again in a minute", *entry.key)
+            about = keys(namespace=entry.key.tenant, job_id=entry.key.job_id)
+            logger.exception("the claim of %s/%s is refused; trying again in a minute", *entry.key, extra=about)
             return None
         self._database_clock.observe(answer.now, sent=sent, received=self._clock.monotonic())
         tell(self._events, entry, want, answer.verdict, queued_id)

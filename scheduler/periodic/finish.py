@@ -11,6 +11,7 @@ from dataclasses import replace
 from scheduler.errors import StoreError, StoreUnavailable
 from scheduler.events import Events, FireEnded, LeaseLost
 from scheduler.model.definition import Key
+from scheduler.model.failures import named
 from scheduler.periodic.lease import Leases
 from scheduler.periodic.run import RunEnd
 from scheduler.store.job_lock import Finish, LockTable
@@ -114,7 +115,8 @@ class Finisher:
                 *end.run.key,
                 end.run.fire_at.isoformat(),
                 end.outcome,
-                end.error.splitlines()[0],
+                named(end.error),  # its text is in the ledger
+                extra=end.run.about(),
             )
         if self._events:
             self._events.emit(
@@ -130,7 +132,8 @@ class Finisher:
             )
 
     def _refuse(self, end: RunEnd, reason: str) -> None:
-        logger.warning("refused the result of %s/%s fire %s: %s", *end.run.key, end.run.fire_at.isoformat(), reason)
+        told = *end.run.key, end.run.fire_at.isoformat(), reason
+        logger.warning("refused the result of %s/%s fire %s: %s", *told, extra=end.run.about())
         if self._events and not end.run.lost:
             self._events.emit(
                 LeaseLost(

@@ -125,7 +125,8 @@ class Leases:
         for run in runs:
             run.lost = True
             run.cancelled.because("the lease was lost")
-            logger.warning("lost the lease of %s/%s fire %s: %s", *run.key, run.fire_at.isoformat(), reason)
+            told = *run.key, run.fire_at.isoformat(), reason
+            logger.warning("lost the lease of %s/%s fire %s: %s", *told, extra=run.about())
             if self._events:
                 self._events.emit(
                     LeaseLost(

@@ -7,6 +7,7 @@ from datetime import timedelta
 from scheduler.clock import DatabaseClock
 from scheduler.errors import StoreError, StoreUnavailable
 from scheduler.events import Events, JobStranded
+from scheduler.log import keys
 from scheduler.model.definition import Key
 from scheduler.periodic.registry import Registry
 from scheduler.store.job_instance import InstanceTable
@@ -73,7 +74,8 @@ class Presence:
         """Report what nobody could run at two looks in a row: an instance that starts registers step by step."""
         found = self._instances.stranded(self._tenants()) if self._registry.helpless() else set()
         for key in sorted((found & self._suspects) - self._stranded):
-            logger.warning("no live instance can run %s/%s: none has registered its function", *key)
+            about = keys(namespace=key.tenant, job_id=key.job_id)
+            logger.warning("no live instance can run %s/%s: none has registered its function", *key, extra=about)
             self._events.emit(JobStranded(tenant=key.tenant, job_id=key.job_id))
         self._stranded = found & (self._stranded | self._suspects)
         self._suspects = found

@@ -4,7 +4,6 @@ Comes in: a claimed `Run`. Goes out: a `RunEnd` with outcome, error and times, h
 """
 
 import inspect
-import logging
 import queue
 import threading
 from collections import Counter, deque
@@ -15,18 +14,18 @@ from datetime import datetime, timedelta
 from scheduler.clock import Clock, DatabaseClock
 from scheduler.coroutines import Coroutines
 from scheduler.events import Events, FireStarted
+from scheduler.log import Keys
 from scheduler.model.body import Body, Cancelled, RunContext
 from scheduler.model.definition import Key
-from scheduler.model.failures import describe, outcome_of
+from scheduler.model.failures import describe, named, outcome_of
 from scheduler.model.outcomes import Outcome
 from scheduler.processes import Processes
-
-logger = logging.getLogger("scheduler")
-job_logger = logging.getLogger("scheduler.job")
+from scheduler.trace import Spans, Tracing, Work
 
 BACKLOG_SECONDS = 0.2
 LARGEST_BACKLOG = 2000
 STOPPING = "the process is stopping"
+LOST = "lost"
 
 
 class Run:
@@ -61,6 +60,11 @@ class Run:
         self.started = False
         self.lost = False
         self.cancelled = Cancelled()
+
+    def about(self) -> Keys:
+        """Name it in a line of the log."""
+        named: Keys = {"namespace": self.key.tenant, "job_id": self.key.job_id, "fire_at": self.fire_at.isoformat()}
+        return {**named, "attempt": self.attempt, "fence": self.fence}
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,13 +177,21 @@ class Runner:
         """Run one fire: start, call, classify. Never raises."""
         started_at = self._database_clock.now()
         error: BaseException | None = None
+        span: Work | None = None
         try:
             self._start(run, started_at)
-            self._call(run, started_at)
+            if Tracing.spans is None:
+                self._call(run, started_at)
+            else:
+                span = traced(Tracing.spans, run)
+                with span.current():
+                    self._call(run, started_at)
         except BaseException as raised:  # noqa: BLE001 - SystemExit and friends end the body, not the worker
             error = raised
         outcome, stopped = outcome_of(error, run.cancelled), run.cancelled.reason == STOPPING
         text = None if error is None or outcome is Outcome.SUCCESS else describe(error)
+        if span is not None:
+            span.end(LOST if run.lost else outcome, None if text is None else named(text))
         return RunEnd(run, outcome, text, started_at, self._database_clock.now(), stopped)
 
     def _work(self) -> None:
@@ -229,7 +241,6 @@ class Runner:
             self._coroutines.run(result, run.cancelled)
 
     def _context(self, run: Run, started_at: datetime) -> RunContext:
-        extra = {"tenant": run.key.tenant, "job_id": run.key.job_id, "fire_at": run.fire_at.isoformat()}
         return RunContext(
             tenant=run.key.tenant,
             job_id=run.key.job_id,
@@ -238,7 +249,6 @@ class Runner:
             fence=run.fence,
             deadline=None if run.timeout is None else started_at + run.timeout,
             cancelled=run.cancelled,
-            logger=logging.LoggerAdapter(job_logger, extra),
         )
 
     def _values(self, run: Run, started_at: datetime) -> dict[str, object]:
@@ -251,3 +261,8 @@ class Runner:
             "fence": run.fence,
             "deadline": None if run.timeout is None else (started_at + run.timeout).isoformat(),
         }
+
+
+def traced(spans: Spans, run: Run) -> Work:
+    """Begin the span of a run. It is of no queue."""
+    return spans.begin(f"run {run.key.job_id}", None, {"queue": "", **run.about()})

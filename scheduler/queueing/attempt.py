@@ -10,20 +10,21 @@ from typing import Any, NamedTuple
 
 from scheduler.dialects.interface import Delivery, Note, Result
 from scheduler.errors import InvalidPayload, PermanentError, TemporaryError
+from scheduler.log import Keys, keys, logger
 from scheduler.model.attempts import AttemptEnd
 from scheduler.model.body import Cancelled
 from scheduler.model.durations import duration
-from scheduler.model.failures import Category, Failure, classify, describe
+from scheduler.model.failures import Category, Failure, classify, describe, named
 from scheduler.model.handling import Handler, JobContext
 from scheduler.model.payloads import DEFAULT_LIMIT, decode, encode
 from scheduler.model.policies import RETRY, TIMEOUTS, Timeouts
 from scheduler.model.retries import Backoff, Bury, Cancel, Fail, Retry, RetryPolicy, decide
 from scheduler.model.states import State
-
-logger = logging.getLogger("scheduler")
+from scheduler.trace import Spans, Work
 
 LEASE_LOST = "its lease was lost"
 STOPPING = "the worker is stopping"
+PUT_BACK = "put_back"
 MICROSECOND = timedelta(microseconds=1)
 
 
@@ -57,7 +58,7 @@ class Attempt:
 
     __slots__ = (
         "cancelled", "deadline", "delivery", "handler", "lost", "note", "on_tell", "received", "retry", "said",
-        "spawned", "started", "timeout", "visibility", "worker",
+        "span", "spawned", "started", "timeout", "visibility", "worker",
     )  # fmt: skip
 
     def __init__(
@@ -83,6 +84,7 @@ class Attempt:
         self.note = Note(checkpoint=delivery.job.checkpoint)
         self.said = False  # there is a note that has not been sent
         self.spawned: list[Mapping[str, Any]] = []
+        self.span: Work | None = None
 
     @property
     def attempt(self) -> int:
@@ -98,6 +100,13 @@ class Attempt:
         """Note that the handler is about to be called, and until when it may run."""
         self.started = time.monotonic()
         self.deadline = self.started + self.timeout
+
+    def traced(self, spans: Spans) -> Work:
+        """Begin its span: a child of the one in which the job was submitted."""
+        job = self.delivery.job
+        about = {"queue": job.queue, "job_id": job.id, "type": job.type, "namespace": job.tenant}
+        self.span = spans.begin(f"attempt {job.type}", job.trace, {**about, "attempt": self.attempt})
+        return self.span
 
     def payload(self) -> object:
         """Read what was submitted."""
@@ -150,6 +159,16 @@ class Attempt:
 
     def end(self, result: object, error: BaseException | None, backoffs: Mapping[str, Backoff]) -> Result:
         """Make the result of what the handler returned or raised."""
+        ended = self._end(result, error, backoffs)
+        end = ended.end
+        error_name = None if end is None or end.error is None else named(end.error)
+        if end is not None and error_name is not None:
+            self._announce(end, error_name)
+        if self.span is not None:
+            self.span.end(PUT_BACK if end is None else end.state, error_name)
+        return ended
+
+    def _end(self, result: object, error: BaseException | None, backoffs: Mapping[str, Backoff]) -> Result:
         if self.lost and self.started is None:
             return Result(self.delivery, None)  # it was not called: whoever has the job now begins it
         if error is None and self.cancelled.reason is None:
@@ -162,24 +181,24 @@ class Attempt:
         if error is None and self.cancelled.reason != "timeout":
             return self._completed(None)  # it was asked to end and came to its end all the same
         failure = classify(error or TemporaryError("it ended after its timeout"), self.cancelled)
-        ended = failed(self, failure, self._moment(time.monotonic()), backoffs)
-        self._announce(ended.end)
-        return ended
+        return failed(self, failure, self._moment(time.monotonic()), backoffs)
 
-    def _announce(self, end: AttemptEnd | None) -> None:
-        if end is None or end.state is State.CANCELLED:
+    def _announce(self, end: AttemptEnd, error: str) -> None:
+        """Say that it failed, and by what; the text of the error is in the ledger."""
+        if end.state is State.CANCELLED:
             return
         job = self.delivery.job
-        logger.log(
-            logging.INFO if end.state is State.RETRYING else logging.WARNING,
-            "queue %s: attempt %d of %s %s: %s: %s",
-            job.queue,
-            self.attempt,
-            job.type,
-            job.id,
-            end.state,
-            (end.error or "").partition("\n")[0],
-        )
+        about: Keys = {"queue": job.queue, "job_id": job.id, "type": job.type, "attempt": self.attempt}
+        about["worker_id"] = self.worker
+        if job.tenant:
+            about["namespace"] = job.tenant
+        if job.correlation_id is not None:
+            about["request_id"] = job.correlation_id
+        if self.span is not None and (ids := self.span.ids()) is not None:
+            about["trace_id"], about["span_id"] = ids
+        level = logging.INFO if end.state is State.RETRYING else logging.WARNING
+        said = "queue %s: attempt %d of %s %s: %s: %s"
+        logger.log(level, said, job.queue, self.attempt, job.type, job.id, end.state, error, extra=keys(**about))
 
     def _completed(self, encoded: tuple[str, bytes] | None) -> Result:
         if encoded is not None and encoded[0] != "json":

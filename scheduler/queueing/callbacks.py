@@ -19,6 +19,7 @@ from uuid import uuid5
 import orjson
 
 from scheduler.errors import StoreUnavailable
+from scheduler.log import Keys, keys
 from scheduler.model.failures import Category, Failure
 from scheduler.model.retries import Retry, RetryPolicy, decide
 from scheduler.model.texts import storable
@@ -107,9 +108,11 @@ class Callbacks:
         try:
             self._ledger.rows(self._tell(callback, secret, deadline))
         except StoreUnavailable as error:
-            logger.warning("callback of job %s: %s; it is due again after its lease", callback.job_id, error)
+            said = "callback of job %s: %s; it is due again after its lease"
+            logger.warning(said, callback.job_id, error, extra=about(callback))
         except Exception:
-            logger.exception("callback of job %s: it is due again after its lease", callback.job_id)
+            said = "callback of job %s: it is due again after its lease"
+            logger.exception(said, callback.job_id, extra=about(callback))
         finally:
             self._ended()
 
@@ -145,13 +148,19 @@ class Callbacks:
         decision = decide(told, failure, now=self._now(), rng=self._rng)
         if not isinstance(decision, Retry):
             return self._give_up(callback, failure.message)
-        logger.info("callback of job %s: %s; trying again", callback.job_id, failure.message)
+        logger.info("callback of job %s: %s; trying again", callback.job_id, failure.message, extra=about(callback))
         return self._table.again(callback, delay=decision.delay, error=storable(failure.message, 2000))
 
     def _give_up(self, callback: Callback, reason: str) -> Statement:
         said = f"given up at attempt {callback.attempt}: {reason}"
-        logger.warning("callback of job %s of %s: %s", callback.job_id, callback.tenant, said)
+        named = callback.job_id, callback.tenant
+        logger.warning("callback of job %s of %s: %s", *named, said, extra=about(callback))
         return self._table.give_up(callback, error=storable(said, 2000))
+
+
+def about(callback: Callback) -> Keys:
+    """Name the job in a line of the log."""
+    return keys(job_id=str(callback.job_id), namespace=callback.tenant)
 
 
 def body_of(callback: Callback) -> bytes:

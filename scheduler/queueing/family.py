@@ -10,6 +10,7 @@ from collections.abc import Callable
 from types import FrameType
 
 from scheduler.service import Asked
+from scheduler.trace import flush
 
 logger = logging.getLogger("scheduler")
 
@@ -62,6 +63,7 @@ class Family:
         except BaseException:
             logger.exception("a worker process failed")
         finally:
+            flush()
             os._exit(status)
 
     def _reap(self, *, missed: bool) -> None:

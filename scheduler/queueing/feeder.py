@@ -171,7 +171,7 @@ def queued(queue: str, row: Row, installation: str) -> QueuedJob:
     """Make what travels of a row that was fed."""
     (
         _, tenant, id_, priority, type_, feed, attempt, json, payload, policy, tags, correlation_id, created_at,
-        expires_at, checkpoint,
+        expires_at, checkpoint, trace,
     ) = row  # fmt: skip
     return QueuedJob(
         id=id_,
@@ -190,4 +190,5 @@ def queued(queue: str, row: Row, installation: str) -> QueuedJob:
         expires_at=expires_at,
         installation=installation,
         checkpoint=checkpoint,
+        trace=trace,
     )

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 
 from scheduler.dialects.interface import Result
 from scheduler.events import BreakerChanged, Events
+from scheduler.log import keys
 from scheduler.model.breaker import Breaker, BreakerRule, BreakerState
 from scheduler.model.failures import Category
 from scheduler.queueing.attempt import NOBODY, Attempt
@@ -122,5 +123,6 @@ class Gate:
             logger.warning(
                 "queue %s: circuit breaker is %s; of the last %d results %d failed (%.0f %%)",
                 self._queue, state.name, total, failed, 100 * failed / max(total, 1),
+                extra=keys(queue=self._queue),
             )  # fmt: skip
             self._events.emit(BreakerChanged(queue=self._queue, state=state))

@@ -21,6 +21,7 @@ from scheduler.queueing.ending import end
 from scheduler.store.engine import Row
 from scheduler.store.job_queue import Ending, JobKey, QueueTable
 from scheduler.store.steps import Steps
+from scheduler.trace import current
 
 RETRIABLE = frozenset({State.FAILED, State.DEAD_LETTER, State.CANCELLED})
 
@@ -154,6 +155,7 @@ def retried(table: QueueTable, key: JobKey) -> Steps[Draft]:
         after=[],
         after_any=[],
         retried_from=job.id,
+        trace=current(),
     )
 
 

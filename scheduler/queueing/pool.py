@@ -12,6 +12,7 @@ from scheduler.coroutines import Call, Coroutines
 from scheduler.model.handling import Handler
 from scheduler.processes import Processes
 from scheduler.queueing.attempt import Attempt
+from scheduler.trace import Spans, Tracing
 
 BACKLOG_SECONDS = 0.2
 LARGEST_BACKLOG = 2000
@@ -136,6 +137,8 @@ class Pool:
             if attempt.lost:
                 return asyncio.sleep(0)  # somebody else has it by now
             attempt.start()
+            if Tracing.spans is not None:
+                return _traced(attempt, Tracing.spans)
             return attempt.handler.fn(attempt.context(), attempt.payload())
 
         def ended(result: object, error: BaseException | None) -> None:
@@ -145,7 +148,12 @@ class Pool:
 
     def _work(self) -> None:
         while (attempt := self._queue.get()) is not None:
-            result, error = self._run(attempt)
+            spans = Tracing.spans
+            if spans is None or attempt.lost:
+                result, error = self._run(attempt)
+            else:
+                with attempt.traced(spans).current():
+                    result, error = self._run(attempt)
             self._leave(attempt, result, error)
 
     def _run(self, attempt: Attempt) -> tuple[object, BaseException | None]:
@@ -184,3 +192,8 @@ class Pool:
             return line.popleft()
         self._busy[handler] -= 1
         return None
+
+
+async def _traced(attempt: Attempt, spans: Spans) -> object:
+    with attempt.traced(spans).current():
+        return await attempt.handler.fn(attempt.context(), attempt.payload())

@@ -13,6 +13,7 @@ from scheduler.dialects.client import Client
 from scheduler.dialects.interface import Cancelling, Known, Queue
 from scheduler.dialects.opening import RELIABLE, open_queue
 from scheduler.errors import QueueError
+from scheduler.log import keys
 from scheduler.model.oneshot import Job
 from scheduler.model.states import State
 from scheduler.store.job_queue import JobKey
@@ -64,7 +65,7 @@ class Ring:
             try:
                 found = self.queue(name).known([str(listed[place].id) for place in places])
             except QueueError as error:
-                logger.warning("queue %s: jobs are shown as Postgres has them: %s", name, error)
+                logger.warning("queue %s: jobs are shown as Postgres has them: %s", name, error, extra=keys(queue=name))
                 continue
             for place, known in zip(places, found, strict=True):
                 if known is not None and known.state is not None:
@@ -76,7 +77,7 @@ class Ring:
         try:
             return self.queue(queue).cancel(list(ids), force=force)
         except QueueError as error:
-            logger.warning("queue %s: will be asked later to cancel: %s", queue, error)
+            logger.warning("queue %s: will be asked later to cancel: %s", queue, error, extra=keys(queue=queue))
             return None
 
     def say(self, changes: Iterable[tuple[JobKey, State]]) -> None:

@@ -18,6 +18,7 @@ import orjson
 from scheduler.dialects.interface import Outcomes, Queue
 from scheduler.errors import QueueError, StoreUnavailable
 from scheduler.events import Events, JobsSettled
+from scheduler.log import keys
 from scheduler.model.attempts import AttemptEnd
 from scheduler.model.durations import microseconds
 from scheduler.model.failures import describe
@@ -109,7 +110,8 @@ class Settler:
             raise
         except Exception:
             if len(ends) > 1:
-                logger.exception("queue %s: %d ends cannot be settled together", self._queue.name, len(ends))
+                said, name = "queue %s: %d ends cannot be settled together", self._queue.name
+                logger.exception(said, name, len(ends), extra=keys(queue=name))
                 return [held for each in ends for held in self._settle([each])]
         return self._quarantine(ends[0])
 
@@ -123,7 +125,8 @@ class Settler:
         except StoreUnavailable:
             raise
         except Exception as error:
-            logger.exception("job %s: its end is refused", culprit.job_id)
+            about = keys(queue=self._queue.name, job_id=culprit.job_id, namespace=culprit.tenant)
+            logger.exception("job %s: its end is refused", culprit.job_id, extra=about)
             reason = storable(f"its end could not be settled: {describe(error)}", 2000)
             try:
                 key = JobKey(culprit.tenant, UUID(culprit.job_id))
@@ -134,7 +137,8 @@ class Settler:
             except StoreUnavailable:
                 raise
             except Exception:
-                logger.exception("job %s: it cannot even be ended as failed; trying again later", culprit.job_id)
+                said = "job %s: it cannot even be ended as failed; trying again later"
+                logger.exception(said, culprit.job_id, extra=about)
                 self._refused = True
                 return [culprit]
 

@@ -11,6 +11,7 @@ from uuid import UUID
 from scheduler.dialects.interface import Cancelling, Queue
 from scheduler.errors import QueueError, SchedulerError
 from scheduler.events import Events, RedisLost
+from scheduler.log import keys
 from scheduler.model.durations import duration, microseconds
 from scheduler.model.policies import TIMEOUTS
 from scheduler.model.states import State
@@ -100,7 +101,8 @@ class Upkeep:
             lost = [feed for feed, each in zip(feeds, known, strict=True) if each is None]
             if lost:
                 again = self._ledger.rows(self._ledger.ring.feed_again(lost))
-                logger.warning("queue %s: %d jobs that Redis does not know are fed again", name, len(again))
+                said = "queue %s: %d jobs that Redis does not know are fed again"
+                logger.warning(said, name, len(again), extra=keys(queue=name))
 
     def _expire(self, jobs: Sequence[tuple[JobKey, str, bool]]) -> None:
         endings = [Ending(key=key, state=State.DEAD_LETTER, reason=EXPIRED) for key, _, waits in jobs if waits]
@@ -153,5 +155,6 @@ class Upkeep:
         queue.begin(str(rows[0][0]))
         if epoch or again:
             level = logging.WARNING if again else logging.INFO
-            logger.log(level, "queue %s: its Redis has lost its memory; %d jobs are fed again", name, again)
+            said = "queue %s: its Redis has lost its memory; %d jobs are fed again"
+            logger.log(level, said, name, again, extra=keys(queue=name))
             self._events.emit(RedisLost(queue=name, jobs=again))

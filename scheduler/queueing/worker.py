@@ -27,6 +27,7 @@ from scheduler.dialects.reliable.reaper import ReaperRule
 from scheduler.dialects.reliable.wire import FILE
 from scheduler.errors import ConfigError, LifecycleError, QueueError
 from scheduler.events import Events
+from scheduler.log import keys as log_keys
 from scheduler.model.addresses import RedisOptions
 from scheduler.model.breaker import BreakerRule
 from scheduler.model.durations import duration
@@ -136,7 +137,8 @@ class Worker:
             self._services += [*carrier.finishing, carrier.fetching]
         for service in self._services:
             service.start()
-        logger.info("worker %s: queues %s, %d at once", self.name, ", ".join(self.queues), self.concurrency)
+        said = "worker %s: queues %s, %d at once"
+        logger.info(said, self.name, ", ".join(self.queues), self.concurrency, extra=log_keys(worker_id=self.name))
 
     def _carrier(self, name: str, keys: Keys | None, known: Mapping[str, Handler]) -> Carrier:
         keyed = open_queue(
@@ -180,7 +182,9 @@ class Worker:
         collect_rarely()
         try:
             self.start()
-            self._signals.get()
+            number = self._signals.get()
+            name = signal.Signals(number).name
+            logger.info("worker %s ends: %s", self.name, name, extra=log_keys(worker_id=self.name))
             self.stop()
         finally:
             for number, action in before.items():
@@ -248,7 +252,8 @@ class Worker:
         for carrier in self._carriers:
             moved = carrier.recover()
             if moved:
-                logger.warning("queue %s: %d jobs taken back from silent workers", carrier.queue.name, moved)
+                about, said = log_keys(queue=carrier.queue.name), "queue %s: %d jobs taken back from silent workers"
+                logger.warning(said, carrier.queue.name, moved, extra=about)
         # so that fleets do not look in step
         return self._reaper.interval.total_seconds() * random.uniform(0.75, 1.25)  # noqa: S311
 

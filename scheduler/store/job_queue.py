@@ -88,6 +88,7 @@ class QueueTable:
             correlations=_sparse(draft.correlation_id for draft in drafts),
             callbacks=_sparse(draft.callback_url for draft in drafts),
             retried=_sparse(draft.retried_from for draft in drafts),
+            traces=_sparse(draft.trace for draft in drafts),
             channel=queue_channel(self._schema),
         )
 
@@ -111,6 +112,7 @@ class QueueTable:
             "correlation_id": draft.correlation_id,
             "callback_url": draft.callback_url,
             "retried_from": draft.retried_from,
+            "trace": draft.trace,
             "channel": queue_channel(self._schema),
         }
 
@@ -207,7 +209,7 @@ def queue_channel(schema: str) -> str:
 
 _labels = attrgetter(
     "tenant", "type", "queue", "priority", "run_at", "delay", "lifetime", "open_dependencies", "depth", "form",
-    "policy", "tags", "correlation_id", "callback_url", "retried_from",
+    "policy", "tags", "correlation_id", "callback_url", "retried_from", "trace",
 )  # fmt: skip
 
 

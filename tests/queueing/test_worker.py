@@ -63,7 +63,7 @@ def test_leases_are_kept_although_nobody_can_be_told(
     assert attempts == [1]
 
 
-def test_why_an_attempt_failed_is_in_the_log_once_and_a_warning_when_it_was_the_last(
+def test_that_an_attempt_failed_is_in_the_log_once_and_a_warning_when_it_was_the_last(
     redis: Client, redis_server: EmbeddedRedis, make_worker: MakeWorker, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "scheduler")
@@ -82,8 +82,8 @@ def test_why_an_attempt_failed_is_in_the_log_once_and_a_warning_when_it_was_the_
     wait_for(lambda: queue.depths().unsettled == 1, "its end")
     said = [(each.levelno, each.getMessage()) for each in caplog.records if sent.id in each.getMessage()]
     assert said == [
-        (logging.INFO, f"queue mail: attempt 1 of mail {sent.id}: retrying: ConnectionError: the server is away"),
-        (logging.WARNING, f"queue mail: attempt 2 of mail {sent.id}: failed: PermanentError: no such address"),
+        (logging.INFO, f"queue mail: attempt 1 of mail {sent.id}: retrying: ConnectionError"),
+        (logging.WARNING, f"queue mail: attempt 2 of mail {sent.id}: failed: PermanentError"),
     ]
 
 

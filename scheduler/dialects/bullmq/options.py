@@ -99,7 +99,16 @@ def fed_options(job: QueuedJob, kept: int) -> bytes:
     """Write the options of a job that a ledger feeds, which is kept until it is settled."""
     policy = None if job.policy is None else orjson.dumps(job.policy)
     options = _fed(policy, int(job.priority), False if job.installation else kept)
-    return b'{"jobId":"%b",%b' % (job.id.encode(), options)
+    own = b'{"jobId":"%b",' % job.id.encode()
+    if job.trace is not None:
+        own += b'"tm":%b,' % orjson.dumps(job.trace)
+    return own + options
+
+
+def trace_of(text: bytes) -> str | None:
+    """Read the context of the span in which a job was added: `tm`, as the telemetry of BullMQ has it."""
+    found = orjson.loads(text).get("tm") if b'"tm"' in text else None
+    return found if isinstance(found, str) else None
 
 
 @lru_cache(maxsize=1000)

@@ -13,6 +13,7 @@ from scheduler.dialects.bullmq.keys import Keys
 from scheduler.dialects.bullmq.wire import Taken
 from scheduler.dialects.client import Client, script
 from scheduler.errors import InvalidSchedule
+from scheduler.log import keys as log_keys
 from scheduler.model.cron import cron
 
 logger = logging.getLogger("scheduler")
@@ -29,7 +30,8 @@ def iterate(client: Client, keys: Keys, taken: Taken, *, compat: str) -> None:
             return
         due = _by_pattern(repeat, max(now_ms, int(options.get("prevMillis") or 0))) if repeat.get("pattern") else ""
     except (InvalidSchedule, ValueError, TypeError, OverflowError) as error:
-        logger.warning("queue %s: job scheduler %s ends here: %s", keys.queue, taken.scheduler, error)
+        said = "queue %s: job scheduler %s ends here: %s"
+        logger.warning(said, keys.queue, taken.scheduler, error, extra=log_keys(queue=keys.queue, job_id=taken.job.id))
         return
     repeat.pop("immediately", None)
     options["repeat"] = {**repeat, "count": count}

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from scheduler.dialects.bullmq.options import FED, Rules, fed_options, read_options
+from scheduler.dialects.bullmq.options import FED, Rules, fed_options, read_options, trace_of
 from scheduler.dialects.interface import Delivery, Note
 from scheduler.errors import WireError
 from scheduler.model.attempts import QueuedJob
@@ -17,6 +17,7 @@ from scheduler.model.labels import Priority
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LATER = datetime(9999, 1, 1, tzinfo=UTC)
 MILLISECOND = timedelta(milliseconds=1)
+TRAVEL = ("policy", "tags", "correlation_id", "checkpoint", "trace")
 TOLD = 14  # values of a job, as scripts tell it
 
 
@@ -31,7 +32,7 @@ class Taken(Delivery):
 def fields_of(job: QueuedJob, kept: int) -> tuple[Any, ...]:
     """Write a job that a ledger feeds, as the script `push` reads it."""
     ring: dict[str, Any] = {"created": job.created_at, "expires": job.expires_at}
-    for name in ("policy", "tags", "correlation_id", "checkpoint"):
+    for name in TRAVEL:
         value = getattr(job, name)
         if value is not None:
             ring[name] = value
@@ -70,10 +71,11 @@ def delivery_of(queue: str, told: Sequence[bytes]) -> Taken:
                 created_at=instant_of(int(float(created or 0))),
                 expires_at=LATER,
                 installation="",
+                trace=trace_of(opts),
             )
             return Taken(job, int(number), started, token, rules, rjk.decode())
         known = orjson.loads(ring)
-        rest = {name: known.get(name) for name in ("policy", "tags", "correlation_id", "checkpoint")}
+        rest = {name: known.get(name) for name in TRAVEL}
         form = known.get("form", "json")
         job = QueuedJob(
             id=id_.decode(),

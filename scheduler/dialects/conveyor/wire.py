@@ -23,7 +23,7 @@ SECOND = timedelta(seconds=1)
 USUAL_RETRIES = 3
 RETRY_DELAY_US = 2_000_000
 LONGEST_FAILURE = 1000
-NOTHING = (None, None, None, None)
+NOTHING = (None, None, None, None, None)
 READ = (ValueError, KeyError, TypeError, AttributeError, OverflowError, DecodeError)
 
 
@@ -61,11 +61,13 @@ def _shared(installation: str, tenant: str, json: bool, created_at: datetime, ex
 
 def _rest(job: QueuedJob) -> bytes:
     """Write what most jobs do not have."""
-    if not job.attempt and (job.policy, job.tags, job.correlation_id, job.checkpoint) == NOTHING:
+    if not job.attempt and (job.policy, job.tags, job.correlation_id, job.checkpoint, job.trace) == NOTHING:
         return b""
     part = Job(attempt=job.attempt)
     if job.correlation_id is not None:
         part.correlation_id = job.correlation_id
+    if job.trace is not None:
+        part.trace = job.trace
     for name in ("policy", "tags", "checkpoint"):
         value = getattr(job, name)
         if value is not None:
@@ -102,6 +104,7 @@ def delivery_of(queue: str, raw: bytes, attempt: int | None, started: datetime) 
             expires_at=_moment(read.expires_at) if fed else LATER,
             installation=read.installation if fed else "",
             checkpoint=_json(read.checkpoint) if fed else None,
+            trace=read.trace or None,
         )
         return Taken(job, max(0, read.retry) + 1 if attempt is None else attempt, started, raw, read.parent_uuid)
     except READ as error:

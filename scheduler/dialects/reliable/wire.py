@@ -16,6 +16,7 @@ from scheduler.dialects.reliable.keys import LEVELS
 from scheduler.errors import WireError
 from scheduler.model.attempts import QueuedJob
 from scheduler.model.labels import Priority
+from scheduler.trace import carried_ids, carried_of
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LATER = datetime(9999, 1, 1, tzinfo=UTC)
@@ -25,6 +26,7 @@ ID = re.compile(rb'"id": ?"([^"]+)"')
 OURS = b'{"id":"'
 RETRIES = re.compile(rb'"retries": ?\d+')
 MILLISECOND = timedelta(milliseconds=1)
+NO_SPAN = "", ""
 
 __all__ = [
     "end_bytes",
@@ -43,9 +45,10 @@ __all__ = [
 def entry_of(job: QueuedJob, words: Sequence[str] = LEVELS) -> bytes:
     """Write a job as the lists have it."""
     created = job.created_at.isoformat().replace("+00:00", "Z")
+    trace_id, span_id = NO_SPAN if job.trace is None else carried_ids(job.trace)
     return (
         f'{{"id":"{job.id}","filepath":"","filesize":0,"priority":"{words[job.priority]}","retries":{job.attempt},'
-        f'"creation_time":"{created}","trace_id":"","span_id":""}}'
+        f'"creation_time":"{created}","trace_id":"{trace_id}","span_id":"{span_id}"}}'
     ).encode()
 
 
@@ -67,6 +70,8 @@ def record_of(job: QueuedJob) -> bytes:
         head["correlation_id"] = job.correlation_id
     if job.checkpoint is not None:
         head["checkpoint"] = job.checkpoint
+    if job.trace is not None:
+        head["trace"] = job.trace
     if job.form == "bytes":
         head["form"] = "bytes"
     encoded = orjson.dumps(head)
@@ -98,6 +103,7 @@ def job_of(queue: str, entry: bytes, record: bytes, words: Sequence[str] = LEVEL
             expires_at=datetime.fromisoformat(head["expires"]),
             installation=head["installation"],
             checkpoint=head.get("checkpoint"),
+            trace=head.get("trace"),
         )
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
         raise WireError(f"a job of queue {queue!r} cannot be read: {type(error).__name__}") from error
@@ -125,6 +131,7 @@ def _foreign(queue: str, entry: bytes, words: Sequence[str]) -> QueuedJob:
         created_at=EPOCH,
         expires_at=LATER,
         installation="",
+        trace=carried_of(outer.get("trace_id"), outer.get("span_id")),
     )
 
 

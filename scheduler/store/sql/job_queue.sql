@@ -11,14 +11,14 @@ WITH p AS MATERIALIZED (
       (SELECT %(lifetimes)b::interval[]), (SELECT %(opens)b::int4[]), (SELECT %(depths)b::int2[]),
       (SELECT %(jsons)b::bool[]), (SELECT %(payloads)b::bytea[]), (SELECT %(policies)b::text[]),
       (SELECT %(tags)b::text[]), (SELECT %(correlations)b::text[]), (SELECT %(callbacks)b::text[]),
-      (SELECT %(retried)b::uuid[]))
+      (SELECT %(retried)b::uuid[]), (SELECT %(traces)b::text[]))
     AS p(tenant, id, type, queue, priority, given_run_at, delay, lifetime, open_dependencies, depth,
-      json, payload, policy, tags, correlation_id, callback_url, retried_from)),
+      json, payload, policy, tags, correlation_id, callback_url, retried_from, trace)),
 queued AS (
   INSERT INTO {schema}.job_queue (tenant, id, type, queue, priority, run_at, created_at, updated_at, expires_at,
-    open_dependencies, depth, json, payload, policy, tags, correlation_id, callback_url, retried_from)
+    open_dependencies, depth, json, payload, policy, tags, correlation_id, callback_url, retried_from, trace)
   SELECT tenant, id, type, queue, priority, run_at, now, now, now + lifetime, open_dependencies, depth, json, payload,
-    policy::jsonb, tags::jsonb, correlation_id, callback_url, retried_from FROM p
+    policy::jsonb, tags::jsonb, correlation_id, callback_url, retried_from, trace FROM p
   RETURNING queue, priority, tenant, run_at, seq, id, open_dependencies),
 ready AS (
   INSERT INTO {schema}.job_ready (queue, priority, tenant, run_at, seq, id)
@@ -33,10 +33,10 @@ WITH t AS (
   FROM (SELECT coalesce(%(now)s::timestamptz, now()) AS now) n),
 queued AS (
   INSERT INTO {schema}.job_queue (tenant, id, type, queue, priority, run_at, created_at, updated_at, expires_at, depth,
-    json, payload, policy, tags, correlation_id, callback_url, retried_from)
+    json, payload, policy, tags, correlation_id, callback_url, retried_from, trace)
   SELECT %(tenant)s, p.id, %(type)s, %(queue)s, %(priority)s, t.run_at, t.now, t.now, t.now + %(lifetime)s::interval,
     %(depth)s, %(json)s, p.payload, %(policy)s::jsonb, %(tags)s::jsonb, %(correlation_id)s, %(callback_url)s,
-    %(retried_from)s::uuid
+    %(retried_from)s::uuid, %(trace)s
   FROM t CROSS JOIN unnest((SELECT %(ids)b::uuid[]), (SELECT %(payloads)b::bytea[])) AS p(id, payload)
   RETURNING queue, priority, tenant, run_at, seq, id),
 ready AS (
@@ -51,10 +51,10 @@ WITH t AS (
   FROM (SELECT coalesce(%(now)s::timestamptz, now()) AS now) n),
 queued AS (
   INSERT INTO {schema}.job_queue (tenant, id, type, queue, priority, run_at, created_at, updated_at, expires_at, depth,
-    json, payload, policy, tags, correlation_id, callback_url, retried_from)
+    json, payload, policy, tags, correlation_id, callback_url, retried_from, trace)
   SELECT %(tenant)s, %(id)s, %(type)s, %(queue)s, %(priority)s, run_at, now, now, now + %(lifetime)s::interval,
     %(depth)s, %(json)s, %(payload)s, %(policy)s::jsonb, %(tags)s::jsonb, %(correlation_id)s, %(callback_url)s,
-    %(retried_from)s::uuid FROM t
+    %(retried_from)s::uuid, %(trace)s FROM t
   RETURNING queue, priority, tenant, run_at, seq, id),
 ready AS (
   INSERT INTO {schema}.job_ready (queue, priority, tenant, run_at, seq, id)
@@ -143,7 +143,7 @@ due AS MATERIALIZED (
 taken AS (
   DELETE FROM {schema}.job_ready r WHERE r.ctid = ANY(ARRAY(SELECT place FROM due)))
 SELECT m.epoch, d.tenant, d.id::text, d.priority, q.type, q.feed, q.attempt, q.json, q.payload, q.policy, q.tags,
-       q.correlation_id, q.created_at, q.expires_at, q.attempts -> -1 -> 'checkpoint'
+       q.correlation_id, q.created_at, q.expires_at, q.attempts -> -1 -> 'checkpoint', q.trace
 FROM mark m LEFT JOIN due d ON true
 LEFT JOIN LATERAL (
   -- By seq: those of a tenant lie side by side in that index, their ids all over the other. LIMIT: a probe each.

@@ -1,0 +1,1 @@
+"""What others see of a process: its logs and its traces."""
