@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from datetime import datetime
 from difflib import get_close_matches
 from functools import wraps
@@ -25,6 +25,7 @@ from scheduler.model.texts import name
 from scheduler.periodic.control import Control
 from scheduler.queueing.calls import QueueCalls
 from scheduler.queueing.ring import Ring
+from scheduler.sight import Sight
 from scheduler.store.job_queue import QueueTable
 from scheduler.store.steps import Databases
 
@@ -222,6 +223,14 @@ class Scheduler(QueueCalls):
     def subscribe(self, listener: Callable[[Event], None]) -> Callable[[], None]:
         """Call `listener` with every event of this instance, in our threads; returns what ends it."""
         return self._events.subscribe(listener)
+
+    def look(self, known: Collection[str] = (), others: int = 0) -> Sight:
+        """Look at the parts of this instance, and in Redis at the queues that are known and some others."""
+        return self._running().look(known, others)
+
+    def reach(self) -> None:
+        """Ask Postgres and Redis for something small; raises what keeps one of them from answering."""
+        self._running().reach()
 
     def is_running(self) -> bool:
         """Whether it is started and not cancelled, here or in the process that this one was forked from."""

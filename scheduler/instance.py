@@ -6,7 +6,7 @@ import random
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -157,12 +157,12 @@ class Instance:
         )  # fmt: skip
         return RingServices(ledger, ring, self._events, now=self.database_clock.now, callbacks=callbacks)
 
-    def look(self, queues: Iterable[str]) -> Sight:
-        """Look at the parts, and at some queues in Redis."""
+    def look(self, known: Collection[str], others: int) -> Sight:
+        """Look at the parts, and in Redis at the known queues and some others."""
         ring = self.ring
         return Sight(
             parts=parts_of([*self._services(), *(() if ring is None else ring.services())]),
-            queues=() if ring is None else tuple(ring.look(queues)),
+            queues=() if ring is None else tuple(ring.look(known, others)),
             skew=self.database_clock.skew(),
             stranded=self.presence.stranded,
         )

@@ -34,10 +34,14 @@ class QueueSight:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sight:
-    """All of it; queues whose Redis is away are left out. `stranded`: how many jobs no live instance can run."""
+    """All of it; queues whose Redis is away are left out. `stranded`: how many jobs no live instance can run.
+
+    `breakers`: the state of the circuit breaker of each queue that is worked here.
+    """
 
     parts: tuple[Part, ...]
     queues: tuple[QueueSight, ...] = ()
+    breakers: tuple[tuple[str, int], ...] = ()
     skew: timedelta | None = None
     stranded: int | None = None
 

@@ -1,1 +1,1 @@
-"""What others see of a process: its logs and its traces."""
+"""What others see of a process: its logs, its traces, its metrics, and whether it is well."""

@@ -59,7 +59,7 @@ class Carrier:
         self._begun = begun
         self._freed = freed
         self._events = events
-        self._gate = Gate(queue.name, breaker)
+        self._gate = Gate(queue.name, breaker, events)
         self.breaker = self._gate.breaker
         self.flight: set[Attempt] = set()
         self._outbox = Outbox()

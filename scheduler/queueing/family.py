@@ -21,10 +21,17 @@ LOOK_EVERY = 0.1
 class Family:
     """A parent that only watches its children."""
 
-    def __init__(self, count: int, work: Callable[[], None], grace: float) -> None:
+    def __init__(
+        self,
+        count: int,
+        work: Callable[[], None],
+        grace: float,
+        meanwhile: Callable[[float], object] = time.sleep,
+    ) -> None:
         self._count = count
         self._work = work
         self._grace = grace
+        self._meanwhile = meanwhile
         self._children: dict[int, float] = {}  # by process id, when it was started
         self._signals: list[int] = []
         self._asked = Asked()
@@ -37,7 +44,7 @@ class Family:
                 while len(self._children) < self._count and not self._signals:
                     self._bear()
                 self._reap(missed=True)
-                time.sleep(LOOK_EVERY)
+                self._meanwhile(LOOK_EVERY)
             self._end()
             if len(self._signals) > 1:
                 os._exit(128 + self._signals[1])

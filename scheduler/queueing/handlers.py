@@ -1,10 +1,10 @@
 """What a worker process knows by name: the handlers of its jobs, and the backoffs that jobs may ask for."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from scheduler.errors import InvalidOption
+from scheduler.errors import ConfigError, InvalidOption
 from scheduler.model.body import Executor
 from scheduler.model.durations import duration
 from scheduler.model.handling import Handler
@@ -76,3 +76,26 @@ def backoff(label: str) -> Callable[[B], B]:
 
 def _name(fn: Callable[..., Any]) -> object:
     return getattr(fn, "__module__", None), getattr(fn, "__qualname__", fn)
+
+
+def of_function(fn: Callable[..., Any]) -> Handler:
+    """Find the handler that a function was registered as."""
+    for known in handlers.values():
+        if known.fn is fn:
+            return known
+    raise ConfigError(f"handlers: {getattr(fn, '__name__', fn)!r} is not one; decorate it with @scheduler.handler(...)")
+
+
+def queues_of(queues: Iterable[str] | None, known: Iterable[Handler]) -> list[str]:
+    """Check the names of queues; without any, name those that have a handler."""
+    if isinstance(queues, str):
+        raise ConfigError(f'queues: must be a list of names, like ["{queues}"]')
+    names = list(dict.fromkeys(map(checked_queue, queues))) if queues is not None else []
+    handled = {each.queue for each in known}
+    for each in names:
+        if each not in handled:
+            raise ConfigError(f"queues: no handler is registered for {each!r}; there are some for {sorted(handled)}")
+    found = names or sorted(handled)
+    if not found:
+        raise ConfigError("handlers: there are none; register some with @scheduler.handler before the worker is made")
+    return found

@@ -1,19 +1,41 @@
-"""What one sees of queues in Redis: how much waits, and what is first."""
+"""What one sees of queues in Redis, and of a worker: how much waits, what is first, how its parts and breakers are."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 from scheduler.dialects.interface import Queue
-from scheduler.errors import QueueError
-from scheduler.sight import QueueSight
+from scheduler.errors import LifecycleError, QueueError
+from scheduler.queueing.carrier import Carrier
+from scheduler.service import Service
+from scheduler.sight import QueueSight, Sight, parts_of
 
 
-def seen(queues: Iterable[Queue]) -> list[QueueSight]:
-    """Look at queues, until one cannot be: then Redis is away, and the others would take as long to say so."""
-    found: list[QueueSight] = []
-    for queue in queues:
+def sight_of(carriers: Sequence[Carrier], services: Iterable[Service], known: Collection[str], others: int) -> Sight:
+    """Look at a worker, and in Redis at its queues: those that are known, and some others."""
+    if not carriers:
+        raise LifecycleError("this worker is not started")
+    return Sight(
+        parts=parts_of(services, "worker-"),
+        queues=tuple(seen([carrier.queue for carrier in carriers], known, others)),
+        breakers=tuple((carrier.queue.name, carrier.breaker.state) for carrier in carriers),
+    )
+
+
+def reach(carriers: Sequence[Carrier]) -> None:
+    """Ask the Redis of a worker for something small."""
+    for carrier in carriers[:1]:
+        carrier.queue.waits()
+
+
+def seen(queues: Iterable[Queue], known: Collection[str], others: int) -> list[QueueSight]:
+    """Look at queues, until one cannot be: then Redis is away, and the next would take as long to say so."""
+    found: dict[str, QueueSight] = {}
+    listed = sorted(queues, key=lambda queue: queue.name not in known)
+    for queue in listed[: sum(queue.name in known for queue in listed) + others]:
         try:
-            waits = queue.waits()
+            waiting, heads = queue.waits()
         except QueueError:
             break
-        found.append(QueueSight(name=queue.name, waiting=waits.waiting, heads=waits.heads))
-    return found
+        if queue.name in found:  # the same queue in the keys of the original
+            waiting, heads = waiting + found[queue.name].waiting, found[queue.name].heads + heads
+        found[queue.name] = QueueSight(name=queue.name, waiting=waiting, heads=heads)
+    return list(found.values())

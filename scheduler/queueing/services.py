@@ -1,7 +1,7 @@
 """The ring of an instance, running: threads that feed, tend and call back, and one for each queue that settles."""
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -77,15 +77,12 @@ class RingServices:
         with self._lock:
             return [self._feeding, self._tending, self._calling, *self._settling.values()]
 
-    def queues(self) -> list[str]:
-        """Name the queues that were met."""
+    def look(self, known: Collection[str], others: int) -> list[QueueSight]:
+        """Look at queues that were met, the known and some others, and at how far feeder and settlers are behind."""
         with self._lock:
-            return list(self._settlers)
-
-    def look(self, queues: Iterable[str]) -> list[QueueSight]:
-        """Look at queues in Redis, and at how far feeder and settlers are behind."""
+            names = list(self._settlers)
         found = []
-        for each in seen(self.ring.queue(name) for name in queues):
+        for each in seen(map(self.ring.queue, names), known, others):
             settler = self._settlers.get(each.name)
             settle_lag = self._behind(settler.waits_since if settler is not None else None)
             found.append(

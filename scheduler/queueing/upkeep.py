@@ -5,12 +5,13 @@ be, and unknown to Redis. Cancels that could not be said at once, lifetimes, and
 """
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from uuid import UUID
 
 from scheduler.dialects.interface import Cancelling, Queue
 from scheduler.errors import QueueError, SchedulerError
-from scheduler.events import Events, RedisLost
+from scheduler.events import Events, JobsExpired, JobsFedAgain, RedisLost
 from scheduler.log import keys
 from scheduler.model.durations import duration, microseconds
 from scheduler.model.policies import TIMEOUTS
@@ -103,12 +104,16 @@ class Upkeep:
                 again = self._ledger.rows(self._ledger.ring.feed_again(lost))
                 said = "queue %s: %d jobs that Redis does not know are fed again"
                 logger.warning(said, name, len(again), extra=keys(queue=name))
+                self._events.emit(JobsFedAgain(queue=name, count=len(again)))
 
     def _expire(self, jobs: Sequence[tuple[JobKey, str, bool]]) -> None:
         endings = [Ending(key=key, state=State.DEAD_LETTER, reason=EXPIRED) for key, _, waits in jobs if waits]
-        if endings:
-            self._ring.say(self._ledger.run(end(self._ledger.jobs, endings), deadline=DEADLINE))
-        self._end([(key, queue, EXPIRED) for key, queue, waits in jobs if not waits], State.DEAD_LETTER)
+        ended = self._ledger.run(end(self._ledger.jobs, endings), deadline=DEADLINE) if endings else []
+        self._ring.say(ended)
+        ended += self._end([(key, queue, EXPIRED) for key, queue, waits in jobs if not waits], State.DEAD_LETTER)
+        queues = {key: queue for key, queue, _ in jobs}
+        for queue, count in Counter(queues[key] for key, _ in ended if key in queues).items():
+            self._events.emit(JobsExpired(queue=queue, count=count))
 
     def sweep_edges(self) -> None:
         """Do what the end of a job should have done for those that wait for it, some at a time."""
@@ -120,13 +125,18 @@ class Upkeep:
         if over:
             self._ledger.run(propagate(self._ledger.jobs, sorted(over)), deadline=DEADLINE)
 
-    def _end(self, jobs: Sequence[tuple[JobKey, str, str]], state: State, *, forced: bool = False) -> None:
+    def _end(
+        self, jobs: Sequence[tuple[JobKey, str, str]], state: State, *, forced: bool = False
+    ) -> list[tuple[JobKey, State]]:
+        over: list[tuple[JobKey, State]] = []
         by_queue: dict[str, dict[JobKey, str]] = {}
         for key, queue, reason in jobs:
             by_queue.setdefault(queue, {})[key] = reason
         for queue, reasons in by_queue.items():
             ended = self._ledger.run(self._ended(queue, reasons, state, forced=forced), deadline=DEADLINE)
             self._ring.say(ended)
+            over += ended
+        return over
 
     def _ended(
         self, queue: str, reasons: dict[JobKey, str], state: State, *, forced: bool

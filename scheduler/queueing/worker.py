@@ -13,7 +13,7 @@ import secrets
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
 from types import FrameType
 from typing import Any
@@ -26,23 +26,24 @@ from scheduler.dialects.reliable.keys import Keys
 from scheduler.dialects.reliable.reaper import ReaperRule
 from scheduler.dialects.reliable.wire import FILE
 from scheduler.errors import ConfigError, LifecycleError, QueueError
-from scheduler.events import Events
+from scheduler.events import Event, Events, JobsRecovered
 from scheduler.log import keys as log_keys
 from scheduler.model.addresses import RedisOptions
 from scheduler.model.breaker import BreakerRule
 from scheduler.model.durations import duration
 from scheduler.model.handling import Handler
-from scheduler.model.labels import checked_queue
 from scheduler.model.policies import RETRY
 from scheduler.model.retries import RetryPolicy
 from scheduler.model.states import State
 from scheduler.queueing.attempt import STOPPING, Attempt, usual_limits
 from scheduler.queueing.carrier import Carrier
 from scheduler.queueing.family import Family
-from scheduler.queueing.handlers import backoffs
+from scheduler.queueing.handlers import backoffs, of_function, queues_of
 from scheduler.queueing.handlers import handlers as registered
 from scheduler.queueing.pool import Pool
+from scheduler.queueing.seeing import reach, sight_of
 from scheduler.service import Asked, Service, collect_rarely
+from scheduler.sight import Sight
 
 logger = logging.getLogger("scheduler")
 
@@ -82,8 +83,8 @@ class Worker:
         fetch: str = "strict",
     ) -> None:
         self._client = Client(redis)
-        self._handlers = list(registered.values()) if handlers is None else [_registered(fn) for fn in handlers]
-        self.queues = _queues(queues, self._handlers)
+        self._handlers = list(registered.values()) if handlers is None else [of_function(fn) for fn in handlers]
+        self.queues = queues_of(queues, self._handlers)
         by_queue = {name: {"dialect": dialect} for name in self.queues} if isinstance(dialect, str) else dialect
         self._dialects = checked_queues(by_queue, name="dialect")
         self.concurrency = _number(concurrency, "concurrency")
@@ -110,13 +111,15 @@ class Worker:
         self._renewed = 0.0
         self._channels: dict[str, Channel] = {}  # by the installations whose jobs came here
         self._watched: set[str] = set()
+        self.on_birth: Callable[[], object] = lambda: None  # called in each of several processes
+        self.meanwhile: Callable[[float], object] = time.sleep  # called in their parent, to wait
         self._signals: queue.SimpleQueue[int] = queue.SimpleQueue()  # a signal may come while we wait for it
         self._asked = Asked()
 
     def run(self) -> None:
         """Work until SIGTERM or SIGINT: take no more, let handlers end, put back the rest. A second ends at once."""
         if self.processes > 1:
-            Family(self.processes, self._run_one, self.grace.total_seconds()).run()
+            Family(self.processes, self._born, self.grace.total_seconds(), self.meanwhile).run()
         else:
             self._run_one()
 
@@ -151,6 +154,18 @@ class Worker:
             freed=self._freed, breaker=self._breaker, events=self._events,
         )  # fmt: skip
 
+    def subscribe(self, listener: Callable[[Event], None]) -> Callable[[], None]:
+        """Call `listener` with every event of this worker, in our threads; returns what ends it."""
+        return self._events.subscribe(listener)
+
+    def look(self, known: Collection[str] = (), others: int = 0) -> Sight:
+        """Look at the parts of this worker, and in Redis at its queues, the known and some others."""
+        return sight_of(self._carriers, self._services, known, others)
+
+    def reach(self) -> None:
+        """Ask Redis for something small; raises what keeps it from answering."""
+        reach(self._carriers)
+
     def stop(self, grace: float | None = None) -> None:
         """Take no more, let handlers end within the grace, put back what did not."""
         if not self._carriers:
@@ -176,6 +191,10 @@ class Worker:
             service.stop(timeout=1.0)
         self._client.close()
         self._carriers, self._services = [], []
+
+    def _born(self) -> None:
+        self.on_birth()
+        self._run_one()
 
     def _run_one(self) -> None:
         before = {each: signal.signal(each, self._on_signal) for each in (signal.SIGTERM, signal.SIGINT)}
@@ -254,6 +273,7 @@ class Worker:
             if moved:
                 about, said = log_keys(queue=carrier.queue.name), "queue %s: %d jobs taken back from silent workers"
                 logger.warning(said, carrier.queue.name, moved, extra=about)
+                self._events.emit(JobsRecovered(queue=carrier.queue.name, count=moved))
         # so that fleets do not look in step
         return self._reaper.interval.total_seconds() * random.uniform(0.75, 1.25)  # noqa: S311
 
@@ -268,27 +288,6 @@ class Worker:
     def _wait(self, until: float) -> None:
         while self._running() and time.monotonic() < until:
             time.sleep(0.01)
-
-
-def _registered(fn: Callable[..., Any]) -> Handler:
-    for handler in registered.values():
-        if handler.fn is fn:
-            return handler
-    raise ConfigError(f"handlers: {getattr(fn, '__name__', fn)!r} is not one; decorate it with @scheduler.handler(...)")
-
-
-def _queues(queues: Iterable[str] | None, handlers: Iterable[Handler]) -> list[str]:
-    if isinstance(queues, str):
-        raise ConfigError(f'queues: must be a list of names, like ["{queues}"]')
-    names = list(dict.fromkeys(checked_queue(name) for name in queues)) if queues is not None else []
-    handled = {handler.queue for handler in handlers}
-    for name in names:
-        if name not in handled:
-            raise ConfigError(f"queues: no handler is registered for {name!r}; there are some for {sorted(handled)}")
-    found = names or sorted(handled)
-    if not found:
-        raise ConfigError("handlers: there are none; register some with @scheduler.handler before the worker is made")
-    return found
 
 
 def _number(value: object, name: str) -> int:
