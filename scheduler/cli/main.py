@@ -4,7 +4,7 @@ import math
 
 import click
 
-from scheduler.cli import doctor, inspect, jobs, run
+from scheduler.cli import bench, doctor, inspect, jobs, run
 from scheduler.cli.database import DATABASE, database_options, given, one_line, opened
 from scheduler.cli.options import Configuration
 from scheduler.cli.show import emit_json
@@ -67,5 +67,5 @@ def migrate(config: Configuration, *, as_json: bool) -> None:
         click.echo(f"schema {schema}: version {before} -> {after}{'' if before != after else ' (nothing to do)'}")
 
 
-for command in (*inspect.COMMANDS, *jobs.COMMANDS, *doctor.COMMANDS, *run.COMMANDS):
+for command in (*inspect.COMMANDS, *jobs.COMMANDS, *doctor.COMMANDS, *bench.COMMANDS, *run.COMMANDS):
     cli.add_command(command)

@@ -52,7 +52,7 @@ def check(database: Database) -> None:
 
 
 def drop(database: Database) -> None:
-    """Remove the whole schema, with everything in it: for tests."""
+    """Remove the whole schema, with everything in it: for tests, and for `bench`."""
     with database.transaction() as connection:
         _execute(connection, "drop", database.schema)
 
