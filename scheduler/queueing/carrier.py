@@ -219,15 +219,15 @@ class Carrier:
             raise
         if not all(accepted):
             self._refused()  # then others may not be ours either: what has not begun need not
-        if self._events:
-            self._tell_of(results, accepted, len(attempts))
+        self._pool.free(room - len(attempts))
+        if room:
+            self._run(attempts, changes)
         if len(attempts) < room:
-            self._pool.free(room - len(attempts))
             self._freed()
             self._empty = self._hints == hints  # what was said meanwhile may be about what we did not see
             self.fetching.wake()
-        if room:
-            self._run(attempts, changes)
+        if self._events:
+            self._tell_of(results, accepted, len(attempts))
 
     def _adopt(self) -> None:
         """Find what an unanswered call took for us."""
