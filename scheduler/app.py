@@ -27,6 +27,7 @@ from scheduler.queueing.calls import QueueCalls
 from scheduler.queueing.ring import Ring
 from scheduler.sight import Sight
 from scheduler.store.job_queue import QueueTable
+from scheduler.store.pages import PagesTable
 from scheduler.store.steps import Databases
 
 if TYPE_CHECKING:
@@ -227,6 +228,11 @@ class Scheduler(QueueCalls):
     def look(self, known: Collection[str] = (), others: int = 0) -> Sight:
         """Look at the parts of this instance, and in Redis at the queues that are known and some others."""
         return self._running().look(known, others)
+
+    @property
+    def pages(self) -> PagesTable:
+        """What the dashboard reads beside the calls here."""
+        return self._running().pages
 
     def reach(self) -> None:
         """Ask Postgres and Redis for something small; raises what keeps one of them from answering."""

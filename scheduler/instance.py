@@ -45,6 +45,7 @@ from scheduler.store.job_history import HistoryTable
 from scheduler.store.job_instance import InstanceTable
 from scheduler.store.job_lock import Holder, LockTable
 from scheduler.store.job_queue import QueueTable, queue_channel
+from scheduler.store.pages import PagesTable
 from scheduler.store.ring import RingTable
 from scheduler.store.steps import Databases
 from scheduler.store.steps import run as run_steps
@@ -84,6 +85,7 @@ class Instance:
         jobs, instances = JobTable(self.database, now), InstanceTable(self.database, now)
         self.locks = LockTable(self.database, now, holder)
         self.history, self.queue = HistoryTable(self.database, now), QueueTable(settings.schema, now)
+        self.pages = PagesTable(self.database, now)
         self.databases = Databases(self.database, Database.open(database, schema=settings.schema, prepare=False))
         self.registry = Registry(bodies)
         self.leases = Leases(LockTable(self.lease_database, now, holder), clock, events, lease=lease)

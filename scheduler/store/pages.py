@@ -1,0 +1,120 @@
+"""What the pages of the dashboard need of the tables, beside what the API has; every statement is bounded."""
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import NamedTuple
+from uuid import UUID
+
+from scheduler.store.engine import Database, Row
+from scheduler.store.queries import statement
+
+
+class Ended(NamedTuple):
+    """Ends of one minute; without a kind, all that were read of it: since when, and how late they started."""
+
+    minute: datetime
+    kind: str | None
+    queue: str | None
+    outcome: str | None
+    count: int
+    since: datetime
+    usual: float | None
+    late: float | None
+
+
+class Coming(NamedTuple):
+    """Something about registered jobs: `all`, `paused`, what comes due in a `minute`, or one that is `late`."""
+
+    what: str
+    id: str | None
+    at: datetime | None
+    count: int
+
+
+class Cell(NamedTuple):
+    """One of the newest ends of a registered job."""
+
+    id: str
+    at: datetime
+    kind: str
+    outcome: str
+    reason: str | None
+    started_at: datetime | None
+    finished_at: datetime
+
+
+class Letter(NamedTuple):
+    """A dead letter of a tenant, which has `total`."""
+
+    id: str
+    queue: str
+    at: datetime
+    type: str | None
+    attempt: int | None
+    reason: str | None
+    error: str | None
+    total: int
+
+
+class Held(NamedTuple):
+    """A lease under way."""
+
+    tenant: str
+    id: str
+    owner: UUID
+    holder: str | None
+    fire_at: datetime
+    since: datetime
+    expires_at: datetime
+    starts: int
+
+
+class Edge(NamedTuple):
+    """An open edge of a job; `before`: it waits for that one. `outcome`: how that one ended, if it has."""
+
+    before: bool
+    kind: str
+    id: str
+    type: str | None
+    outcome: str | None
+
+
+class PagesTable:
+    """Statements for pages. `now` is the moment a test plays; None is the database's own clock."""
+
+    def __init__(self, database: Database, now: Callable[[], datetime | None]) -> None:
+        self._database = database
+        self._now = now
+
+    def tenants(self, *, limit: int) -> list[str]:
+        """Name tenants that have something."""
+        return [tenant for (tenant,) in self._run("tenants", limit=limit)]
+
+    def minutes(self, tenant: str, *, minutes: int, most: int) -> tuple[datetime, list[Ended]]:
+        """Read how things ended in the last minutes, the newest `most` of each; with the database's time."""
+        rows = self._run("minutes", tenant=tenant, minutes=minutes, most=most)
+        (now,) = (row[5] for row in rows if row[0] is None)
+        return now, [Ended._make(row) for row in rows if row[0] is not None]
+
+    def coming(self, tenant: str, *, minutes: int, most: int) -> list[Coming]:
+        """Read what is to come of the first `most` registered jobs."""
+        return [Coming._make(row) for row in self._run("coming", tenant=tenant, minutes=minutes, most=most)]
+
+    def strips(self, tenant: str, ids: Sequence[str], *, limit: int) -> list[Cell]:
+        """Read the newest ends of some registered jobs."""
+        return [Cell._make(row) for row in self._run("strips", tenant=tenant, ids=list(ids), limit=limit)]
+
+    def dead(self, tenant: str, *, limit: int, most: int) -> list[Letter]:
+        """Read the newest dead letters of a tenant."""
+        return [Letter._make(row) for row in self._run("dead", tenant=tenant, limit=limit, most=most)]
+
+    def held(self, *, limit: int, most: int) -> list[Held]:
+        """Read leases under way among the first `most` jobs."""
+        return [Held._make(row) for row in self._run("held", limit=limit, most=most)]
+
+    def around(self, tenant: str, job_id: UUID, *, limit: int) -> list[Edge]:
+        """Read the open edges of a job."""
+        return [Edge._make(row) for row in self._run("around", tenant=tenant, id=job_id, limit=limit)]
+
+    def _run(self, name: str, **parameters: object) -> list[Row]:
+        return self._database.run(statement("pages", name, self._database.schema), {"now": self._now(), **parameters})
