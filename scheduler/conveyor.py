@@ -101,19 +101,17 @@ class Client:
 
 
 def _job(payload: object, type_: str | None, queue: str | None) -> Any:
-    name, json = type_, False
-    if isinstance(payload, Message):
-        name = type_ or payload.DESCRIPTOR.full_name
-        try:
-            written = payload.SerializeToString()
-        except (EncodeError, ValueError) as error:
-            raise MarshalError(f"the payload of {name} cannot be written: {error}") from error
-    else:
-        try:
-            form, written = encode(payload, limit=LARGEST_LIMIT)
-        except InvalidPayload as error:
-            raise MarshalError(str(error)) from error
+    name = type_
+    try:
+        if isinstance(payload, Message):
+            name = type_ or payload.DESCRIPTOR.full_name
+            payload = payload.SerializeToString()
+        form, written = encode(payload, limit=LARGEST_LIMIT)
         json = form == "json"
+    except InvalidPayload as error:
+        raise MarshalError(str(error)) from error
+    except (EncodeError, ValueError) as error:
+        raise MarshalError(f"the payload of {name} cannot be written: {error}") from error
     if not name:
         raise InvalidJob("type: is needed, unless the payload is a protobuf message")
     try:

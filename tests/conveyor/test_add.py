@@ -11,10 +11,12 @@ from uuid import UUID, uuid4
 
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
+from google.protobuf.wrappers_pb2 import BytesValue
 
 from scheduler.conveyor import Client as Conveyor
 from scheduler.dialects.client import Client
 from scheduler.dialects.conveyor import add as adding
+from scheduler.dialects.conveyor.job_pb2 import Job
 from scheduler.dialects.conveyor.keys import Keys
 from scheduler.dialects.conveyor.queue import ConveyorQueue
 from scheduler.embedded.redis import EmbeddedRedis
@@ -137,6 +139,36 @@ def test_a_job_that_lacks_something_is_refused_and_nothing_written(
     assert contents(redis) == {}
 
 
+def test_a_job_cannot_wait_for_itself(redis: Client) -> None:
+    for name in ("parent_uuid", "predecessor_uuid"):
+        with pytest.raises(InvalidJob, match=f"job {PARENT} would wait for itself"):
+            adding.add(redis, Keys(), new(uuid=PARENT, **{name: PARENT.upper()}))
+    assert contents(redis) == {}
+
+
+def test_an_id_is_written_in_one_way(redis: Client) -> None:
+    job = new(uuid=f"{{{PARENT}}}", predecessor_uuid=f"urn:uuid:{PREDECESSOR.upper()}")
+    adding.add(redis, Keys(), job)
+    assert contents(redis) == {f"jobs:{PREDECESSOR}:onComplete": [job.SerializeToString()]}
+    assert job.uuid == PARENT
+
+
+def test_what_no_worker_could_read_is_refused(redis: Client) -> None:
+    group = b"\x9b\x06\x9c\x06"
+    job = Job.FromString(new().SerializeToString() + group)
+    with pytest.raises(InvalidJob, match="no job that workers could read"):
+        adding.add(redis, Keys(), job)
+    assert contents(redis) == {}
+
+
+def test_a_queue_that_is_no_list_is_refused_and_nothing_written(redis: Client, keys: Keys) -> None:
+    redis.call("SET", keys.queue("mail"), "theirs")
+    for dead in (False, True):
+        with pytest.raises(InvalidJob, match="its queue is the key of something else"):
+            adding.add(redis, keys, new(**({"parent_uuid": PARENT} if dead else {})), dead_parent=dead)
+    assert contents(redis) == {keys.queue("mail"): b"theirs"}
+
+
 def test_without_a_job_there_is_nothing_to_add(redis: Client) -> None:
     with pytest.raises(InvalidJob, match="no job"):
         adding.add(redis, Keys(), None)
@@ -198,6 +230,7 @@ def test_parents_predecessors_and_times(conveyor: Conveyor, redis: Client) -> No
     ({"payload": b"", "type": "a", "run_at": datetime(2099, 1, 1)}, InvalidJob, "run_at must be an instant with"),  # noqa: DTZ001
     ({"payload": {1, 2}, "type": "a"}, MarshalError, "cannot be JSON"),
     ({"payload": float("nan"), "type": "a"}, MarshalError, "cannot be JSON"),
+    ({"payload": BytesValue(value=bytes(16 * 1024 * 1024))}, MarshalError, "payload has 16,777,221 bytes, more than"),
 ])  # fmt: skip
 def test_what_a_client_refuses(
     conveyor: Conveyor, redis: Client, given: dict[str, Any], error: type[SchedulerError], match: str

@@ -14,6 +14,12 @@ from scheduler.errors import InvalidJob
 PLACES = {"c": "children", "o": "onComplete", "s": "scheduled", "a": "active", "q": "queue"}
 
 
+REFUSED = {
+    "x": "these bytes are no job that workers could read",
+    "w": "its queue is the key of something else, which is no list; choose another name",
+}
+
+
 def add(client: Client, keys: Keys, job: Any, *, dead_parent: bool = False) -> str:
     """Add a job where it belongs: with its parent, with its predecessor, scheduled, or in its queue; say where."""
     return _run(client, keys, "dead" if dead_parent else "add", _marshalled(job, keys))
@@ -61,7 +67,9 @@ def _marshalled(job: Any, keys: Keys) -> bytes:
         raise InvalidJob(str(error)) from None
     job.uuid = job.uuid or str(uuid4())
     for name in ("uuid", "parent_uuid", "predecessor_uuid"):
-        checked_uuid(getattr(job, name) or None, name)
+        setattr(job, name, checked_uuid(getattr(job, name) or None, name))
+    if job.uuid in (job.parent_uuid, job.predecessor_uuid):
+        raise InvalidJob(f"job {job.uuid} would wait for itself")
     return wire.marshal(job)
 
 
@@ -76,5 +84,7 @@ def checked_uuid(value: object, name: str) -> str:
 def _run(client: Client, keys: Keys, step: str | int, raw: bytes, *, needs: object = True, what: str = "") -> str:
     if not needs:
         raise InvalidJob(f"this job has no {what.removeprefix('a ')}: nothing could wait for it")
-    answer = client.run(script("conveyor", "add"), [keys.scheduled], [keys.names, step, raw])
-    return PLACES[answer.decode()]
+    answer = client.run(script("conveyor", "add"), [keys.scheduled], [keys.names, step, raw]).decode()
+    if answer not in PLACES:
+        raise InvalidJob(REFUSED[answer])
+    return PLACES[answer]

@@ -1,7 +1,7 @@
 """The script `finish`, which ends deliveries and takes the next: what it is told, and what it answers."""
 
 from collections.abc import Iterator, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple, cast
 
 import orjson
@@ -42,7 +42,7 @@ class Answer(NamedTuple):
 class Held(NamedTuple):
     """What a worker holds: its delivery if it can be read, and whose lease it is under, if any."""
 
-    uuid: str
+    uuid: bytes
     raw: bytes
     delivery: Delivery | None
     owner: str | None
@@ -72,31 +72,37 @@ class Exchange:
             self.run(worker, unreadable, 0, lease)
         return Answer([each == 49 for each in answer], deliveries, wait, bool(full))
 
-    def held(self, worker: str, most: int) -> list[Held]:
+    def held(self, worker: str, most: int, most_bytes: int) -> list[Held]:
         """Read what a worker holds of this queue, the oldest first."""
-        args = [self._names, self._queue, worker, most]
+        args = [self._names, self._queue, worker, most, most_bytes]
         found = self._client.run(script("conveyor", "held"), self._keys, args)
         listed = [found[start : start + 3] for start in range(0, len(found), 3)]
         return [self._held(*each) for each in sorted(listed, key=lambda each: each[2].rpartition(b":")[2])]
 
     def _held(self, uuid: bytes, raw: bytes, lease: bytes) -> Held:
-        name = uuid.decode(errors="replace")
         try:
             if not lease:
-                return Held(name, raw, wire.delivery_of(self._queue, raw, None, wire.EPOCH), None)
+                return Held(uuid, raw, self._delivery(uuid, raw, None, wire.EPOCH), None)
             _, attempt, rest = lease.split(b":", 2)
             owner, _, started = rest.rpartition(b":")
-            delivery = wire.delivery_of(self._queue, raw, int(attempt), wire.began(started))
+            delivery = self._delivery(uuid, raw, int(attempt), wire.began(started))
         except WireError:
-            return Held(name, raw, None, None)
-        return Held(name, raw, delivery, owner.decode())
+            return Held(uuid, raw, None, None)
+        return Held(uuid, raw, delivery, owner.decode())
 
-    def _deliveries(self, taken: Sequence[Any], started: Any) -> tuple[list[Delivery], list[Any]]:
+    def _delivery(self, uuid: bytes, raw: bytes, attempt: int | None, started: datetime) -> Taken:
+        """Read a job; scripts stop at our fields, and what others write behind them may say that it is another."""
+        delivery = wire.delivery_of(self._queue, raw, attempt, started)
+        if delivery.job.id.encode() != uuid:
+            raise WireError(f"a job of queue {self._queue!r} has two ids")
+        return delivery
+
+    def _deliveries(self, taken: Sequence[Any], started: datetime) -> tuple[list[Delivery], list[Any]]:
         found: list[Delivery] = []
         unreadable: list[Any] = []
         for uuid, raw, attempt, note in zip(taken[::4], taken[1::4], taken[2::4], taken[3::4], strict=True):
             try:
-                delivery = wire.delivery_of(self._queue, raw, attempt, started)
+                delivery = self._delivery(uuid, raw, attempt, started)
                 if note:  # the attempt before may have left a checkpoint
                     delivery.job.checkpoint = orjson.loads(note)[2]
                 found.append(delivery)
@@ -134,6 +140,6 @@ def written_of(result: Result) -> tuple[Any, ...]:
     return job.id, f"{VERBS[end.state]}:{delay}:{job.feed}:{attempt}:{parent}", job.installation, again, told
 
 
-def buried(uuid: str | bytes, raw: bytes, attempt: int) -> tuple[Any, ...]:
+def buried(uuid: bytes, raw: bytes, attempt: int) -> tuple[Any, ...]:
     """Write that nobody can read a job."""
     return uuid, f"unreadable:0:0:{attempt}:", "", raw, b""

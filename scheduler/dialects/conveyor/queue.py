@@ -50,6 +50,7 @@ SETTLER_SILENCE = timedelta(seconds=30)
 LONGEST_LEASE = timedelta(seconds=30)  # after so long a worker of Conveyor takes back what we hold
 STUCK_FOR = timedelta(seconds=30)  # and so long we leave it to them to close what they began to
 MOST_HELD = 100_000
+MOST_HELD_BYTES = 1 << 40
 MOST_WORKERS = 100
 TAKEN_BACK_AT_ONCE = 500
 SHORTEST_WAIT = 0.005  # seconds: 0 would be for ever, and to Redis 6.2 so would be 0.001
@@ -160,6 +161,8 @@ class ConveyorQueue:
 
     def finish(self, results: Sequence[Result], *, fetch: int = 0) -> tuple[list[bool], list[Delivery]]:
         """End deliveries and take the next."""
+        if unsaid := {each.delivery: each.note for each in results if each.note and _goes_on(each)}:
+            self.renew(unsaid, lease=self.lease)
         accepted: list[bool] = []
         *first, last = calls(results)
         for part in first:
@@ -183,7 +186,7 @@ class ConveyorQueue:
         """List what this worker holds."""
         found: list[Delivery] = []
         unreadable: list[Any] = []
-        for each in self._exchange.held(self._worker, MOST_HELD):
+        for each in self._exchange.held(self._worker, MOST_HELD, MOST_HELD_BYTES):
             if each.delivery is None:
                 unreadable += buried(each.uuid, each.raw, 0)
             elif each.owner == self._worker:
@@ -198,7 +201,7 @@ class ConveyorQueue:
         for name in self._run("silent", MOST_WORKERS, STUCK_FOR // wire.MILLISECOND):
             worker, more = name.decode(errors="replace"), True
             while more:
-                page = self._exchange.held(worker, TAKEN_BACK_AT_ONCE)
+                page = self._exchange.held(worker, TAKEN_BACK_AT_ONCE, MOST_BYTES)
                 written: list[Any] = []
                 for each in page:
                     written += (
@@ -256,6 +259,11 @@ class ConveyorQueue:
     def _run(self, name: str, *args: Any) -> Any:
         given = [self._keys.names, self.name, *args]
         return self._client.run(script("conveyor", name), [self._keys.scheduled], given)
+
+
+def _goes_on(result: Result) -> bool:
+    """Whether there is an attempt after this one, which is told what this one said."""
+    return result.end is None or result.end.state is State.RETRYING
 
 
 def _known(where: bytes, token: bytes, note: bytes) -> Known | None:

@@ -23,6 +23,7 @@ SECOND = timedelta(seconds=1)
 USUAL_RETRIES = 3
 RETRY_DELAY_US = 2_000_000
 LONGEST_FAILURE = 1000
+LARGEST = 2**31 - 1
 NOTHING = (None, None, None, None, None)
 READ = (ValueError, KeyError, TypeError, AttributeError, OverflowError, DecodeError)
 
@@ -114,7 +115,7 @@ def delivery_of(queue: str, raw: bytes, attempt: int | None, started: datetime) 
 def raw_again(raw: bytes, retry: int, failure: str | None) -> bytes:
     """Write a job after so many attempts."""
     read: Any = Job.FromString(raw)
-    read.retry = retry
+    read.retry = min(retry, LARGEST)
     if failure:
         read.last_failure = failure.encode(errors="replace").decode()[:LONGEST_FAILURE]
     return bytes(read.SerializeToString())

@@ -30,22 +30,24 @@ end
 
 -- The parent is past its own run, and waits for this one.
 local function follow(job)
-  redis.call('SADD', bodies .. job.parent .. ':active', job.uuid)
-  redis.call('EXPIRE', bodies .. job.parent .. ':active', LIFETIME)
+  if try('SADD', bodies .. job.parent .. ':active', job.uuid) then
+    redis.call('EXPIRE', bodies .. job.parent .. ':active', LIFETIME)
+  end
   return 'a'
 end
 
+-- Returns nothing where its queue is something else.
 local function push(job)
-  redis.call('LPUSH', list_of(job.queue, job.priority), job.raw)
+  if not try('LPUSH', list_of(job.queue, job.priority), job.raw) then return nil end
   say(job.raw, ENQUEUED)
   return 'q'
 end
 
--- A child is followed before it is scheduled, or its parent would be closed too early: that is our one deviation.
+-- A scheduled child is followed too, or its parent would be closed too early: that is our one deviation.
 local function add(job, dead)
   if job.parent and not dead then return add_to_parent(job) end
   if job.predecessor and not dead then return add_to_predecessor(job) end
-  if job.parent then follow(job) end
-  if (due_of(job) or 0) > now then return schedule(job) end
-  return push(job)
+  local place = (due_of(job) or 0) > now and schedule(job) or push(job)
+  if place and job.parent then follow(job) end
+  return place
 end

@@ -1,31 +1,35 @@
 -- Part of some: what the end of a job means for those that waited for it.
 local gone, over, pending = {}, {}, {} -- jobs that are closed; jobs whose end is not looked at yet
 local families = true -- whether any of these jobs has children or heirs
+local MOST = 1000 -- values of one command
 
+-- Empty a list; what `with` does not take goes to failed. Returns whether it took any.
 local function take_list(key, with)
   local any = false
   while true do
-    local raw = redis.call('RPOP', key)
+    local raw = try('RPOP', key)
     if not raw then return any end
     local job = read(raw)
-    any = any or job ~= nil
-    if job then with(job) else redis.call('LPUSH', failed, raw) end
+    if job and with(job) then any = true else redis.call('LPUSH', failed, raw) end
   end
 end
 
-local function bring(job) add(job, true) end
-local function bury(job) redis.call('LPUSH', failed, job.raw) end
+local function bring(job) return add(job, true) end
+local function bury() return false end
 
 -- Whoever runs it closes it; a worker that died with it will be missed, and then it runs again.
 local function runs(uuid) return pending[uuid] or is_held(uuid) end
+
+-- Whether it waits for children that are under way.
+local function waits(key) return (try('SCARD', key .. ':active') or 0) > 0 end
 
 -- Leave the parent, and return it if it can be closed now.
 local function leave_parent(job)
   if not job.parent then return nil end
   local key = bodies .. job.parent
-  redis.call('SREM', key .. ':active', job.uuid)
-  if gone[job.parent] or redis.call('SCARD', key .. ':active') > 0 then return nil end
-  local body = redis.call('GET', key)
+  try('SREM', key .. ':active', job.uuid)
+  if gone[job.parent] or waits(key) then return nil end
+  local body = try('GET', key)
   if not body or runs(job.parent) then return nil end
   families = true -- of this one nobody looked
   return read(body)
@@ -37,10 +41,13 @@ local function forget(uuid)
 end
 
 local function erase()
-  if #over == 0 then return end
-  redis.call('SREM', active, unpack(over))
-  for i, uuid in ipairs(over) do over[i] = bodies .. uuid end
-  redis.call('DEL', unpack(over))
+  for first = 1, #over, MOST do
+    local last = math.min(first + MOST - 1, #over)
+    redis.call('SREM', active, unpack(over, first, last))
+    for i = first, last do over[i] = bodies .. over[i] end
+    redis.call('DEL', unpack(over, first, last))
+  end
+  over = {}
 end
 
 local function has_family(uuid)
@@ -54,8 +61,8 @@ local function close(job)
   while job do
     if has_family(job.uuid) then
       local key = bodies .. job.uuid
-      if take_list(key .. ':children', bring) or redis.call('SCARD', key .. ':active') > 0 then
-        redis.call('EXPIRE', key, LIFETIME)
+      if take_list(key .. ':children', bring) or waits(key) then
+        for _, what in ipairs({'', ':onComplete'}) do redis.call('EXPIRE', key .. what, LIFETIME) end
         return
       end
       take_list(key .. ':onComplete', bring)

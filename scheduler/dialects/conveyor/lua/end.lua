@@ -6,7 +6,8 @@ local backs, ends, tombs, ended, unleased = {}, {}, {}, {}, {}
 
 local function put_back()
   for i = #backs, 1, -1 do -- the first of them shall be the next again
-    redis.call('RPUSH', list_of(backs[i].queue, backs[i].priority), backs[i].raw)
+    local job = backs[i]
+    if not try('RPUSH', list_of(job.queue, job.priority), job.raw) then fail(job, job.raw) end
   end
 end
 
@@ -18,7 +19,7 @@ end
 local function end_one(job, verb, delay, token, ledger, raw)
   local uuid, attempt = job.uuid, string.match(token, '%d+$')
   if verb == 'back' then
-    local body = redis.call('GET', bodies .. uuid)
+    local body = try('GET', bodies .. uuid)
     backs[#backs + 1] = body and read(body)
     forget(uuid)
     count_attempts(uuid, token, attempt - 1)
@@ -31,10 +32,10 @@ local function end_one(job, verb, delay, token, ledger, raw)
   else
     ended[#ended + 1] = uuid
     if verb == 'completed' then
-      say(listened and redis.call('GET', bodies .. uuid), COMPLETED)
+      say(listened and try('GET', bodies .. uuid), COMPLETED)
       close(job)
     else
-      say(raw ~= '' and raw or listened and redis.call('GET', bodies .. uuid), FAILED)
+      say(raw ~= '' and raw or listened and try('GET', bodies .. uuid), FAILED)
       fail(job, raw)
     end
     if ledger ~= '' then
@@ -60,12 +61,15 @@ end
 local function accepted(i, id, held, lease)
   local verb, delay, token, parent = string.match(ARGV[5 * i + 6], '^(%a+):(%d+):(%d+:%d+):(.*)$')
   local ours = held == 1 and not pending[id]
-  if verb ~= 'unreadable' then -- whoever cannot read it does not know its token
+  if verb == 'unreadable' then -- whoever cannot read it knows neither its token nor its parent
+    parent = (read(ARGV[5 * i + 8]) or {}).parent
+  else
     local leased = lease and string.find(lease, token .. ':' .. worker .. ':', 1, true) == 1
     ours = ours and (leased or taking_back and not lease)
   end
   if not ours then return false end
-  pending[id] = {{uuid = id, parent = parent ~= '' and parent or nil}, verb, tonumber(delay), token}
+  if parent == '' or parent == id or not is_id(parent) then parent = nil end
+  pending[id] = {{uuid = id, parent = parent}, verb, tonumber(delay), token}
   return true
 end
 

@@ -26,6 +26,10 @@ local function alive()
   return tonumber(redis.call('ZSCORE', workers, worker) or 0) > now / 1000 - 30
 end
 if taking_back and alive() then return {'alive', -1, 0, now} end
+-- A key that is something else is refused by this, before anything is changed.
+for _, each in ipairs({failed, queues .. queue}) do redis.call('LLEN', each) end
+for _, each in ipairs({scheduled, workers, base .. 'queues:active'}) do redis.call('ZCARD', each) end
+for _, each in ipairs({active, mine}) do redis.call('SCARD', each) end
 -- The first write asks for no memory: so a full Redis refuses what is pushed, and neither work nor its end.
 redis.call('EXPIRE', workers, LIFETIME)
 

@@ -4,14 +4,15 @@
 -- ARGV[2] queue
 -- ARGV[3] worker
 -- ARGV[4] how many at most
+-- ARGV[5] how many bytes at most, and some more
 -- Returns of each uuid, bytes, and feed:attempt:worker:started or empty: a worker of others took it
 -- include: names
 local queue, ring, mine, most = ARGV[2], ring_of(ARGV[2]), held_by(ARGV[3]), tonumber(ARGV[4])
-local CHUNK, found = 500, {}
+local CHUNK, found, bytes = 100, {}, 0
 -- include: wire
 local ids = redis.call('SMEMBERS', mine)
 for first = 1, #ids, CHUNK do
-  if #found >= 3 * most then break end
+  if #found >= 3 * most or bytes >= tonumber(ARGV[5]) then break end
   local some, names = {}, {}
   for i = first, math.min(first + CHUNK - 1, #ids) do
     some[#some + 1] = ids[i]
@@ -22,7 +23,8 @@ for first = 1, #ids, CHUNK do
     local job = raw and read(raw)
     if not raw then
       redis.call('SREM', mine, some[i]) -- a worker of others leaves what failed
-    elseif leases[i] or job and job.queue == queue then
+    elseif leases[i] or not job or job.queue == queue then
+      bytes = bytes + #raw
       found[#found + 1] = some[i]
       found[#found + 1] = raw
       found[#found + 1] = leases[i] or ''

@@ -5,6 +5,14 @@ local queues, active, workers = base .. (seed and '' or 'queue:'), base .. 'jobs
 local LEVELS, NORMAL = {'critical', 'high', 'normal', 'low', 'bulk'}, 2
 local LIFETIME = 2592000 -- s: 30 days, after which what nobody came for is forgotten
 
+-- A key that is named after a job may be somebody else's: what cannot be done to it is not done.
+local function try(...)
+  local answer = redis.pcall(...)
+  local why = type(answer) == 'table' and answer.err
+  if not why then return answer end
+  return not string.find(why, 'WRONGTYPE', 1, true) and redis.call(...) or nil
+end
+
 local function ring_of(queue) return base .. 'ring:' .. queue .. ':' end
 local function held_by(worker) return base .. 'worker:active:' .. worker end
 

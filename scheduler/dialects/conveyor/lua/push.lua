@@ -13,6 +13,8 @@ local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 -- include: wire
 -- include: adding
+redis.call('LLEN', queues .. queue) -- one that is something else is refused before anything is changed
+redis.call('ZCARD', scheduled)
 if epoch ~= '' and redis.call('GET', ring .. 'epoch:' .. ARGV[4]) ~= epoch then return 'lost' end
 local seen = tonumber(redis.call('ZSCORE', base .. 'queues:active', queue) or 0.5)
 if ARGV[4] ~= '' and seen % 1 == 0 and seen > time[1] - 10 then return 'shared' end

@@ -3,7 +3,7 @@ local MOST_BYTES, CHUNK, DUE, GONE = 16 * 1024 * 1024, 100, 200, 3600000
 local bytes, leased = 0, {}
 
 -- Of two entries of one job that a ledger fed, the later feed counts; a cancelled one has none.
-local function current(job, known) return known and string.match(known, '^%d+') == string.format('%d', job.feed) end
+local function current(job, known) return known and tonumber(string.match(known, '^%d+')) == job.feed end
 
 -- Whatever is scheduled is past its parent: whoever adds a job to a parent that is not, does not schedule it.
 local function promote()
@@ -18,11 +18,17 @@ local function promote()
       local of = ring_of(job.queue)
       if not job.feed or current(job, redis.call('HGET', of .. 'jobs', job.uuid)) then
         redis.call('ZREM', of .. 'retries', job.uuid)
-        if job.parent then follow(job) end
-        push(job)
+        if not push(job) then
+          redis.call('HDEL', of .. 'jobs', job.uuid)
+          families = true -- of these nobody looked
+          fail(job, raw)
+        elseif job.parent then
+          follow(job)
+        end
       end
     end
   end
+  erase()
 end
 
 -- Whether its worker goes on with it; if not, it is its own no longer.
@@ -65,7 +71,7 @@ local function lease_all(found, taken)
   local notes = redis.call('EXISTS', ring .. 'notes') == 1 and redis.call('HMGET', ring .. 'notes', unpack(ids)) or {}
   local mine_now, leases, written = {}, {}, {}
   for i, job in ipairs(jobs) do
-    local counts = not leased[job.uuid] and (not job.feed or current(job, known[i]))
+    local counts = not leased[job.uuid] and (current(job, known[i]) or not (job.feed or known[i]))
     if counts and not (held[i] and lives(held[i], job.uuid)) then
       lease(job, known[i], held[i], taken, notes[i])
       mine_now[#mine_now + 1] = job.uuid

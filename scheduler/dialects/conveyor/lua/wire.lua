@@ -60,6 +60,8 @@ local function read(raw)
   if not (job.uuid and job.queue and is_queue(job.queue)) then return nil end
   if not (is_id(job.uuid) and is_id(job.parent) and is_id(job.predecessor)) then return nil end
   if (job.retry or 0) > 2147483647 then job.retry = 0 end -- it is negative
+  if job.parent == job.uuid then job.parent = nil end
+  if job.predecessor == job.uuid then job.predecessor = nil end
   return job
 end
 
