@@ -50,7 +50,10 @@ class Tables:
 @click.option("--tenant", metavar="T", help="Only those of this tenant.")
 @database_options
 def jobs(tenant: str | None, config: Configuration, *, as_json: bool) -> None:
-    """List the jobs of all tenants, or of one: schedule, next fire, last outcome, and what each does now."""
+    """List the jobs of all tenants, or of one: schedule, next fire, last outcome, and what each does now.
+
+    Example: scheduler jobs --tenant acme
+    """
     with _tables(config) as tables:
         chosen = None if tenant is None else [name(tenant, what="tenant")]
         rows, now = sorted(tables.jobs.mirror(chosen)), tables.jobs.instant()
@@ -74,7 +77,10 @@ def jobs(tenant: str | None, config: Configuration, *, as_json: bool) -> None:
 @click.option("--limit", type=click.IntRange(1, 10_000), default=20, show_default=True, help="How many rows.")
 @database_options
 def history(tenant: str, job: str | None, limit: int, config: Configuration, *, as_json: bool) -> None:
-    """Print what became of the fires of TENANT, or of its JOB, and who changed what; newest first."""
+    """Print what became of the fires of TENANT, or of its JOB, and who changed what; newest first.
+
+    Example: scheduler history acme report --limit 50
+    """
     with _tables(config) as tables:
         job_id = None if job is None else name(job, what="job_id")
         rows = tables.history.newest(name(tenant, what="tenant"), job_id, limit=limit)
@@ -94,7 +100,10 @@ def history(tenant: str, job: str | None, limit: int, config: Configuration, *, 
 @click.argument("job")
 @database_options
 def explain(tenant: str, job: str, config: Configuration, *, as_json: bool) -> None:
-    """Say what the JOB of TENANT will do, what it did and why, and which instances can run it."""
+    """Say what the JOB of TENANT will do, what it did and why, and which instances can run it.
+
+    Example: scheduler explain acme report
+    """
     with _tables(config) as tables:
         told, now = tables.control.explain(_key(tenant, job)), tables.jobs.instant()
     if as_json:
@@ -112,7 +121,10 @@ def explain(tenant: str, job: str, config: Configuration, *, as_json: bool) -> N
 @click.argument("job")
 @database_options
 def pause(tenant: str, job: str, config: Configuration, *, as_json: bool) -> None:
-    """Pause the JOB of TENANT in the whole fleet; a run under way ends as it would have."""
+    """Pause the JOB of TENANT in the whole fleet; a run under way ends as it would have.
+
+    Example: scheduler pause acme report
+    """
     with _tables(config) as tables:
         key = _key(tenant, job)
         was_paused = _is_paused(tables, key)
@@ -129,7 +141,10 @@ def pause(tenant: str, job: str, config: Configuration, *, as_json: bool) -> Non
 @click.argument("job")
 @database_options
 def resume(tenant: str, job: str, config: Configuration, *, as_json: bool) -> None:
-    """Let the JOB of TENANT go on with its first fire after now; those that passed are one row of the ledger."""
+    """Let the JOB of TENANT go on with its first fire after now; those that passed are one row of the ledger.
+
+    Example: scheduler resume acme report
+    """
     with _tables(config) as tables:
         key = _key(tenant, job)
         was_paused = _is_paused(tables, key)
@@ -147,7 +162,10 @@ def resume(tenant: str, job: str, config: Configuration, *, as_json: bool) -> No
 @click.argument("job")
 @database_options
 def trigger(tenant: str, job: str, config: Configuration, *, as_json: bool) -> None:
-    """Ask for one run of the JOB of TENANT, also when it is paused; two asked for before it starts are one."""
+    """Ask for one run of the JOB of TENANT, also when it is paused; two asked for before it starts are one.
+
+    Example: scheduler trigger acme report
+    """
     with _tables(config) as tables:
         key = _key(tenant, job)
         trigger_at, runnable_on = tables.control.trigger(key), tables.instances.live(key)

@@ -3,6 +3,7 @@
 import math
 
 import click
+from click.shell_completion import get_completion_class
 
 from scheduler.cli import bench, doctor, inspect, jobs, run
 from scheduler.cli.database import DATABASE, database_options, given, one_line, opened
@@ -42,6 +43,8 @@ def up(seconds: float | None, database: str | None) -> None:
     """Start Postgres and Redis out of wheels, and a scheduler with sample jobs of two tenants; watch them fire.
 
     Ctrl-C ends it. Run it again in a second terminal: both share one database, and each fire still runs once.
+
+    Example: scheduler up --for 60
     """
     if seconds is not None and math.isnan(seconds):
         raise click.BadParameter("must be a number of seconds", param_hint="--for")
@@ -57,6 +60,8 @@ def migrate(config: Configuration, *, as_json: bool) -> None:
     """Bring the tables to the version of this package, and print the versions before and after.
 
     Twenty deploys may run it at once; one that finds nothing to do changes nothing.
+
+    Example: scheduler migrate --database postgresql://localhost/app
     """
     schema = config.scheduler.schema
     with opened(config) as tables:
@@ -65,6 +70,18 @@ def migrate(config: Configuration, *, as_json: bool) -> None:
         emit_json({"schema": schema, "before": before, "after": after})
     else:
         click.echo(f"schema {schema}: version {before} -> {after}{'' if before != after else ' (nothing to do)'}")
+
+
+@cli.command(short_help="Print what makes your shell complete our commands.")
+@click.argument("shell", type=click.Choice(("bash", "zsh", "fish")))
+def completion(shell: str) -> None:
+    """Print the script that makes SHELL complete commands and options; source it, or put it where SHELL looks.
+
+    Example: scheduler completion bash > ~/.local/share/bash-completion/completions/scheduler
+    """
+    made = get_completion_class(shell)
+    if made is not None:
+        click.echo(made(cli, {}, "scheduler", "_SCHEDULER_COMPLETE").source())
 
 
 for command in (*inspect.COMMANDS, *jobs.COMMANDS, *doctor.COMMANDS, *bench.COMMANDS, *run.COMMANDS):

@@ -50,7 +50,7 @@ def run(role: str, config: Configuration, app: str | None, *, as_json: bool = Fa
         _observe(config)
         if role == "all" and not process.asked_to_end:
             process.work()
-        if role != "scheduler" and not process.asked_to_end:
+        if (role == "producer" or (role == "all" and _has_files(config))) and not process.asked_to_end:
             process.produce(alone=role == "producer", as_json=as_json)
         collect_rarely()
         logger.info("role %s: started", role)
@@ -149,6 +149,15 @@ class Process:
             self._inbox.put(None)
         elif times:
             os._exit(128 + number)  # what it holds is taken back when its leases are over
+
+
+def _has_files(config: Configuration) -> bool:
+    """Whether there is a folder for the producer: one process of all roles also serves those who have no files."""
+    folder = config.producer.scan_dir
+    if not os.access(folder, os.F_OK):
+        logger.warning("producer.scan_dir: there is no %r: role all runs without a producer", folder)
+        return False
+    return True
 
 
 def loaded(app: str) -> Callable[[Scheduler], object] | None:

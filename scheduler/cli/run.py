@@ -18,8 +18,9 @@ from scheduler.errors import ConfigError, SchedulerError
 
 app_option = click.option(
     "--app",
-    metavar="MODULE",
-    help="Import this module for its handlers; MODULE:FUNCTION is also given the scheduler, to register jobs.",
+    metavar="MODULE[:FUNCTION]",
+    help="Import this module of yours, for its handlers. FUNCTION is called with the scheduler, to register recurring"
+    " jobs, in the roles scheduler and all; a worker only imports the module.",
 )
 
 
@@ -32,6 +33,8 @@ def run_role(role: str, path: Path, app: str | None, *, as_json: bool) -> None:
     """Run a role until SIGTERM or SIGINT; a producer until it has seen every file.
 
     A second signal ends it at once.
+
+    Example: scheduler run --role=scheduler --app shop.jobs:register
     """
     if app is not None and role == "producer":
         raise click.BadParameter("a producer runs nothing of yours; leave it out", param_hint="--app")
@@ -49,6 +52,8 @@ def worker(queues: tuple[str, ...], path: Path, app: str | None) -> None:
     """Run the handlers of an app on jobs from Redis until SIGTERM or SIGINT: of all its queues, or of some.
 
     A second signal ends it at once.
+
+    Example: scheduler worker --app shop.jobs --queue mail
     """
     with _configured(path) as config:
         work(config, app, queues or None)
@@ -63,7 +68,10 @@ def config_group() -> None:
 @config_option
 @json_option
 def show(path: Path, *, as_json: bool) -> None:
-    """Print every key with its value, and where that comes from: default, file, or an environment variable."""
+    """Print every key with its value, and where that comes from: default, file, or an environment variable.
+
+    Example: scheduler config show --config /etc/scheduler.yaml
+    """
     found = read(path)
     if as_json:
         emit_json({key.name: {"value": value, "origin": origin} for key, value, origin in found.rows()})

@@ -162,6 +162,16 @@ def test_flag_role_all_is_scheduler_producer_and_worker_in_one_process(
     assert started.ended(signal.SIGTERM) == 0, started.said()
 
 
+def test_role_all_without_a_folder_of_files_runs_without_a_producer(
+    start: Start, redis: Client, dsn: str, schema: str
+) -> None:
+    started = start("run", "--role=all", "--app=app:register", DATABASE_URL=dsn, SCHEDULER_SCHEMA=schema)
+    started.wait_for("mail 1")
+    started.wait_to_say("producer.scan_dir: there is no './data': role all runs without a producer")
+    assert started.ended(signal.SIGTERM) == 0, started.said()
+    assert start("run", "--role=producer").ended() == 2
+
+
 def test_flag_role_must_be_one_of_them(start: Start) -> None:
     started = start("run", "--role=admin")
     assert started.ended() == 2
