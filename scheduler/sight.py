@@ -19,22 +19,22 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueSight:
-    """How much waits in a queue of Redis, and what is first in each of its lists.
+    """How much waits in a queue of Redis (None: that is away), and what is first in each of its lists.
 
     `feed_lag`, `settle_lag`: for how many seconds the oldest job that is due waits to be fed, and the oldest end to be
     settled; None in a process that does neither.
     """
 
     name: str
-    waiting: int
-    heads: tuple[bytes, ...]
+    waiting: int | None = None
+    heads: tuple[bytes, ...] = ()
     feed_lag: float | None = None
     settle_lag: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sight:
-    """All of it; queues whose Redis is away are left out. `stranded`: how many jobs no live instance can run.
+    """All of it. `stranded`: how many jobs no live instance can run.
 
     `breakers`: the state of the circuit breaker of each queue that is worked here.
     """

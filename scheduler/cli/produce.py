@@ -9,11 +9,21 @@ from rich.text import Text
 from scheduler.cli.show import emit, emit_json, screen, visible
 from scheduler.dialects.client import Client
 from scheduler.dialects.reliable.keys import Keys
+from scheduler.events import Events
 from scheduler.model.files import ProducerRule, Summary
-from scheduler.queueing.producer import Producer
+from scheduler.queueing.producer import FILE_QUEUE, Producer
 
 
-def produce(client: Client, rule: ProducerRule, keys: Keys, stop: threading.Event, *, as_json: bool = False) -> Summary:
+def produce(
+    client: Client,
+    rule: ProducerRule,
+    keys: Keys,
+    stop: threading.Event,
+    *,
+    queue: str = FILE_QUEUE,
+    events: Events | None = None,
+    as_json: bool = False,
+) -> Summary:
     """Queue the files of a folder, with a bar where a person looks at stderr, and print what came of it."""
     place = Console(stderr=True)
     bar = Progress(
@@ -27,9 +37,11 @@ def produce(client: Client, rule: ProducerRule, keys: Keys, stop: threading.Even
     )
     with bar:
         task = bar.add_task("looking for files", total=None)  # how many there are is known at the end
-        told = Producer(client, rule, keys, progress=lambda so_far: bar.update(task, description=_figures(so_far))).run(
-            stop
-        )
+        producer = Producer(
+            client, rule, keys, queue=queue, events=events,
+            progress=lambda so_far: bar.update(task, description=_figures(so_far)),
+        )  # fmt: skip
+        told = producer.run(stop)
     if as_json:
         emit_json(_document(told))
     else:

@@ -26,6 +26,7 @@ from scheduler.errors import ConfigError, NotInitialised, QueueUnavailable
 from scheduler.log import logger
 from scheduler.model.addresses import RedisOptions
 from scheduler.observe import logs, traces
+from scheduler.observe.serving import Serving
 from scheduler.queueing.handlers import handlers
 from scheduler.queueing.worker import Worker
 from scheduler.service import Asked, collect_rarely
@@ -48,6 +49,7 @@ def run(role: str, config: Configuration, app: str | None, *, as_json: bool = Fa
         if role != "producer":
             process.schedule(app)
         _observe(config)
+        process.serve()
         if role == "all" and not process.asked_to_end:
             process.work()
         if (role == "producer" or (role == "all" and _has_files(config))) and not process.asked_to_end:
@@ -66,7 +68,9 @@ def work(config: Configuration, app: str | None, queues: Sequence[str] | None = 
     if app is not None:
         loaded(app)
     _observe(config)
-    _worker(config, queues).run()
+    worker = _worker(config, queues)
+    with _serving(config).around(worker):
+        worker.run()
 
 
 class Process:
@@ -82,6 +86,7 @@ class Process:
         self._scheduler: Scheduler | None = None
         self._worker: Worker | None = None
         self._producing: threading.Thread | None = None
+        self._serving: Serving | None = None
         self._stop = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
@@ -98,19 +103,30 @@ class Process:
             with _blamed(f"app: {app} failed"):
                 register(self._scheduler)
 
+    def serve(self) -> None:
+        """Let others see how the process is, as far as it runs."""
+        self._serving = _serving(self._config)
+        if self._scheduler is not None:
+            self._serving.watch(self._scheduler)
+        self._serving.__enter__()
+
     def work(self) -> None:
         """Start a worker."""
         self._worker = _worker(self._config, None)
+        if self._serving is not None:
+            self._serving.watch(self._worker)
         self._worker.start()
 
     def produce(self, *, alone: bool, as_json: bool) -> None:
         """Start a producer; alone, its end is the end of the process."""
         client = Client(_greet(self._config))
         rule, keys = rules.producer_rule(self._config), rules.original_keys(self._config)
+        events = None if self._serving is None else self._serving.events
+        queue = self._config.worker.file_queue
 
         def report() -> None:
             try:
-                produce(client, rule, keys, self._stop, as_json=as_json)
+                produce(client, rule, keys, self._stop, as_json=as_json, queue=queue, events=events)
             except BaseException as error:  # noqa: BLE001 - raised again in the main thread
                 self._inbox.put(error)
             else:
@@ -142,6 +158,8 @@ class Process:
             self._producing.join()
         if self._scheduler is not None and self._scheduler.is_running():
             scheduler.cancel(timeout=max(0.0, until - time.monotonic()))
+        if self._serving is not None:
+            self._serving.__exit__()
 
     def _on_signal(self, number: int, _: FrameType | None) -> None:
         times = self._asked.heard()
@@ -210,6 +228,13 @@ def _worker(config: Configuration, queues: Sequence[str] | None) -> Worker:
         fetch=config.worker.fetch,
         originals={files: rules.original_keys(config)},
     )
+
+
+def _serving(config: Configuration) -> Serving:
+    """Make what serves the port; queues that the configuration and the app know have names of their own."""
+    known = {"default", config.worker.file_queue, *config.queues, *(queue for queue, _ in handlers)}
+    seen = config.observability
+    return Serving(seen.metrics_port, known, seen.queue_sample_interval)
 
 
 def _greet(config: Configuration, *, original: bool = False) -> RedisOptions:

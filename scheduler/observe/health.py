@@ -15,7 +15,7 @@ logger = logging.getLogger("scheduler")
 
 LOOPBACK = "127.0.0.1"
 JSON, TEXT = "application/json", "text/plain; charset=utf-8"
-NO_EXTRA = "the extra metrics is not installed: pip install 'singleton-scheduler[metrics]'\n"
+NO_EXTRA = "the extra metrics is not installed: pip install 'singleton-scheduler[metrics]'"
 
 Answer = tuple[HTTPStatus, str, bytes]
 Http = TypeVar("Http", bound=HTTPServer)
@@ -48,7 +48,7 @@ def reasons(watched: Sequence[Watched]) -> list[str]:
     found: list[str] = []
     for each in watched:
         try:
-            found += [f"{part.name}: {part.trouble}" for part in each.look(others=0).parts if part.trouble is not None]
+            found += [f"{part.name}: {part.trouble}" for part in each.look().parts if part.trouble is not None]
             each.reach()
         except LifecycleError:
             found.append("not started")

@@ -10,7 +10,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 from scheduler.errors import LifecycleError
 from scheduler.observe.counts import Counts, Labels
-from scheduler.observe.watched import Watched
+from scheduler.observe.watched import OTHERS, Watched
 from scheduler.sight import QueueSight, Sight
 
 SAMPLE = timedelta(seconds=2)
@@ -70,7 +70,7 @@ class Metrics(Collector):
         self._looked, sights = now, list[Sight]()
         for watched in self._watched:
             try:
-                sights.append(watched.look(self._labels.known))
+                sights.append(watched.look(self._labels.known, OTHERS))
             except LifecycleError:  # not started, or not any more: there is nothing to see
                 continue
         before, self._firsts = self._firsts, {}
@@ -98,7 +98,9 @@ class Metrics(Collector):
             [(each.name, each.settle_lag) for each in queues],
         )  # fmt: skip
 
-    def _waits(self, queue: QueueSight) -> float:
+    def _waits(self, queue: QueueSight) -> float | None:
+        if queue.waiting is None:
+            return queue.feed_lag
         now = time.monotonic()
         firsts = [self._firsts.get((queue.name, place)) for place in range(len(queue.heads))]
         return max([queue.feed_lag or 0.0, *(now - first[1] for first in firsts if first is not None)])

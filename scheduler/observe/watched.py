@@ -15,7 +15,7 @@ class Watched(Protocol):
     def subscribe(self, listener: Callable[[Event], None]) -> Callable[[], None]:
         """Call `listener` with every event; returns what ends it."""
 
-    def look(self, known: Collection[str] = (), others: int = OTHERS) -> Sight:
+    def look(self, known: Collection[str] = (), others: int = 0) -> Sight:
         """Look at the parts, and in Redis at the known queues and some others."""
 
     def reach(self) -> None:

@@ -33,7 +33,7 @@ class Gate:
         self.breaker = Breaker(rule or BreakerRule())
         self._off = rule is None
         self._queue = queue
-        self._events = events or Events()
+        self._events = Events() if events is None else events
         self._lock = threading.Lock()
         self._probe: Attempt | None = None
 

@@ -42,7 +42,7 @@ class Producer:
         self._rule = rule
         self._progress = progress or (lambda _: None)
         self._queue = queue
-        self._events = events or Events()
+        self._events = Events() if events is None else events
 
     def run(self, stop: threading.Event) -> Summary:
         """Go through the folder once, until the end or until `stop` is set; wait for a Redis that is away."""

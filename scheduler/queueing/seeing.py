@@ -27,15 +27,19 @@ def reach(carriers: Sequence[Carrier]) -> None:
 
 
 def seen(queues: Iterable[Queue], known: Collection[str], others: int) -> list[QueueSight]:
-    """Look at queues, until one cannot be: then Redis is away, and the next would take as long to say so."""
+    """Look at queues, in Redis until one cannot be: the next would take as long to say that it is away."""
     found: dict[str, QueueSight] = {}
     listed = sorted(queues, key=lambda queue: queue.name not in known)
+    away = False
     for queue in listed[: sum(queue.name in known for queue in listed) + others]:
+        before = found.get(queue.name, QueueSight(name=queue.name))  # there may be another in keys of the original
+        found[queue.name] = before
         try:
-            waiting, heads = queue.waits()
+            waits = None if away else queue.waits()
         except QueueError:
-            break
-        if queue.name in found:  # the same queue in the keys of the original
-            waiting, heads = waiting + found[queue.name].waiting, found[queue.name].heads + heads
-        found[queue.name] = QueueSight(name=queue.name, waiting=waiting, heads=heads)
+            away = True
+        else:
+            if waits is not None:
+                waiting, heads = waits.waiting + (before.waiting or 0), before.heads + waits.heads
+                found[queue.name] = QueueSight(name=queue.name, waiting=waiting, heads=heads)
     return list(found.values())

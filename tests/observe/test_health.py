@@ -1,0 +1,172 @@
+"""/healthz, /readyz and /metrics of real processes, also when servers are away; several processes on one port."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from scheduler import Scheduler, Worker, handler
+from scheduler.embedded.postgres import EmbeddedPostgres
+from scheduler.embedded.redis import EmbeddedRedis
+from scheduler.observe.metrics import SAMPLE
+from scheduler.observe.serving import Serving
+from tests.observe.scrapes import Scrape, get, needs_promtool, promtool, ready
+from tests.queueing.conftest import MakeWorker
+from tests.support.waiting import wait_for
+
+APP = """
+import scheduler
+
+@scheduler.handler("mail", queue="mail")
+def mail(ctx, payload):
+    return payload
+
+def register(instance):
+    for _ in range(20):
+        instance.submit("acme", "mail", queue="mail")
+"""
+
+
+@dataclass(frozen=True)
+class Role:
+    address: str
+    process: int
+
+    def children(self) -> set[int]:
+        return set(map(int, Path(f"/proc/{self.process}/task/{self.process}/children").read_text().split()))
+
+
+Start = Callable[..., Role]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+def start(tmp_path: Path, redis_server: EmbeddedRedis, dsn: str, schema: str) -> Iterator[Start]:
+    """Start a role, and return where it is asked how it is."""
+    (tmp_path / "app.py").write_text(APP)
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(role: str, *arguments: str, port: int | None = None, **environment: str) -> Role:
+        port = port or free_port()
+        clean = {key: value for key, value in os.environ.items() if not key.startswith(("SCHEDULER_", "DATABASE_"))}
+        given = {"DATABASE_URL": dsn, "SCHEDULER_SCHEMA": schema, "OBSERVABILITY_METRICS_PORT": str(port)}
+        command = [sys.executable, "-m", "scheduler", "run", f"--role={role}", *arguments]
+        environment = clean | given | {"REDIS_ADDR": redis_server.url} | environment
+        with (tmp_path / f"said-{len(started)}").open("wb") as said:
+            started.append(subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=said, stdout=said))
+        return Role(f"http://127.0.0.1:{port}", started[-1].pid)
+
+    yield start
+    for process in started:
+        process.send_signal(signal.SIGTERM)
+    for process in started:
+        process.wait(timeout=30)
+
+
+def answers(address: str, path: str = "/healthz") -> bool:
+    try:
+        return get(address, path)[0] == 200
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("role", ["scheduler", "worker", "all"])
+def test_every_role_says_how_it_is(start: Start, redis: object, role: str) -> None:
+    address = start(role, "--app=app:register").address
+    wait_for(lambda: answers(address, "/readyz"), "it is ready")
+    assert get(address, "/healthz") == (200, "ok\n")
+    assert ready(address) == (200, [])
+    assert get(address, "/elsewhere")[0] == 404
+    if role == "all":
+        wait_for(lambda: Scrape.of(address).value("jobs_completed_total", queue="mail") == 20, "all ran")
+    parts = Scrape.of(address).labels("part")
+    assert ("loop" in parts) is (role != "worker")
+    assert ("worker-keep" in parts) is (role != "scheduler")
+
+
+def test_a_producer_says_what_it_queued(start: Start, redis: object, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    for number in range(30):
+        (tmp_path / "data" / f"{number}.txt").touch()
+    address = start("producer", PRODUCER_RATE_LIMIT_PER_SEC="10").address
+    wait_for(lambda: answers(address), "it answers")
+    wait_for(lambda: (Scrape.of(address).value("jobs_produced_total", queue="files") or 0) >= 10, "some are queued")
+
+
+@needs_promtool
+def test_several_processes_are_one_to_whoever_asks(start: Start, redis: object) -> None:
+    workers = start("worker", "--app=app", WORKER_PROCESSES="2", WORKER_GRACE="1s")
+    address = workers.address
+    wait_for(lambda: answers(address, "/readyz"), "both are heard of")
+    start("scheduler", "--app=app:register")
+    wait_for(lambda: _completed(address) == 20, "all ran")
+    scrape = Scrape.of(address)
+    promtool("check", "metrics", given=scrape.text)
+    assert scrape.value("circuit_breaker_state", queue="mail") == 0
+    before = workers.children()
+    os.kill(max(before), signal.SIGKILL)
+    wait_for(lambda: len(workers.children() - before) == 1, "another is started")
+    wait_for(lambda: answers(address, "/readyz"), "both are heard of again")
+    assert _completed(address) == 20, "what the one counted that is gone still counts"
+
+
+def _completed(address: str) -> float | None:
+    return Scrape.of(address).value("jobs_completed_total", queue="mail")
+
+
+def test_a_port_that_is_taken_keeps_nobody_from_work(start: Start, redis: object, tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        start("worker", "--app=app", port=int(taken.getsockname()[1]))
+        said = tmp_path / "said-0"
+        wait_for(lambda: "observability.metrics_port: nobody can ask" in said.read_text(), "it says so")
+        wait_for(lambda: "queues mail" in said.read_text(), "it works")
+
+
+def test_redis_that_is_away_is_the_reason(make_worker: MakeWorker) -> None:
+    @handler("mail", queue="mail")
+    def mail(_: object, __: object) -> None: ...
+
+    with EmbeddedRedis() as own:
+        worker = Worker(own.url, lease="2s")
+        worker.start()
+        with Serving(0, ["mail"], SAMPLE) as serving, ExitStack() as stack:
+            stack.callback(worker.stop, grace=0.0)
+            serving.watch(worker)
+            address = serving.address or ""
+            wait_for(lambda: ready(address) == (200, []), "it is ready")
+            own.stop()
+            wait_for(lambda: ready(address)[0] == 503, "it is not ready")
+            assert any("Redis" in reason for reason in ready(address)[1])
+            assert get(address, "/healthz")[0] == 200
+            assert Scrape.of(address).value("queue_length", queue="mail") is None
+            assert Scrape.of(address).value("circuit_breaker_state", queue="mail") == 0
+
+
+def test_postgres_that_is_away_is_the_reason(schema: str) -> None:
+    with (
+        EmbeddedPostgres(durable=False) as own,
+        Scheduler(own.dsn, schema=schema) as scheduler,
+        Serving(0, [], SAMPLE) as serving,
+    ):
+        serving.watch(scheduler)
+        address = serving.address or ""
+        wait_for(lambda: ready(address) == (200, []), "it is ready")
+        own.halt(mode="immediate")
+        wait_for(lambda: ready(address)[0] == 503, "it is not ready")
+        assert any("Postgres" in reason for reason in ready(address)[1])
+        own.resume()
+        wait_for(lambda: ready(address) == (200, []), "it is ready again", timeout=40)
