@@ -28,6 +28,7 @@ from scheduler.errors import ConfigError, InvalidJob, InvalidPayload, MarshalErr
 from scheduler.model.addresses import RedisOptions
 from scheduler.model.durations import duration
 from scheduler.model.payloads import LARGEST_LIMIT, encode
+from scheduler.trace import current
 
 __all__ = ["Client", "InvalidJob", "MarshalError", "QueueUnavailable"]
 
@@ -115,7 +116,7 @@ def _job(payload: object, type_: str | None, queue: str | None) -> Any:
     if not name:
         raise InvalidJob("type: is needed, unless the payload is a protobuf message")
     try:
-        return Job(type=name, queue=name if queue is None else queue, payload=written, json=json)
+        return Job(type=name, queue=name if queue is None else queue, payload=written, json=json, trace=current())
     except (TypeError, ValueError) as error:
         raise InvalidJob(f"type and queue must be texts: {error}") from None
 

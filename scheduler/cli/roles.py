@@ -37,6 +37,7 @@ NOT_THEIRS = ("<frozen", importlib.__path__[0], scheduler.__path__[0])
 
 def run(role: str, config: Configuration, app: str | None, *, as_json: bool = False) -> None:
     """Run a role until a signal; a producer until it has seen every file."""
+    logs.configure(config.observability.log_level)
     if role == "worker":
         work(config, app)
         return
@@ -48,7 +49,7 @@ def run(role: str, config: Configuration, app: str | None, *, as_json: bool = Fa
     try:
         if role != "producer":
             process.schedule(app)
-        _observe(config)
+        _trace(config)
         process.serve()
         if role == "all" and not process.asked_to_end:
             process.work()
@@ -57,17 +58,19 @@ def run(role: str, config: Configuration, app: str | None, *, as_json: bool = Fa
         collect_rarely()
         logger.info("role %s: started", role)
         process.wait()
+        logger.info("role %s: ends, as it was asked to", role)
     finally:
         process.stop()
 
 
 def work(config: Configuration, app: str | None, queues: Sequence[str] | None = None) -> None:
     """Run a worker of some queues, or of all that have handlers."""
+    logs.configure(config.observability.log_level)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: os._exit(0))  # until the worker hears them: it has nothing in its hands yet
     if app is not None:
         loaded(app)
-    _observe(config)
+    _trace(config)
     worker = _worker(config, queues)
     with _serving(config).around(worker):
         worker.run()
@@ -146,7 +149,6 @@ class Process:
         error = self._inbox.get()
         if error is not None:
             raise error
-        logger.info("asked to end: what runs may take until its grace is over")
 
     def stop(self) -> None:
         """Stop all parts, the scheduler last: handlers that end may still submit, and their ends are settled."""
@@ -256,9 +258,8 @@ def _greet(config: Configuration, *, original: bool = False) -> RedisOptions:
     return redis
 
 
-def _observe(config: Configuration) -> None:
-    """Write logs to stderr, and send traces, unless the app has said where they go."""
-    logs.configure(config.observability.log_level)
+def _trace(config: Configuration) -> None:
+    """Send traces, unless the app has said where they go."""
     tracing = config.observability.tracing
     if tracing.enabled:
         traces.configure(endpoint=tracing.endpoint)

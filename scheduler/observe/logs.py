@@ -24,7 +24,7 @@ LONGEST_VALUE = 1000
 
 
 def configure(level: str = "info", *, stream: TextIO | None = None) -> None:
-    """Write logs to a stream, stderr by default, unless the app has said where they go; `level` is the scheduler's own.
+    """Write logs to a stream, stderr by default, unless the app says where they go; `level` is the scheduler's own.
 
     As JSON, a line each; readable, if the stream is a terminal. The command line calls it. A library does not: an app
     that wants such lines calls it itself, or gives `JsonLines` to a handler of its own.
@@ -34,7 +34,7 @@ def configure(level: str = "info", *, stream: TextIO | None = None) -> None:
     out = stream or sys.stderr
     handler = logging.StreamHandler(out)
     handler.setFormatter(Readable() if out.isatty() else JsonLines())
-    logging.basicConfig(handlers=[handler])
+    logging.lastResort = handler  # for lines of which nobody else has said where they go
     logger.setLevel(LEVELS[level])
 
 

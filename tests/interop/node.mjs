@@ -1,5 +1,6 @@
 // BullMQ on Node, told what to do by lines of JSON: {id, call, ...} comes in; {id, value} or {id, error}, and what it
 // hears meanwhile, {heard: [queue, event, fields]}, go out. It ends when its standard input does.
+import { AsyncLocalStorage } from "node:async_hooks";
 import fs from "node:fs";
 import { createRequire } from "node:module";
 import { createInterface } from "node:readline";
@@ -9,6 +10,15 @@ const bullmq = createRequire(`${folder}/`)(`bullmq${version}`);
 const { hostname: host, port } = new URL(url);
 const options = { connection: { host, port: Number(port), maxRetriesPerRequest: null }, prefix };
 const opened = {};
+const context = new AsyncLocalStorage();
+const span = { setAttributes() {}, setAttribute() {}, addEvent() {}, recordException() {}, end() {}, setSpanOnContext: (held) => held };
+const telemetry = { // whose contexts are what BullMQ carries for them
+  tracer: { startSpan: () => span },
+  contextManager: {
+    active: () => context.getStore() ?? "", with: (held, go) => context.run(held, go),
+    getMetadata: (held) => held, fromMetadata: (_, carried) => carried,
+  },
+};
 
 const say = (line) => process.stdout.write(JSON.stringify(line) + "\n");
 const rest = (seconds) => new Promise((go) => setTimeout(go, seconds * 1000));
@@ -35,6 +45,7 @@ function note(journal, what, job) {
 async function processed(journal, job) {
   const { seconds, fails, fatal, progress, log, value } = job.data;
   note(journal, "start", job);
+  if (options.telemetry) say({ carried: [job.id, context.getStore() ?? ""] });
   say({ ran: [job.queueName, job.id, job.name, job.attemptsStarted] });
   if (progress !== undefined) await job.updateProgress(progress);
   if (seconds) await rest(seconds);
@@ -46,6 +57,8 @@ async function processed(journal, job) {
 
 const calls = {
   queue: async ({ queue: name, method, args }) => shown(await queue(name)[method](...args)),
+  trace: async () => void (options.telemetry = telemetry), // of whatever is opened from now on
+  traced: async ({ queue: name, job, data, carried }) => context.run(carried, async () => (await queue(name).add(job, data)).id),
   job: async ({ queue: name, job, method, args }) => shown(await (await queue(name).getJob(job))[method](...args)),
   read: async ({ queue: name, job }) => {
     const { returnvalue, attemptsMade, failedReason, progress } = await queue(name).getJob(job);

@@ -99,6 +99,7 @@ class Peer:
         self.heard: list[Heard] = []
         self.ran: list[Ran] = []
         self.troubles: list[str] = []
+        self.carried: dict[str, str] = {}  # by job, once it was told to `trace`
         self._answers: dict[int, queue.SimpleQueue[dict[str, Any]]] = {}
         self._ids = count(1)
         threading.Thread(target=self._listen, daemon=True).start()
@@ -162,6 +163,9 @@ class Peer:
                 self.heard.append(Heard(*said["heard"]))
             elif "ran" in said:
                 self.ran.append(Ran(*said["ran"]))
+            elif "carried" in said:
+                job, context = said["carried"]
+                self.carried[job] = context
             elif "trouble" in said:
                 self.troubles.append(said["trouble"])
             else:

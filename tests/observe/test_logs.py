@@ -247,15 +247,21 @@ class Terminal(io.StringIO):
 )
 def test_configure_writes_for_who_reads(stream: io.StringIO, formatter: type, monkeypatch: pytest.MonkeyPatch) -> None:
     root, before = logging.getLogger(), logger.level
+    monkeypatch.setattr(logging, "lastResort", logging.lastResort)
     monkeypatch.setattr(root, "handlers", [])
     try:
         configure("error", stream=stream)
-        assert logger.level == logging.ERROR
-        assert isinstance(root.handlers[0].formatter, formatter)
-        configure("info", stream=io.StringIO())
-        assert len(root.handlers) == 1, "what the app has said stays"
+        logger.warning("not said")
+        logger.error("said")
+        others = Lines(logging.Formatter("%(message)s"))
+        root.addHandler(others)  # once the app says where
+        logger.error("to others")
     finally:
         logger.setLevel(before)
+    [line] = stream.getvalue().splitlines()
+    record = logging.makeLogRecord({"msg": "said", "levelname": "ERROR"})
+    assert line[-12:] == formatter().format(record)[-12:]
+    assert others.text == "to others\n"
 
 
 def test_configure_names_the_levels() -> None:

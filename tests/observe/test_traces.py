@@ -2,65 +2,28 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
 import pytest
 from opentelemetry import trace
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.trace import SpanContext, SpanKind, StatusCode
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.trace import SpanKind, StatusCode
 
-from scheduler import JobContext, NewJob, PermanentError, RunContext, Scheduler, handler
+from scheduler import JobContext, NewJob, PermanentError, RunContext, Scheduler, conveyor, handler
 from scheduler.dialects.client import Client
+from scheduler.embedded.redis import EmbeddedRedis
 from scheduler.model.body import Executor
 from scheduler.observe import traces
 from scheduler.trace import Tracing, carried_ids, current
 from tests.conftest import MakeScheduler
 from tests.observe import bodies
+from tests.observe.spans import Seen, names, seen
 from tests.queueing.conftest import MakeWorker
 from tests.support.waiting import wait_for
 
+__all__ = ["seen"]
 DIALECTS = ["reliable", "bullmq", "conveyor"]
-
-
-class Seen:
-    """The spans that have ended; each must have what every span has."""
-
-    def __init__(self) -> None:
-        self._exporter = InMemorySpanExporter()
-        self.provider = TracerProvider()
-        self.provider.add_span_processor(SimpleSpanProcessor(self._exporter))
-        self.tracer = self.provider.get_tracer("web")
-
-    def of(self, name: str) -> list[ReadableSpan]:
-        return [span for span in self._exporter.get_finished_spans() if span.name == name]
-
-    def wait_for(self, name: str, count: int = 1) -> list[ReadableSpan]:
-        wait_for(lambda: len(self.of(name)) >= count, f"{count} spans {name!r}")
-        return self.of(name)
-
-    def check(self) -> None:
-        for span in self._exporter.get_finished_spans():
-            if span.instrumentation_scope is not None and span.instrumentation_scope.name == "scheduler":
-                assert {"queue", "job_id", "outcome"} <= dict(span.attributes or {}).keys(), span.name
-
-
-@pytest.fixture
-def seen() -> Iterator[Seen]:
-    made = Seen()
-    traces.configure(made.provider)
-    yield made
-    traces.stop()
-    made.check()
-
-
-def names(span: ReadableSpan | trace.Span) -> SpanContext:
-    context = span.get_span_context()
-    assert context is not None
-    return context
 
 
 def is_child(span: ReadableSpan, parent: ReadableSpan | trace.Span) -> bool:
@@ -207,6 +170,21 @@ def test_an_entry_of_a_list_names_the_trace_as_the_original_does(ring: Scheduler
     [entry] = redis.call("LRANGE", "jobqueue:{nobody}:normal", 0, -1)
     context = request.get_span_context()
     assert f'"trace_id":"{context.trace_id:032x}","span_id":"{context.span_id:016x}"' in entry.decode()
+
+
+@pytest.mark.parametrize("dialect", ["conveyor"])
+def test_what_a_client_of_conveyor_adds_is_of_its_trace(
+    redis: Client, redis_server: EmbeddedRedis, make_worker: MakeWorker, seen: Seen
+) -> None:
+    @handler("receipt", queue="mail")
+    def receipt(ctx: JobContext, payload: object) -> None:
+        pass
+
+    make_worker()
+    with conveyor.Client(redis_server.url) as client, seen.tracer.start_as_current_span("request") as request:
+        client.add({}, type="receipt", queue="mail")
+    [attempt] = seen.wait_for("attempt receipt")
+    assert is_child(attempt, request)
 
 
 def test_a_context_that_others_wrote_may_be_anything() -> None:

@@ -10,6 +10,7 @@ from scheduler.dialects.bullmq.keys import Keys
 from scheduler.dialects.bullmq.options import SHORT, short_options
 from scheduler.dialects.client import Client, script
 from scheduler.errors import QueueError
+from scheduler.trace import current
 
 LARGEST_BATCH = 500
 POLICIES = [SHORT[name] for name in SHORT if name.endswith("OnFailure")]
@@ -34,12 +35,13 @@ def add(
 ) -> list[str]:
     """Add jobs, a batch at once, or all `together`; return the id of each, or of the job that stands for it."""
     made: list[str] = []
+    trace = current()
     size = len(jobs) if together else LARGEST_BATCH
     for start in range(0, len(jobs), size or 1):
         args: list[Any] = [compat, ""]
         batch = jobs[start : start + size]
         for job in batch:
-            args += _written(job)
+            args += _written(job, trace)
         for job, answer in zip(batch, client.run(script("bullmq", "add"), [keys.meta], args), strict=True):
             if isinstance(answer, int):
                 raise QueueError(f"job {job.name!r} is not added: {REFUSALS[answer]}")
@@ -47,8 +49,10 @@ def add(
     return made
 
 
-def _written(job: NewJob) -> tuple[bytes, bytes, bytes]:
+def _written(job: NewJob, trace: str | None) -> tuple[bytes, bytes, bytes]:
     options = short_options(job.options)
+    if trace is not None:
+        options["tm"] = trace
     head: dict[str, Any] = {"name": job.name, "id": options.get("jobId", job.id)}
     for name in ("timestamp", "delay", "priority", "lifo"):
         if options.get(name):
