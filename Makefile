@@ -14,7 +14,7 @@ endif
 PYTHON ?= python3
 
 .DEFAULT_GOAL := help
-.PHONY: help up test check lint types imports proto bench clean
+.PHONY: help up test check lint types imports proto bench chaos clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
@@ -42,6 +42,9 @@ proto: $(VENV)/.dev ## make the bytes of Conveyor's jobs out of job.proto
 
 bench: $(VENV)/.dev ## measure, beside others; BENCH is recurring, submit, redis or ring
 	@$(BIN)/python bench/$(BENCH).py $(ARGS)
+
+chaos: $(VENV)/.dev ## attack the whole system: ARGS="--minutes 30 --seed 7"
+	@$(BIN)/python -m tests.chaos $(ARGS)
 
 clean: ## remove the environment, caches and builds
 	rm -rf $(VENV) .mypy_cache .ruff_cache .import_linter_cache .hypothesis .pytest_cache dist build

@@ -1,0 +1,89 @@
+"""What members write down of what they do: a file each, appended line by line, whole or not at all."""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+
+class Line(NamedTuple):
+    """Of a job: it starts, ends or fails here; or Redis took an end of it. `feed` is 0 where nobody can know it."""
+
+    what: str
+    job_id: str
+    attempt: int
+    feed: int
+    at: float
+    pid: int
+
+
+class Order(NamedTuple):
+    """A job as a submitter meant it; `fails`: how many attempts are to fail, -1: for good."""
+
+    id: str
+    fails: int
+    delay: float
+    after: tuple[str, ...]
+    key: str | None
+    cancelled: bool
+
+
+class Page(NamedTuple):
+    """A transaction of a submitter, before it ended: when it began, and what it was to submit."""
+
+    tx: str
+    at: float
+    orders: tuple[Order, ...]
+
+
+class Diary:
+    """The file of this process. Times are of the machine's monotonic clock, which nobody shifts."""
+
+    def __init__(self, folder: Path, slot: str) -> None:
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        self._file = os.open(folder / f"{slot}.{os.getpid()}.diary", flags, 0o600)
+
+    def job(self, what: str, job_id: str, attempt: int, feed: int = 0) -> None:
+        """Write that something happens to a job."""
+        os.write(self._file, f"{what} {job_id} {attempt} {feed} {time.monotonic():.4f}\n".encode())
+
+    def page(self, page: Page) -> None:
+        """Write what a transaction is about to submit."""
+        os.write(self._file, f"try {json.dumps(page)}\n".encode())
+
+    def ended(self, tx: str, how: str) -> None:
+        """Write how a transaction ended, if one knows."""
+        os.write(self._file, f"{how} {tx}\n".encode())
+
+
+def read_jobs(folder: Path) -> Iterator[Line]:
+    """Read what workers wrote, in the order of each."""
+    for path in sorted(folder.glob("worker-*.diary")):
+        pid = int(path.name.split(".")[1])
+        with path.open(encoding="utf-8") as lines:
+            for line in lines:
+                what, job_id, attempt, feed, at = line.split()
+                yield Line(sys.intern(what), job_id, int(attempt), int(feed), float(at), pid)
+
+
+def read_orders(folder: Path) -> tuple[list[Page], dict[str, str]]:
+    """Read what submitters wrote: their transactions, and how those ended that they know of."""
+    pages, ends = [], {}
+    for path in sorted(folder.glob("submitter-*.diary")):
+        with path.open(encoding="utf-8") as lines:
+            for line in lines:
+                what, _, rest = line.rstrip("\n").partition(" ")
+                if what == "try":
+                    pages.append(_page(json.loads(rest)))
+                else:
+                    ends[rest] = what
+    return pages, ends
+
+
+def _page(data: list[Any]) -> Page:
+    tx, at, orders = data
+    made = (Order._make(order) for order in orders)
+    return Page(tx, at, tuple(order._replace(after=tuple(order.after)) for order in made))

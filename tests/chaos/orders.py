@@ -1,0 +1,134 @@
+"""A submitter: jobs of all kinds by chance, in transactions of its own, some of which it rolls back."""
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from uuid import uuid4
+
+import psycopg
+from psycopg.sql import SQL, Identifier
+
+from scheduler import IllegalTransition, NewJob, Priority, RetryPolicy, Scheduler, SchedulerError, Timeouts
+from scheduler.model.submission import Reference
+from tests.chaos.diary import Diary, Order, Page
+
+TENANT = "acme"
+TYPE = "job"
+SCHEMA = "scheduler"
+SHOP = "shop"
+QUEUES = {"work": {"dialect": "reliable"}, "video": {"dialect": "bullmq"}, "go": {"dialect": "conveyor"}}
+PATIENT = RetryPolicy(max_attempts=50, backoff="constant", initial_delay="100ms", max_delay="1s", jitter=False)
+VISIBLE = Timeouts(visibility="10s")
+BATCH = 40
+KEYS = 2000
+ROLLED_BACK = 0.1
+
+logger = logging.getLogger("chaos")
+
+
+class Submitter:
+    """Submits about `rate` jobs a second, and makes up for the time in which it could not."""
+
+    def __init__(self, scheduler: Scheduler, dsn: str, diary: Diary, seed: str, rate: float) -> None:
+        self._scheduler = scheduler
+        self._dsn = dsn
+        self._diary = diary
+        self._rng = random.Random(seed)
+        self._rate = rate
+        self._connection: psycopg.Connection[tuple[object, ...]] | None = None
+        self._earlier: list[str] = []
+
+    def run(self, stop: threading.Event) -> None:
+        """Submit until told to stop."""
+        began, submitted = time.monotonic(), 0
+        while not stop.wait(max(0.0, began + submitted / self._rate - time.monotonic())):
+            try:
+                self._transaction()
+            except (psycopg.Error, SchedulerError) as error:
+                logger.info("a transaction ended badly: %s", error)
+                self._close()
+                stop.wait(0.2)
+            submitted += BATCH
+        self._close()
+
+    def _transaction(self) -> None:
+        """One transaction: jobs, a line of our own, and its end."""
+        if self._connection is None:
+            self._connection = psycopg.connect(self._dsn, connect_timeout=3)
+        connection, tx = self._connection, str(uuid4())
+        began = time.monotonic()
+        new = self._batch()
+        made = self._scheduler.submit_many(new, connection=connection)
+        connection.execute(SQL("INSERT INTO {}.sold (tx) VALUES (%s)").format(Identifier(SHOP)), (tx,))
+        ids = {id(job): str(each.id) for job, each in zip(new, made, strict=True)}
+        cancelled = self._rng.random() < 0.05
+        orders = tuple(self._order(job, ids, cancelled=cancelled) for job in new)
+        self._diary.page(Page(tx, began, orders))
+        if self._rng.random() < ROLLED_BACK:
+            connection.rollback()
+            self._diary.ended(tx, "rolledback")
+            return
+        connection.commit()
+        self._diary.ended(tx, "committed")
+        self._earlier = [order.id for order in orders if not order.fails and not order.cancelled][:5]
+        if cancelled:
+            self._cancel(orders)
+
+    def _batch(self) -> list[NewJob]:
+        batch: list[NewJob] = []
+        while len(batch) < BATCH:
+            chance = self._rng.random()
+            if chance < 0.1:
+                batch += self._family()
+            elif chance < 0.15:
+                batch.append(self._one(after=self._earlier[:1]))
+            elif chance < 0.2:
+                batch.append(self._one(key=f"key-{self._rng.randrange(KEYS)}"))
+            elif chance < 0.25:
+                batch.append(self._one(fails=self._rng.choice((1, 1, 2, -1))))
+            elif chance < 0.3:
+                batch.append(self._one(delay=self._rng.uniform(0.1, 3.0)))
+            else:
+                batch.append(self._one())
+        return batch
+
+    def _family(self) -> list[NewJob]:
+        """Some, and one that waits for all of them; now and then one of them fails for good."""
+        some = [self._one(fails=-1 if self._rng.random() < 0.05 else 0) for _ in range(self._rng.randint(1, 3))]
+        return [*some, self._one(after=some)]
+
+    def _one(
+        self, *, after: Sequence[Reference] = (), key: str | None = None, fails: int = 0, delay: float = 0.0
+    ) -> NewJob:
+        rng = self._rng
+        queue = rng.choices(tuple(QUEUES), (8, 1, 1))[0]
+        seconds = rng.choice((0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.01, 0.05, 0.2))
+        payload = {"fails": fails, "seconds": seconds, "delay": delay}
+        priority = rng.choice(tuple(Priority)) if queue != "go" else Priority.NORMAL
+        return NewJob(
+            TENANT, TYPE, payload, queue=queue, priority=priority, delay=timedelta(seconds=delay) if delay else None,
+            after=after, idempotency_key=key, retry=PATIENT, timeouts=VISIBLE,
+        )  # fmt: skip
+
+    def _order(self, job: NewJob, ids: dict[int, str], *, cancelled: bool) -> Order:
+        payload = job.payload
+        assert isinstance(payload, dict)
+        after = tuple(each if isinstance(each, str) else ids[id(each)] for each in job.after)
+        asked = cancelled and payload["delay"] > 0
+        return Order(ids[id(job)], payload["fails"], payload["delay"], after, job.idempotency_key, asked)
+
+    def _cancel(self, orders: tuple[Order, ...]) -> None:
+        for order in orders:
+            if order.cancelled:
+                try:
+                    self._scheduler.cancel_job(TENANT, order.id)
+                except IllegalTransition:
+                    continue  # it was faster
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None

@@ -1,0 +1,156 @@
+"""The checker of the attack notices each way in which a job can be lost, doubled, too early, or run for no reason."""
+
+from collections.abc import Iterable
+
+import pytest
+
+from tests.chaos.attack import Done
+from tests.chaos.diary import Line, Order, Page
+from tests.chaos.plan import Fault
+from tests.chaos.verdict import Ended, Jobs, Recovery, Verdict, check_jobs, recoveries
+
+RUN = (Line("start", "a", 1, 0, 10.0, 1), Line("end", "a", 1, 0, 10.1, 1), Line("accepted", "a", 1, 1, 10.2, 1))
+AGAIN = (Line("start", "a", 2, 0, 20.0, 2), Line("end", "a", 2, 0, 20.1, 2), Line("accepted", "a", 2, 1, 20.2, 2))
+ENDED = Ended(outcome="completed", attempt=1, at=10.5)
+
+
+def order(
+    name: str = "a", fails: int = 0, delay: float = 0.0, after: tuple[str, ...] = (), key: str | None = None
+) -> Order:
+    return Order(name, fails, delay, after, key, cancelled=False)
+
+
+def done(lane: str, kind: str, detail: str = "", *, begin: float = 10.15, pids: Iterable[int] = ()) -> Done:
+    fault = Fault(lane=lane, kind=kind, at=0.0, seconds=0.0, targets=("x",), detail=detail)
+    return Done(fault=fault, begin=begin, over=begin + 1, pids=frozenset(pids))
+
+
+def verdict(
+    *orders: Order,
+    lines: Iterable[Line] = RUN,
+    ledger: dict[str, Ended] | None = None,
+    said: str = "committed",
+    sold: bool = True,
+    faults: Iterable[Done] = (),
+) -> dict[str, list[str]]:
+    jobs = Jobs(
+        [Page("tx", 9.0, orders or (order(),))], {"tx": said}, frozenset({"tx"} if sold else ()), frozenset(),
+        list(lines), {"a": ENDED} if ledger is None else ledger,
+    )  # fmt: skip
+    found = Verdict()
+    check_jobs(jobs, list(faults), found)
+    assert bool(found) == (not any(found.wrong.values()))
+    return {name: what for name, what in found.wrong.items() if what}
+
+
+def test_a_job_that_ran_once_and_ended_once_is_as_it_should_be() -> None:
+    assert verdict() == {}
+
+
+def test_a_lost_job() -> None:
+    assert verdict(ledger={}) == {"lost": ["a is not in the ledger"]}
+
+
+def test_a_job_that_completed_without_a_run() -> None:
+    assert verdict(lines=()) == {"lost": ["a is completed by attempt 1, which never ended"]}
+
+
+def test_a_job_with_two_rows() -> None:
+    assert verdict(ledger={"a": Ended(outcome="completed", attempt=1, rows=2)}) == {
+        "doubled": ["a is 2 times in the ledger"]
+    }
+
+
+def test_a_job_that_ended_as_it_must_not() -> None:
+    assert set(verdict(ledger={"a": Ended(outcome="dead_letter", attempt=1)})) == {"ended wrongly"}
+
+
+def test_a_job_that_was_rolled_back_and_ran() -> None:
+    assert set(verdict(said="rolledback", sold=False)) == {"never submitted"}
+
+
+@pytest.mark.parametrize(("said", "sold"), [("committed", False), ("rolledback", True)])
+def test_a_transaction_that_ended_otherwise_than_it_was_told(said: str, sold: bool) -> None:
+    assert "transactions" in verdict(said=said, sold=sold)
+
+
+def test_a_transaction_of_which_nobody_knows_is_as_it_is_found() -> None:
+    assert verdict(said="unknown") == {}
+    assert verdict(said="unknown", sold=False, lines=(), ledger={}) == {}
+
+
+def test_a_key_that_is_two_jobs() -> None:
+    second = [line._replace(job_id="b") for line in RUN]
+    found = verdict(order("a", key="k"), order("b", key="k"), lines=(*RUN, *second), ledger={"a": ENDED, "b": ENDED})
+    assert found == {"one key, several jobs": ["k: ['a', 'b']"]}
+
+
+def test_a_job_that_starts_before_its_time() -> None:
+    assert set(verdict(order(delay=2.0))) == {"too early"}
+
+
+def test_a_job_that_starts_before_what_it_waits_for() -> None:
+    second = [line._replace(job_id="b", at=line.at - 1) for line in RUN]
+    found = verdict(order(), order("b", after=("a",)), lines=(*RUN, *second), ledger={"a": ENDED, "b": ENDED})
+    assert found == {"too early": ["b starts before a has ended"]}
+
+
+def test_a_job_that_runs_though_what_it_waits_for_failed() -> None:
+    first = (RUN[0], RUN[1]._replace(what="fail"))
+    second = [line._replace(job_id="b", at=line.at + 1) for line in RUN[:1]]
+    failed = Ended(outcome="failed", attempt=1)
+    found = verdict(
+        order(fails=-1), order("b", after=("a",)), lines=(*first, *second), ledger={"a": failed, "b": failed}
+    )
+    assert "b ran though what it waits for failed" in found["ended wrongly"]
+
+
+def test_two_ends_of_one_attempt_unless_redis_forgot_the_first() -> None:
+    lines = (*RUN, RUN[2]._replace(at=12.0))
+    assert verdict(lines=lines) == {"doubled": ["a: two ends of feed 1, attempt 1 were taken"]}
+    assert verdict(lines=lines, faults=[done("redis", "restart", "empty")]) == {}
+    assert "doubled" in verdict(lines=lines, faults=[done("redis", "restart", "killed")])
+
+
+LATER = {"a": Ended(outcome="completed", attempt=2, at=20.5)}
+
+
+@pytest.mark.parametrize(
+    ("fault", "why"),
+    [
+        (done("workers", "kill", pids=[1]), True),
+        (done("workers", "kill", pids=[3]), False),
+        (done("workers", "clock", pids=[1]), False),
+        (done("redis", "flush"), True),
+        (done("redis", "flush", begin=21.0), False),
+        (done("postgres", "restart", "immediate"), False),
+        (done("instances", "kill", pids=[1]), False),
+    ],
+    ids=["its worker", "another worker", "its clock", "redis", "later", "postgres", "an instance"],
+)
+def test_a_second_run_needs_a_fault_that_had_the_job(fault: Done, why: bool) -> None:
+    found = verdict(lines=(*RUN, *AGAIN), ledger=LATER, faults=[fault])
+    assert set(found) == (set() if why else {"run again without a reason"})
+
+
+def test_a_second_run_after_a_told_failure_needs_none() -> None:
+    failed = (RUN[0], RUN[1]._replace(what="fail"))
+    assert verdict(order(fails=1), lines=(*failed, *AGAIN), ledger=LATER) == {}
+
+
+def test_a_run_after_the_end_was_settled_is_no_fault_of_what_came_later() -> None:
+    fault = done("redis", "flush", begin=15.0)
+    assert set(verdict(lines=(*RUN, *AGAIN), faults=[fault])) == {"run again without a reason"}
+
+
+def test_a_fault_explains_one_run_of_a_job_and_no_third() -> None:
+    third = [line._replace(attempt=3, at=line.at + 1) for line in AGAIN]
+    ledger = {"a": Ended(outcome="completed", attempt=3, at=22.0)}
+    found = verdict(lines=(*RUN, *AGAIN, *third), ledger=ledger, faults=[done("redis", "flush")])
+    assert len(found["run again without a reason"]) == 1
+
+
+def test_recovery_is_measured_where_no_other_fault_is_in_the_way() -> None:
+    one, other = done("redis", "flush", begin=10.0), done("postgres", "restart", begin=30.0)
+    found = list(recoveries([one, other], fires=[11.5, 40.0], jobs=[9.0, 30.5]))
+    assert found == [Recovery(0.5, None), Recovery(9.0, None)]

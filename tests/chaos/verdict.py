@@ -1,0 +1,219 @@
+"""The checker: what members wrote and what the ledger says, against what was promised. It reads nothing else.
+
+Of fires: `tests.support.checker`. Of jobs: each that was committed has one row in the ledger and ended as it had to;
+what was rolled back never was; nothing runs before its time or before what it waits for; Redis takes one end of each
+(feed, attempt). Runs after the first need a reason: a told failure, or a fault that had the job in its hands.
+"""
+
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tests.chaos.attack import Done
+from tests.chaos.diary import Line, Order, Page
+from tests.chaos.plan import LEASE
+
+ONE_TICK = 0.05
+# What a worker had fetched before a fault may start so long after it.
+AFTERMATH = 2 * LEASE + 5.0
+FORGETFUL = ("empty", "last second lost")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """The rows of a job in the ledger, of which there should be one; `at`: when it was written."""
+
+    outcome: str
+    attempt: int
+    at: float = float("inf")
+    rows: int = 1
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What is wrong, and what was counted on the way."""
+
+    wrong: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    counts: Counter[str] = field(default_factory=Counter)
+    again: Counter[str] = field(
+        default_factory=Counter
+    )  # runs after the first, by the fault that had them in its hands
+
+    def __bool__(self) -> bool:
+        """Whether nothing is wrong."""
+        return not any(self.wrong.values())
+
+
+@dataclass(slots=True)
+class Jobs:
+    """What is known of submitted jobs: what was meant, what was done, what became of it."""
+
+    pages: Sequence[Page]
+    ends: Mapping[str, str]  # how submitters say that transactions ended
+    sold: frozenset[str]  # transactions that are there, by the submitters' own table
+    fed: frozenset[str]  # jobs that recurring jobs submitted, by the ledger
+    lines: Sequence[Line]
+    ledger: Mapping[str, Ended]
+
+
+def check_jobs(jobs: Jobs, faults: Sequence[Done], verdict: Verdict) -> None:
+    """Compare all of it."""
+    orders, times = _committed(jobs, verdict)
+    runs: dict[str, list[Line]] = defaultdict(list)
+    for line in sorted(jobs.lines, key=lambda line: line.at):
+        runs[line.job_id].append(line)
+    verdict.counts["jobs"] = len(orders) + len(jobs.fed)
+    wrong = verdict.wrong
+    wrong["never submitted"] += [
+        f"{job_id} is in the ledger" for job_id in jobs.ledger if job_id not in orders and job_id not in jobs.fed
+    ]
+    wrong["never submitted"] += [f"{job_id} ran" for job_id in runs if job_id not in orders and job_id not in jobs.fed]
+    doomed: dict[str, bool] = {}
+    for job_id in [*orders, *jobs.fed]:
+        order = orders.get(job_id) or Order(job_id, 0, 0.0, (), None, cancelled=False)
+        lines, ended = runs.get(job_id, []), jobs.ledger.get(job_id)
+        _check_end(order, ended, lines, verdict, doomed=_is_doomed(order, orders, doomed))
+        _check_order(order, lines, runs, times.get(job_id, 0.0), verdict)
+        _check_runs(lines, faults, verdict, settled=ended.at if ended else float("inf"))
+
+
+def _committed(jobs: Jobs, verdict: Verdict) -> tuple[dict[str, Order], dict[str, float]]:
+    """Say which jobs there have to be: those of transactions that are there. One key is one job."""
+    orders: dict[str, Order] = {}
+    times: dict[str, float] = {}
+    keys: dict[str, set[str]] = defaultdict(set)
+    for page in jobs.pages:
+        said, there = jobs.ends.get(page.tx, "unknown"), page.tx in jobs.sold
+        verdict.counts[f"transactions {said}"] += 1
+        if (said == "committed" and not there) or (said == "rolledback" and there):
+            verdict.wrong["transactions"].append(f"{page.tx} was {said}, and is {'' if there else 'not '}there")
+        if not there:
+            continue
+        for order in page.orders:
+            orders.setdefault(order.id, order)
+            times[order.id] = min(page.at, times.get(order.id, page.at))
+            if order.key is not None:
+                keys[order.key].add(order.id)
+    verdict.wrong["one key, several jobs"] += [f"{key}: {sorted(ids)}" for key, ids in keys.items() if len(ids) > 1]
+    return orders, times
+
+
+def _is_doomed(order: Order, orders: Mapping[str, Order], known: dict[str, bool]) -> bool:
+    """Whether it has to fail, itself or because of one that it waits for."""
+    if order.id not in known:
+        known[order.id] = order.fails < 0 or any(
+            _is_doomed(orders[each], orders, known) for each in order.after if each in orders
+        )
+    return known[order.id]
+
+
+def _check_end(order: Order, ended: Ended | None, lines: Sequence[Line], verdict: Verdict, *, doomed: bool) -> None:
+    if ended is None:
+        verdict.wrong["lost"].append(f"{order.id} is not in the ledger")
+        return
+    verdict.counts[ended.outcome] += 1
+    if ended.rows > 1:
+        verdict.wrong["doubled"].append(f"{order.id} is {ended.rows} times in the ledger")
+    may = {"failed"} if doomed else {"completed", "cancelled"} if order.cancelled else {"completed"}
+    if ended.outcome not in may:
+        verdict.wrong["ended wrongly"].append(f"{order.id} is {ended.outcome}, not {' or '.join(sorted(may))}")
+    if ended.outcome == "completed" and not any(line.what == "end" and line.attempt == ended.attempt for line in lines):
+        verdict.wrong["lost"].append(f"{order.id} is completed by attempt {ended.attempt}, which never ended")
+    if ended.outcome == "failed" and order.fails >= 0 and lines:
+        verdict.wrong["ended wrongly"].append(f"{order.id} ran though what it waits for failed")
+
+
+def _check_order(
+    order: Order, lines: Sequence[Line], runs: Mapping[str, Sequence[Line]], submitted: float, verdict: Verdict
+) -> None:
+    first = next((line.at for line in lines if line.what == "start"), None)
+    if first is None:
+        return
+    if first < submitted + order.delay - ONE_TICK:
+        verdict.wrong["too early"].append(f"{order.id} starts {submitted + order.delay - first:.3f} s too early")
+    for each in order.after:
+        ends = [line.at for line in runs.get(each, ()) if line.what == "end"]
+        if not ends or ends[0] > first:
+            verdict.wrong["too early"].append(f"{order.id} starts before {each} has ended")
+
+
+def _check_runs(lines: Sequence[Line], faults: Sequence[Done], verdict: Verdict, *, settled: float) -> None:
+    """Look at each run after the first, and at the ends that Redis took."""
+    taken: dict[tuple[int, int], float] = {}
+    before: Line | None = None
+    failed: set[tuple[int, int]] = set()
+    used: set[int] = set()
+    for line in lines:
+        if line.what == "accepted":
+            at = taken.setdefault((line.feed, line.attempt), line.at)
+            if at != line.at and not _forgotten(at, line.at, faults):
+                what = f"{line.job_id}: two ends of feed {line.feed}, attempt {line.attempt} were taken"
+                verdict.wrong["doubled"].append(what)
+        elif line.what == "fail":
+            failed.add((line.attempt, line.pid))
+        elif line.what == "start":
+            verdict.counts["runs"] += 1
+            if before is not None and (before.attempt, before.pid) not in failed:
+                verdict.counts["run again"] += 1
+                reasons = (
+                    (number, done) for number, done in enumerate(faults)
+                    if number not in used and done.begin < settled + ONE_TICK and _between(before, done, line)
+                )  # fmt: skip
+                number, reason = next(reasons, (0, None))
+                if reason is None:
+                    verdict.wrong["run again without a reason"].append(_again(before, line, settled))
+                else:
+                    used.add(number)  # of each fault one run again of a job
+                    verdict.again[reason.name] += 1
+            before = line
+
+
+def _again(before: Line, line: Line, settled: float) -> str:
+    return (
+        f"{line.job_id}: attempt {line.attempt} at {line.at:.1f}, process {line.pid}, after attempt {before.attempt} at"
+        f" {before.at:.1f}, process {before.pid}; settled at {settled:.1f}"
+    )
+
+
+def _between(before: Line, done: Done, line: Line) -> bool:
+    """Whether a job was in the hands of a fault, from one run of it to the next."""
+    return before.at < done.over + AFTERMATH and line.at > done.begin and _holds(done, (before.pid, line.pid))
+
+
+def _holds(done: Done, pids: Iterable[int]) -> bool:
+    """Whether a fault is a reason to run a job of these processes again: Postgres, instances and clocks never are."""
+    if done.fault.lane == "redis":
+        return True
+    return done.fault.lane == "workers" and done.fault.kind != "clock" and not done.pids.isdisjoint(pids)
+
+
+def _forgotten(first: float, second: float, faults: Sequence[Done]) -> bool:
+    """Whether Redis lost its memory between two moments, and what it had taken with it."""
+    return any(
+        (done.fault.kind == "flush" or done.fault.detail in FORGETFUL) and first < done.over and second > done.begin
+        for done in faults
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """From the end of a fault: seconds until the next fire begins, and until the next job ends."""
+
+    fire: float | None
+    job: float | None
+
+
+def recoveries(faults: Sequence[Done], fires: Iterable[float], jobs: Iterable[float]) -> Iterator[Recovery]:
+    """Measure each fault, as far as no other one is in the way."""
+    moments = sorted(fires), sorted(jobs)
+    for done in faults:
+        others = [each for each in faults if each is not done and each.over > done.over]
+        yield Recovery(*(_after(done.over, each, others) for each in moments))
+
+
+def _after(moment: float, moments: Sequence[float], others: Sequence[Done]) -> float | None:
+    place = bisect_right(moments, moment)
+    if place == len(moments) or any(each.begin < moments[place] for each in others):
+        return None
+    return moments[place] - moment
