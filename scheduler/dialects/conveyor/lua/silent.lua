@@ -15,7 +15,8 @@ local SOME, HOUR = 20, 3600000
 -- include: close
 
 -- A worker of others closes a job step by step, and may die on the way; what it tries again it gives to a parent whose
--- run is over, as if that would still begin it.
+-- run is over, as if that would still begin it. Nor is it sooner done with taking a job from one of ours: what has a
+-- lease has not run to its end.
 local function look_at(uuid)
   local key = bodies .. uuid
   local body = try('GET', key)
@@ -27,7 +28,9 @@ local function look_at(uuid)
   if not since then return redis.call('ZADD', stuck, now, uuid) end
   if now - since < tonumber(ARGV[4]) then return end
   redis.call('ZREM', stuck, uuid)
-  close(job)
+  if redis.call('HEXISTS', ring_of(job.queue) .. 'attempts', uuid) == 0 then return close(job) end
+  forget(uuid)
+  return push(job) or fail(job, body)
 end
 
 -- Whoever took it over says nothing of its end; until it runs again with us, its lease says how often it did.
