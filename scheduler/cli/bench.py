@@ -2,12 +2,12 @@
 
 import click
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from scheduler.cli import rules
 from scheduler.cli.database import database_options, named, one_line, redis_option
-from scheduler.cli.measure import Figure, Scratch, measure
+from scheduler.cli.measure import PHASES, Figure, Scratch, measure
 from scheduler.cli.options import Configuration
 from scheduler.cli.show import emit, emit_json, listing, screen
 from scheduler.config import checked_settings
@@ -29,16 +29,16 @@ def bench(count: int, config: Configuration, *, as_json: bool) -> None:
     Example: scheduler bench --jobs 5000
     """
     place = Console(stderr=True)
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with one_line(config.scheduler.database), Progress(
         *columns, console=place, transient=True, disable=not place.is_terminal
     ) as bar:  # fmt: skip
         settings = checked_settings(named(config), rules.scheduler_options(config))
         if settings.redis is None:
             raise ConfigError("redis.addr: must not be empty; bench measures Redis too")
-        task = bar.add_task("", total=None)
+        task = bar.add_task("", total=len(PHASES))
         scratch = Scratch(named(config), settings.redis, settings.prepare, settings.listen)
-        figures = list(measure(scratch, count, lambda what: bar.update(task, description=what)))
+        figures = list(measure(scratch, count, lambda what: bar.update(task, description=what, advance=1)))
     if as_json:
         emit_json({"jobs": count, "figures": {each.name.replace(" ", "_"): _facts(each) for each in figures}})
     else:

@@ -28,6 +28,7 @@ TENANT = TYPE = "bench"
 TRIPS = 50
 SINGLES = 50
 PATIENCE = 60.0
+PHASES = ("round trips", "submit", "enqueue", "drain", "end to end", "latency")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,27 +133,27 @@ class Scratch:
 
 
 def measure(scratch: Scratch, count: int, progress: Callable[[str], None]) -> Iterator[Figure]:
-    """Measure everything, one after another."""
+    """Measure everything, phase by phase; `progress` is told each of `PHASES` as it begins."""
     progress("round trips")
     yield from _round_trips(scratch)
     with scratch.opened():
         counted = Counted()
-        progress(f"submitting {count} jobs")
+        progress("submit")
         with Scheduler(scratch.database, **scratch.options) as scheduler:  # it does not feed
             began = time.perf_counter()
             scheduler.submit_many(scratch.jobs(count))
             yield _rate("submit", count, began)
-        progress(f"feeding {count} jobs")
+        progress("enqueue")
         began = time.perf_counter()
         with scratch.fed(counted) as scheduler:
             counted.wait(lambda seen: seen.fed >= count)
             yield _rate("enqueue", count, began)
-            progress(f"working {count} jobs")
+            progress("drain")
             began = time.perf_counter()
             with scratch.worked():
                 counted.wait(lambda seen: seen.settled >= count)
                 yield _rate("drain", count, began)
-                progress(f"{count} jobs from end to end")
+                progress("end to end")
                 began = time.perf_counter()
                 scheduler.submit_many(scratch.jobs(count))
                 counted.wait(lambda seen: seen.settled >= 2 * count)

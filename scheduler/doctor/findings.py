@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from scheduler.errors import SchedulerError
+from scheduler.model.durations import brief
 
 if TYPE_CHECKING:
     from scheduler.doctor.patient import Patient
@@ -83,6 +85,11 @@ def findings(patient: "Patient") -> Iterator[Finding]:
                 means="This could not be looked at, so it may be well or not.",
                 cure="Give the user the right to read it, or look again when the server has more time.",
             )
+
+
+def roughly(span: timedelta) -> str:
+    """Write a span to the second."""
+    return brief(timedelta(seconds=round(span.total_seconds())))
 
 
 def some(names: Sequence[str]) -> str:

@@ -1,7 +1,7 @@
 """What the checks look at: the servers of an installation, opened once, and what several checks need to know."""
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cached_property
 from typing import Any
@@ -19,6 +19,9 @@ from scheduler.store.ring import RingTable
 LATE = timedelta(minutes=1)
 MOST = 500
 PAUSE = 1.0
+IMPATIENT: Any = {
+    "dial_timeout": timedelta(seconds=2), "timeout": timedelta(seconds=2), "max_retries": 0, "min_idle": 0,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +42,7 @@ class Patient:
         self.late = late
         self.tables = DoctorTable(database, settings.schema)
         self._ring = RingTable(settings.schema, lambda: None)
-        self._client = None if settings.redis is None else Client(settings.redis)
+        self._client = None if settings.redis is None else Client(replace(settings.redis, **IMPATIENT))
 
     @property
     def redis(self) -> Client:

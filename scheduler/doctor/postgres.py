@@ -6,11 +6,10 @@ from datetime import timedelta
 
 import orjson
 
-from scheduler.doctor.findings import Severity, check, some
+from scheduler.doctor.findings import Severity, check, roughly, some
 from scheduler.doctor.patient import Patient
 from scheduler.errors import SchedulerError, SchemaMismatch
 from scheduler.model.definition import JobSpec
-from scheduler.model.durations import brief
 
 OLDEST = 140_000
 SPARE = 10  # connections that another instance would open
@@ -141,9 +140,9 @@ def _clocks(patient: Patient) -> Iterator[str]:
 def _zones(patient: Patient) -> Iterator[str]:
     known = zoneinfo.available_timezones()
     rows = patient.tables.rows("definitions", limit=MOST)
-    zones = {zone for _, _, spec in rows if (zone := orjson.loads(spec).get("timezone", "UTC")) not in known}
-    if zones:
-        yield f"this machine knows no zone {some(sorted(map(str, zones)))}"
+    zones = {str(orjson.loads(spec).get("timezone", "UTC")) for _, _, spec in rows}
+    if zones - known:
+        yield f"this machine knows no zone {some(sorted(zones - known))}"
 
 
 @check(
@@ -181,7 +180,7 @@ def _vacuum(patient: Patient) -> Iterator[str]:
 def _idle(patient: Patient) -> Iterator[str]:
     for pid, user, application, idle, tables in patient.tables.rows("idle_in_transaction", idle=patient.late):
         who = f"session {pid} of {user} ({application or 'no name'})"
-        yield f"{who} does nothing since {brief(idle)}, with locks on {some(tables)}"
+        yield f"{who} does nothing since {roughly(idle)}, with locks on {some(tables)}"
 
 
 @check(
@@ -205,4 +204,4 @@ def _rows(patient: Patient) -> Iterator[str]:
 
 def off(ahead: timedelta) -> str:
     """Say how far a clock is off."""
-    return f"{brief(abs(ahead))} {'ahead of' if ahead > timedelta(0) else 'behind'}"
+    return f"{roughly(abs(ahead))} {'ahead of' if ahead > timedelta(0) else 'behind'}"

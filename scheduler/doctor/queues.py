@@ -2,10 +2,9 @@
 
 from collections.abc import Iterator
 
-from scheduler.doctor.findings import Severity, check, some
+from scheduler.doctor.findings import Severity, check, roughly, some
 from scheduler.doctor.patient import Patient, Silent
 from scheduler.doctor.redis import QUEUES
-from scheduler.model.durations import brief
 from scheduler.model.states import State
 
 NOT_DRAINED = 10  # times as long as anything may wait
@@ -49,7 +48,7 @@ def _unworked(patient: Patient) -> Iterator[str]:
 def _draining(patient: Patient) -> Iterator[str]:
     waits = [each for each in patient.silent if each.known is not None and each.known.state is State.SCHEDULED]
     for name, jobs in _by_queue([each for each in waits if each.age > NOT_DRAINED * patient.late]).items():
-        oldest = brief(max(each.age for each in jobs))
+        oldest = roughly(max(each.age for each in jobs))
         yield f"queue {name}: {len(jobs)} jobs or more wait in Redis, the oldest since {oldest}"
 
 

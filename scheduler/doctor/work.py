@@ -2,10 +2,9 @@
 
 from collections.abc import Iterator
 
-from scheduler.doctor.findings import Severity, check, some
+from scheduler.doctor.findings import Severity, check, roughly, some
 from scheduler.doctor.patient import Patient
 from scheduler.doctor.postgres import TABLES
-from scheduler.model.durations import brief
 
 MOST = 1000
 RUNS = 3
@@ -34,7 +33,7 @@ def _stranded(patient: Patient) -> Iterator[str]:
 )
 def _leases(patient: Patient) -> Iterator[str]:
     for tenant, job, holder, late in patient.tables.rows("expired_leases", late=patient.late, limit=MOST):
-        yield f"the lease of {holder} on {tenant}/{job} ran out {brief(late)} ago"
+        yield f"the lease of {holder} on {tenant}/{job} ran out {roughly(late)} ago"
 
 
 @check(
@@ -61,7 +60,7 @@ def _failing(patient: Patient) -> Iterator[str]:
 )
 def _unfed(patient: Patient) -> Iterator[str]:
     for queue, count, age in patient.tables.rows("unfed", late=patient.late):
-        yield f"queue {queue}: {count} jobs, the oldest due since {brief(age)}"
+        yield f"queue {queue}: {count} jobs, the oldest due since {roughly(age)}"
 
 
 @check(

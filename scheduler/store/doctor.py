@@ -2,15 +2,18 @@
 
 import time
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import uuid4
+
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from scheduler.errors import ConfigError
 from scheduler.store import schema as store_schema
-from scheduler.store.engine import Database, Row
+from scheduler.store.engine import Database, Row, checked_dsn
 from scheduler.store.queries import statement
 from scheduler.store.steps import Statement
 
-PATIENCE = 3.0
+PATIENCE = 3
 
 
 class DoctorTable:
@@ -18,8 +21,9 @@ class DoctorTable:
 
     def __init__(self, database: str, schema: str) -> None:
         self.schema = schema
-        self._dsn = database
-        self._database = Database.open(database, schema=schema, prepare=False).separate(deadline=PATIENCE)
+        given: Any = conninfo_to_dict(checked_dsn(database))
+        self._dsn = make_conninfo(**{"connect_timeout": PATIENCE, **given})
+        self._database = self._opened(self._dsn)
 
     def rows(self, name: str, **parameters: object) -> list[Row]:
         """Ask."""
@@ -41,7 +45,7 @@ class DoctorTable:
 
     def prepares(self) -> bool:
         """Whether connections may begin as those of an instance do; a pooler refuses it."""
-        database = Database.open(self._dsn, schema=self.schema, prepare=True).separate(deadline=PATIENCE)
+        database = self._opened(self._dsn, prepare=True)
         try:
             database.run(statement("doctor", "clock", self.schema), {})
         except ConfigError:
@@ -53,7 +57,7 @@ class DoctorTable:
     def hears(self, direct: str | None = None) -> bool:
         """Whether what is said on a channel is heard, over the database or a direct connection beside it."""
         channel, until = f"doctor_{uuid4().hex}", time.monotonic() + 1.0
-        database = Database.open(direct or self._dsn, schema=self.schema, prepare=False).separate(deadline=PATIENCE)
+        database = self._opened(direct or self._dsn)
         try:
             listening = database.notifications([channel])
             next(listening)
@@ -64,6 +68,9 @@ class DoctorTable:
             return False
         finally:
             database.close()
+
+    def _opened(self, dsn: str, *, prepare: bool = False) -> Database:
+        return Database.open(dsn, schema=self.schema, prepare=prepare).separate(deadline=PATIENCE)
 
     def close(self) -> None:
         """Close the connections."""

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -26,9 +27,10 @@ from scheduler.config import checked_settings
 from scheduler.dialects.client import Client
 from scheduler.doctor import CHECKS, Finding, Severity, examine, postgres
 from scheduler.doctor.findings import UNSEEN, some
-from scheduler.embedded.redis import EmbeddedRedis
+from scheduler.embedded.redis import EmbeddedRedis, redis_binary
 from scheduler.queueing.handlers import handlers
 from tests.conftest import MakeScheduler
+from tests.dialects.servers import cluster
 from tests.dialects.test_client import listening
 from tests.support.pgbouncer import PgBouncer
 from tests.support.skew import skewed
@@ -430,6 +432,26 @@ def test_where_all_is_well_nothing_is_found(world: World) -> None:
     job = scheduler.submit("acme", "work", None, queue="mail")
     scheduler.wait("acme", job.id, timeout=20)
     assert {each.check for each in world.examined()} == {"redis-forgets"}
+
+
+def test_a_cluster_is_looked_at_too(world: World) -> None:
+    with cluster(redis_binary()) as house:
+        world.options["redis"] = house.url
+        scheduler = world.make(redis=house.url)
+        job = scheduler.submit("acme", "work", None, queue="mail")
+        wait_for(lambda: scheduler.get("acme", job.id).state is State.SCHEDULED, "a job that is fed")
+        assert {each.check for each in world.examined()} == {"redis-forgets", "queue-unworked"}
+
+
+def test_servers_that_are_silent_cost_seconds(world: World) -> None:
+    """They take connections, and never say a word."""
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        port = door.getsockname()[1]
+        world.database = f"postgresql://ada@127.0.0.1:{port}/app"
+        world.options["redis"] = f"redis://127.0.0.1:{port}/0?max_retries=5"
+        began = time.monotonic()
+        assert [each.check for each in world.examined()] == ["postgres-away", "redis-away"]
+        assert time.monotonic() - began < 10
 
 
 def test_without_redis_nothing_is_said_of_it(world: World) -> None:
