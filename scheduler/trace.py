@@ -5,11 +5,14 @@ A context is carried as BullMQ carries it, W3C's headers as one JSON text: throu
 
 import contextlib
 import json
+import logging
 import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from scheduler.errors import ConfigError
+
+logger = logging.getLogger("scheduler")
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, TracerProvider
@@ -37,10 +40,13 @@ class Work:
 
     def end(self, outcome: str, error: str | None = None) -> None:
         """End it; `error`: the name of what was raised, whose text is in the ledger alone."""
-        self._span.set_attribute("outcome", outcome)
-        if error is not None:
-            self._spans.fail(self._span, error)
-        self._span.end()
+        try:
+            self._span.set_attribute("outcome", outcome)
+            if error is not None:
+                self._spans.fail(self._span, error)
+            self._span.end()
+        except Exception:
+            logger.exception("a span could not be ended; what it was of is as it is")
 
 
 class Spans:
@@ -63,7 +69,12 @@ class Spans:
         """Begin a span, as a child of the one whose context is carried, or as the first of a trace."""
         kind = self._trace.SpanKind.CONSUMER if attributes["queue"] else self._trace.SpanKind.INTERNAL
         context = self._headers.extract(headers_of(carried))
-        return Work(self, self._tracer.start_span(name, context=context, kind=kind, attributes=dict(attributes)))
+        try:
+            span = self._tracer.start_span(name, context=context, kind=kind, attributes=dict(attributes))
+        except Exception:  # of a provider of anybody's: no job depends on it
+            logger.exception("a span could not be begun; its job goes on without")
+            span = self._trace.INVALID_SPAN
+        return Work(self, span)
 
     def using(self, span: "Span") -> contextlib.AbstractContextManager[object]:
         """Let a span be current; what is raised meanwhile is not written into it, for its text may be anything."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import psycopg
 import pytest
 from opentelemetry import trace
-from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
 from opentelemetry.trace import SpanKind, StatusCode
 
 from scheduler import JobContext, NewJob, PermanentError, RunContext, Scheduler, conveyor, handler
@@ -207,6 +207,27 @@ def test_without_tracing_nothing_is_imported_and_nothing_is_carried() -> None:
     )
     run = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd="/")
     assert run.stdout.strip() == "None []"
+
+
+class Broken(SpanProcessor):
+    def on_start(self, span: Span, parent_context: object = None) -> None:
+        if span.name.endswith("begun"):
+            raise OSError("disk full")
+
+    def on_end(self, span: ReadableSpan) -> None:
+        raise OSError("disk full")
+
+
+def test_a_provider_that_fails_harms_no_job(ring: Scheduler, make_worker: MakeWorker, seen: Seen) -> None:
+    @handler("ended", queue="mail")
+    @handler("begun", queue="mail")
+    def receipt(ctx: JobContext, payload: object) -> int:
+        return 7
+
+    seen.provider.add_span_processor(Broken())
+    make_worker(concurrency=1)
+    jobs = [ring.submit("acme", kind, queue="mail") for kind in ("begun", "ended", "begun")]
+    assert [ring.wait("acme", job.id, timeout="20s").result for job in jobs] == [7, 7, 7]
 
 
 def test_spans_that_are_current_are_carried_only_while_tracing_is_on(seen: Seen) -> None:
