@@ -41,6 +41,7 @@ from scheduler.errors import (
     TemporaryError,
     UnknownDependency,
     UnknownJob,
+    UnknownQueue,
     UnsupportedByDialect,
     WaitTimeout,
 )
@@ -54,10 +55,12 @@ from scheduler.model.labels import Priority
 from scheduler.model.oneshot import Job, JobChange
 from scheduler.model.outcomes import Outcome
 from scheduler.model.policies import Timeouts
+from scheduler.model.queues import QueueEntry, QueueKey, QueueStats, Requeued, Totals
 from scheduler.model.retries import RetryPolicy
 from scheduler.model.schedules import CatchUp
 from scheduler.model.states import State
 from scheduler.model.submission import NewJob, Submission, SubmitOptions
+from scheduler.queueing.admin import QueueAdmin
 from scheduler.queueing.handlers import backoff, handler
 from scheduler.queueing.jobs import Page
 from scheduler.queueing.signing import verify_callback
@@ -97,12 +100,17 @@ __all__ = [
     "Page",
     "PermanentError",
     "Priority",
+    "QueueAdmin",
+    "QueueEntry",
     "QueueError",
+    "QueueKey",
+    "QueueStats",
     "QueueUnavailable",
     "ReaperRule",
     "RedisOptions",
     "Registration",
     "RegistrationError",
+    "Requeued",
     "RetryPolicy",
     "RunContext",
     "Scheduler",
@@ -116,8 +124,10 @@ __all__ = [
     "TemporaryError",
     "Timeouts",
     "Tls",
+    "Totals",
     "UnknownDependency",
     "UnknownJob",
+    "UnknownQueue",
     "UnsupportedByDialect",
     "WaitTimeout",
     "Worker",
@@ -131,12 +141,17 @@ __all__ = [
     "ahistory",
     "ainitialise",
     "apause",
+    "apause_queue",
+    "aqueue",
+    "aqueues",
     "aregister",
     "aregister_many",
     "aresume",
+    "aresume_queue",
     "aretry_job",
     "asubmit",
     "asubmit_many",
+    "atotals",
     "atrigger",
     "aunregister",
     "aupdate_job",
@@ -155,12 +170,17 @@ __all__ = [
     "initialise",
     "jobs",
     "pause",
+    "pause_queue",
+    "queue",
+    "queues",
     "register",
     "register_many",
     "resume",
+    "resume_queue",
     "retry_job",
     "submit",
     "submit_many",
+    "totals",
     "trigger",
     "unregister",
     "update_job",
@@ -349,6 +369,31 @@ def retry_job(tenant: str, job_id: UUID | str) -> Submission:
     return _initialised().retry_job(tenant, job_id)
 
 
+def queues() -> list[QueueStats]:
+    """Say how much is in each queue."""
+    return _initialised().queues()
+
+
+def queue(name: str) -> QueueAdmin:
+    """Look at a queue, and see to its dead letters."""
+    return _initialised().queue(name)
+
+
+def totals(since: timedelta | str = "1h") -> Totals:
+    """Count the jobs that ended within a span, by queue and state."""
+    return _initialised().totals(since)
+
+
+def pause_queue(name: str) -> datetime:
+    """Stop a queue: nothing is fed to it and nothing taken from it; return since when."""
+    return _initialised().pause_queue(name)
+
+
+def resume_queue(name: str) -> bool:
+    """Let a queue go on, and say whether it was paused."""
+    return _initialised().resume_queue(name)
+
+
 ainitialise = in_thread(initialise)
 acancel = in_thread(cancel)
 aregister = in_thread(register)
@@ -367,6 +412,11 @@ aupdate_job = in_thread(update_job)
 acancel_job = in_thread(cancel_job)
 aretry_job = in_thread(retry_job)
 await_job = in_thread(wait)
+aqueues = in_thread(queues)
+aqueue = in_thread(queue)
+atotals = in_thread(totals)
+apause_queue = in_thread(pause_queue)
+aresume_queue = in_thread(resume_queue)
 
 
 def _after_fork() -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, Unpack, overloa
 from uuid import UUID
 
 from scheduler.config import SchedulerOptions, checked_settings
-from scheduler.errors import AlreadyInitialised, InvalidOption, LifecycleError, NotInitialised
+from scheduler.errors import AlreadyInitialised, ConfigError, InvalidOption, LifecycleError, NotInitialised
 from scheduler.events import Event, Events
 from scheduler.instance import Instance
 from scheduler.model.body import Body, Cancelled, Here, JobFunction
@@ -23,6 +23,7 @@ from scheduler.model.definition import JobOptions, Key, Registration
 from scheduler.model.job import Explanation, HistoryEntry, HistoryPlace, InstanceInfo, JobInfo
 from scheduler.model.texts import name
 from scheduler.periodic.control import Control
+from scheduler.queueing.admin import Queues
 from scheduler.queueing.calls import QueueCalls
 from scheduler.queueing.ring import Ring
 from scheduler.sight import Sight
@@ -270,6 +271,11 @@ class Scheduler(QueueCalls):
     acancel_job = in_thread(QueueCalls.cancel_job)
     aretry_job = in_thread(QueueCalls.retry_job)
     await_job = in_thread(QueueCalls.wait)
+    aqueues = in_thread(QueueCalls.queues)
+    aqueue = in_thread(QueueCalls.queue)
+    atotals = in_thread(QueueCalls.totals)
+    apause_queue = in_thread(QueueCalls.pause_queue)
+    aresume_queue = in_thread(QueueCalls.resume_queue)
 
     def _queue(self) -> tuple[Databases, QueueTable, int]:
         instance = self._running()
@@ -278,6 +284,12 @@ class Scheduler(QueueCalls):
     def _ring(self) -> Ring | None:
         ring = self._running().ring
         return None if ring is None else ring.ring
+
+    def _queues(self) -> Queues:
+        ring = self._running().ring
+        if ring is None:
+            raise ConfigError("redis: queues are in Redis, and this scheduler has none; pass redis=...")
+        return ring.queues
 
     def _steered(self, answer: R) -> R:
         """Let this instance see at once what it has just changed."""

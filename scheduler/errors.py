@@ -20,6 +20,7 @@ SchedulerError
     InvalidJob                a job for Conveyor lacks something, or has it wrong
     MarshalError              a job cannot be written as bytes
   IllegalTransition
+  UnknownQueue                there is no queue of that name; the message has those that there are
   WaitTimeout                 a job has not ended in the time that was given
   InvalidSignature            a callback is not signed with that secret, or too old
   StoreError                  Postgres refused
@@ -124,6 +125,10 @@ class MarshalError(SubmissionError):
 
 class IllegalTransition(SchedulerError):
     """A job cannot go from its state to that one."""
+
+
+class UnknownQueue(SchedulerError):
+    """There is no queue of that name."""
 
 
 class WaitTimeout(SchedulerError):

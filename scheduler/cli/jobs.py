@@ -23,6 +23,7 @@ from scheduler.errors import LifecycleError
 from scheduler.events import Event
 from scheduler.model.labels import Priority
 from scheduler.model.states import State
+from scheduler.queueing.admin import Queues
 from scheduler.queueing.calls import QueueCalls
 from scheduler.queueing.ledger import alone
 from scheduler.queueing.ring import Ring
@@ -48,6 +49,9 @@ class Calls(QueueCalls):
 
     def _ring(self) -> Ring | None:
         return self._redis
+
+    def _queues(self) -> Queues:
+        raise LifecycleError("queues have commands of their own")
 
     def subscribe(self, listener: Callable[[Event], None]) -> Callable[[], None]:
         """Refuse: nothing happens in this process."""

@@ -132,10 +132,12 @@ class Client:
         with self._translated():
             return opened.blocking.execute_command(*command, **_at(opened, opened.blocking, near))
 
-    def scan(self, near: str, cursor: Any, pattern: str, count: int) -> tuple[Any, list[bytes]]:
-        """Look for lists in the server that has the key `near`; give back the cursor to go on with, 0 at the end."""
+    def scan(
+        self, near: str, cursor: Any, pattern: str, count: int, kind: str | None = "list"
+    ) -> tuple[Any, list[bytes]]:
+        """Look for keys in the server that has the key `near`; give back the cursor to go on with, 0 at the end."""
         with self._turn() as opened:
-            command = ("SCAN", cursor, "MATCH", pattern, "TYPE", "list", "COUNT", count)
+            command = ("SCAN", cursor, "MATCH", pattern, *(("TYPE", kind) if kind else ()), "COUNT", count)
             answer = opened.commands.execute_command(*command, **_at(opened, opened.commands, near))
             if isinstance(answer, dict):
                 [answer] = answer.values()

@@ -4,7 +4,7 @@ Everything is a batch, and one call is one round trip. A dialect never decides: 
 ended, or whose worker is gone, is told to it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 from scheduler.model.attempts import AttemptEnd, QueuedJob
 from scheduler.model.labels import Priority
+from scheduler.model.queues import QueueEntry, QueueKey
 from scheduler.model.states import State
 
 
@@ -105,6 +106,13 @@ class Waits(NamedTuple):
     heads: tuple[bytes, ...]
 
 
+class Paused(NamedTuple):
+    """Whether a queue is paused: by this ledger, and by anybody."""
+
+    ours: bool
+    at_all: bool
+
+
 class Queue(Protocol):
     """One queue in Redis. The worker's calls need one that was opened for a worker."""
 
@@ -154,3 +162,48 @@ class Queue(Protocol):
 
     def waits(self) -> Waits:
         """Say what waits; a worker may ask too."""
+
+
+class Admin(Protocol):
+    """What a person does with one queue in Redis. Its dead letters are those that no ledger has."""
+
+    name: str
+
+    def peek(self, n: int) -> list[QueueEntry]:
+        """Read the next jobs, in the order in which they are taken, and leave them where they are."""
+
+    def dead(self, n: int, *, skip: int = 0) -> list[QueueEntry]:
+        """Read dead letters, newest first."""
+
+    def dead_count(self) -> int:
+        """Count dead letters."""
+
+    def requeue(self, letters: Sequence[QueueEntry]) -> list[bool]:
+        """Put dead letters back where they came from, each if it is still there."""
+
+    def purge(self, n: int) -> int:
+        """Drop up to n dead letters, also what a ledger's jobs left there; return how many."""
+
+    def depths(self) -> Depths:
+        """Count what is there."""
+
+    def workers(self) -> int | None:
+        """Count workers that live; None: Redis does not tell us."""
+
+    def pause(self) -> None:
+        """Let workers take nothing, for this ledger."""
+
+    def resume(self) -> None:
+        """Let them take jobs again, as far as this ledger is asked, and wake them."""
+
+    def paused(self) -> Paused:
+        """Say whether it is paused."""
+
+    def keys(self) -> list[QueueKey]:
+        """List the keys, of those that each job has one line for all."""
+
+    def names(self) -> Iterator[list[str]]:
+        """Go through the names of all keys."""
+
+    def erase(self, names: Sequence[str]) -> int:
+        """Remove keys; return how many there were."""

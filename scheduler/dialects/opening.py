@@ -4,10 +4,13 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
+from scheduler.dialects.bullmq.admin import BullMQAdmin
 from scheduler.dialects.bullmq.options import refusal
 from scheduler.dialects.bullmq.queue import BullMQQueue
 from scheduler.dialects.client import Client
-from scheduler.dialects.interface import Queue
+from scheduler.dialects.interface import Admin, Queue
+from scheduler.dialects.reliable.admin import ReliableAdmin
+from scheduler.dialects.reliable.keys import Keys
 from scheduler.dialects.reliable.queue import ReliableQueue
 from scheduler.dialects.reliable.reaper import ReaperRule
 from scheduler.errors import ConfigError
@@ -39,6 +42,28 @@ def open_queue(
     if options["dialect"] == "conveyor":
         return _conveyor()(client, name, **told, **own)
     return ReliableQueue(client, name, **told, reaper=reaper, **reliable)
+
+
+def open_admin(
+    client: Client,
+    name: str,
+    options: Mapping[str, str] = RELIABLE,
+    *,
+    installation: str = "",
+    original: Keys | None = None,
+) -> Admin:
+    """Open a queue for a person, as its `options` say; `original`: keys as the original names them."""
+    own: dict[str, Any] = {key: value for key, value in options.items() if key != "dialect"}
+    if original is not None:
+        return ReliableAdmin(client, name, keys=original)
+    if options["dialect"] == "bullmq":
+        return BullMQAdmin(client, name, installation=installation, **own)
+    if options["dialect"] == "conveyor":
+        _conveyor()
+        from scheduler.dialects.conveyor.admin import ConveyorAdmin  # noqa: PLC0415 - it is there now
+
+        return ConveyorAdmin(client, name, installation=installation, **own)
+    return ReliableAdmin(client, name, installation=installation)
 
 
 def _conveyor() -> Callable[..., Queue]:

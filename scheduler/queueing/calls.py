@@ -1,9 +1,10 @@
 """The calls about submitted jobs, as methods of `Scheduler`: arguments checked, then steps run where they belong."""
 
 import asyncio
+from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from itertools import chain
 from typing import Unpack
 
@@ -12,8 +13,10 @@ from scheduler.dialects.opening import RELIABLE, unsupported
 from scheduler.errors import InvalidOption, UnsupportedByDialect
 from scheduler.model.durations import duration
 from scheduler.model.policies import Timeouts
+from scheduler.model.queues import QueueStats, Totals
 from scheduler.model.retries import RetryPolicy
 from scheduler.model.submission import NewJob, Submission, SubmitOptions, draft_parts, drafts, independent
+from scheduler.queueing.admin import QueueAdmin, Queues
 from scheduler.queueing.job_calls import JobCalls
 from scheduler.queueing.submit import submit, submit_parts
 from scheduler.store.steps import Pipeline, Steps, run, run_inside, run_inside_async, run_pipeline
@@ -82,6 +85,30 @@ class QueueCalls(JobCalls):
             (last,) = _of_tenant(tenant, [then])
             several.append(replace(last, after=(*last.after, *several)))
         return self.submit_many(several, connection=connection)
+
+    @abstractmethod
+    def _queues(self) -> Queues:
+        """Return the queues as a person sees them; raises `ConfigError` if there is no Redis."""
+
+    def queues(self) -> list[QueueStats]:
+        """Say how much is in each queue that is configured, was ever fed, or has jobs that wait."""
+        return self._queues().stats()
+
+    def queue(self, name: str) -> QueueAdmin:
+        """Look at a queue, and see to its dead letters; `UnknownQueue` if there is none of that name."""
+        return self._queues().queue(name)
+
+    def totals(self, since: timedelta | str = "1h") -> Totals:
+        """Count the jobs that ended within a span, by queue and state."""
+        return self._queues().totals(duration(since, name="since"))
+
+    def pause_queue(self, name: str) -> datetime:
+        """Stop a queue: nothing is fed to it and nothing taken from it; return since when. What runs goes on."""
+        return self._queues().pause(name)
+
+    def resume_queue(self, name: str) -> bool:
+        """Let a queue go on, and say whether it was paused."""
+        return self._queues().resume(name)
 
     def _carried(self, new: Iterable[NewJob]) -> list[NewJob]:
         """List a batch, unless one of it asks for what the dialect of its queue cannot say."""

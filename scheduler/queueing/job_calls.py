@@ -147,7 +147,9 @@ class JobCalls(ABC):
         databases, table, _ = self._queue()
 
         def steps() -> Steps[list[Submission]]:
-            draft = yield from jobs.retried(table, _key(tenant, job_id))
+            key = _key(tenant, job_id)
+            draft = yield from jobs.retried(table, key)
+            yield table.queues.take_letter(key.tenant, key.id)
             return (yield from submit(table, [draft]))
 
         return run(databases, steps())[0]

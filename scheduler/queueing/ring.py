@@ -10,8 +10,9 @@ from datetime import datetime
 
 from scheduler.dialects.channel import Channel
 from scheduler.dialects.client import Client
-from scheduler.dialects.interface import Cancelling, Known, Queue
-from scheduler.dialects.opening import RELIABLE, open_queue
+from scheduler.dialects.interface import Admin, Cancelling, Known, Queue
+from scheduler.dialects.opening import RELIABLE, open_admin, open_queue
+from scheduler.dialects.reliable.keys import Keys
 from scheduler.errors import QueueError
 from scheduler.log import keys
 from scheduler.model.oneshot import Job
@@ -53,6 +54,19 @@ class Ring:
                 )  # fmt: skip
                 self._queues[name] = found
             return found
+
+    def dialect(self, name: str) -> str:
+        """Name the dialect of a queue."""
+        return self._dialects.get(name, RELIABLE)["dialect"]
+
+    def configured(self) -> list[str]:
+        """Name the queues that the settings name."""
+        return sorted(self._dialects)
+
+    def admin(self, name: str, original: Keys | None = None) -> Admin:
+        """Return a queue as a person sees it; `original`: its keys, if they are named as the original does."""
+        options = self._dialects.get(name, RELIABLE)
+        return open_admin(self._client, name, options, installation=self._installation, original=original)
 
     def refined(self, jobs: Iterable[Job]) -> list[Job]:
         """Add what Redis knows of jobs that were fed; while it is away they are as the rows have them."""

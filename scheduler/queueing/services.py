@@ -7,6 +7,7 @@ from datetime import datetime
 
 from scheduler.events import Events
 from scheduler.model.states import State
+from scheduler.queueing.admin import Queues
 from scheduler.queueing.callbacks import Callbacks
 from scheduler.queueing.feeder import Feeder
 from scheduler.queueing.ledger import Ledger
@@ -33,6 +34,7 @@ class RingServices:
         self._now = now
         self.feeder = Feeder(ledger, ring, events, now=now, lost=lambda _: self.tend())
         self.upkeep = Upkeep(ledger, ring, events, self.settle)
+        self.queues = Queues(ring, ledger)
         self._feeding = Service("feed", self.feeder.step, last_backoff=LAST_BACKOFF)
         self._tending = Service("tend", self.upkeep.step, last_backoff=LAST_BACKOFF)
         self._callbacks = callbacks

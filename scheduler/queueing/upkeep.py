@@ -18,6 +18,7 @@ from scheduler.model.policies import TIMEOUTS
 from scheduler.model.states import State
 from scheduler.queueing.ending import end, propagate
 from scheduler.queueing.ledger import Ledger
+from scheduler.queueing.pausing import Pausing
 from scheduler.queueing.ring import Ring
 from scheduler.store.job_queue import Ending, JobKey
 from scheduler.store.ring import NIL, NOBODY
@@ -51,13 +52,14 @@ class Upkeep:
         self._steps = 0
         self._at = NOBODY
         self._edge = (NOBODY, NIL)
+        self._pausing = Pausing(ledger, ring)
 
     def step(self) -> float:
         """Look after everything once; what fails does not keep the rest from it."""
         failed: SchedulerError | None = None
         self._steps += 1
         sweeps = (self.sweep, self.sweep_edges) if self._steps % SWEEP_EVERY == 0 else ()
-        for part in (self.marks, self.asked, *sweeps):
+        for part in (self.marks, self.pauses, self.asked, *sweeps):
             try:
                 part()
             except QueueError as error:
@@ -76,6 +78,11 @@ class Upkeep:
                 continue
             known = int(mark) if mark is not None and mark.isdigit() else 0
             self._ledger.run(self._feed_all_again(queue, epoch, known), deadline=DEADLINE)
+
+    def pauses(self) -> None:
+        """Pause in Redis what is paused in Postgres, and let the rest go on: whoever asked may not have got through."""
+        for name, paused in self._ledger.rows(self._ledger.jobs.queues.pauses()):
+            self._pausing.align(name, paused=paused)
 
     def asked(self) -> None:
         """End jobs that somebody wants to end, if no worker has them or they are forced; ask the worker if one has."""

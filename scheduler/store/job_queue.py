@@ -13,6 +13,7 @@ from scheduler.model.states import State
 from scheduler.model.submission import Draft
 from scheduler.store.arrays import Packed, blobs, instants, integers, texts, uuids
 from scheduler.store.queries import statement
+from scheduler.store.queues import QueuesTable
 from scheduler.store.steps import Statement
 
 T = TypeVar("T")
@@ -61,6 +62,7 @@ class QueueTable:
     def __init__(self, schema: str, now: Callable[[], datetime | None]) -> None:
         self._schema = schema
         self._now = now
+        self.queues = QueuesTable(schema, now)
 
     def submit(self, drafts: Sequence[Draft]) -> Statement:
         """Insert jobs; those that wait for nobody may be fed at once."""

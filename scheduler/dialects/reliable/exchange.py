@@ -73,7 +73,7 @@ class Exchange:
         self._limits = (bounds.unsettled, bounds.kept, bounds.kept_for // wire.MILLISECOND)
         self._jobs, self._attempts = keys.named("jobs", "attempts")
         self._between = keys.named("between", "retries", "finished", "workers", "marker")
-        self._after = keys.named("cancels", "notes")
+        self._after = keys.named("cancels", "notes", "paused")
         self._place: int | None = 0 if weighted else None  # among those that the levels have in turn
         self._reasons, self._origins = keys.named("reasons", "origins")
 

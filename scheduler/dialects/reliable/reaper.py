@@ -9,6 +9,7 @@ from typing import Any
 
 from scheduler.dialects.client import Client, script
 from scheduler.dialects.interface import Delivery, Result
+from scheduler.dialects.looking import glob
 from scheduler.dialects.reliable.exchange import Call, Exchange, Held, buried, dropped, written_of
 from scheduler.dialects.reliable.keys import Keys
 
@@ -106,8 +107,3 @@ def _written(
         ledgers.append(installation)
     ledger = ledgers.index(installation) + 1 if installation else 0
     return written_of(decide(held.delivery), ledger, leased=held.owner is not None)
-
-
-def glob(text: str) -> str:
-    """Write a text so that a pattern of Redis finds it as it is."""
-    return "".join(f"\\{each}" if each in "[]*?\\^" else each for each in text)

@@ -11,7 +11,7 @@
 -- ARGV[9] number of results
 -- ARGV[10..] 5 values for each result, as `end` reads them
 -- Returns {1 or 0 for each result, or "alive"; ms until one should look again or -1; 1 if there are too many unsettled
--- ends, or 0; now in ms; of each that was taken uuid, bytes, attempt, note}
+-- ends or the queue is paused, or 0; now in ms; of each that was taken uuid, bytes, attempt, note}
 -- include: names
 local queue, worker, wanted = ARGV[2], ARGV[3], tonumber(ARGV[5])
 local taking_back, count = ARGV[6] == 'dead', tonumber(ARGV[9])
@@ -42,6 +42,7 @@ redis.call('EXPIRE', workers, LIFETIME)
 
 local answer, taken = end_all(), {}
 local full = redis.call('HLEN', ring .. 'finished') >= tonumber(ARGV[7])
+local paused = redis.call('EXISTS', ring .. 'paused') == 1
 if taking_back then
   if redis.call('EXISTS', mine) == 0 then
     redis.call('ZREM', ring .. 'workers', worker)
@@ -54,10 +55,10 @@ else
     -- A whole number is of a worker of others: it stays to be seen for a while.
     local seen = tonumber(redis.call('ZSCORE', base .. 'queues:active', queue) or 0.5)
     if seen % 1 > 0 or seen < time[1] - 10 then redis.call('ZADD', base .. 'queues:active', time[1] + 0.5, queue) end
-    if not full then taken = take() end
+    if not full and not paused then taken = take() end
   end
 end
 redis.call('LTRIM', failed, 0, ARGV[8] - 1)
-if full then return {answer, 100, 1, now, unpack(taken)} end
+if full or paused then return {answer, full and 100 or -1, 1, now, unpack(taken)} end
 local first = redis.call('ZRANGE', scheduled, 0, 0, 'WITHSCORES')[2]
 return {answer, first and math.max(0, math.ceil(first * 1000 - now)) or -1, 0, now, unpack(taken)}

@@ -18,7 +18,8 @@
 -- KEYS[17] list: completed
 -- KEYS[18] hash: cancels, ids that somebody wants to end
 -- KEYS[19] hash: notes, id -> what its handler said
--- KEYS[20] stream: outcomes of the first ledger; more ledgers follow
+-- KEYS[20] hash: paused, by which ledgers
+-- KEYS[21] stream: outcomes of the first ledger; more ledgers follow
 -- ARGV[1] worker
 -- ARGV[2] lease, in ms
 -- ARGV[3] how many to take
@@ -51,18 +52,19 @@ redis.call('PEXPIRE', heartbeat, lease)
 
 local answer = close()
 local full = redis.call('HLEN', finished) >= tonumber(ARGV[5])
+local paused = redis.call('EXISTS', KEYS[20]) == 1
 local taken = {}
 if taking_back then
   if redis.call('EXISTS', processing) == 0 then redis.call('ZREM', workers, worker) end
 else
   redis.call('SET', heartbeat, now, 'PX', lease)
   redis.call('ZADD', workers, now + lease, worker)
-  if wanted > 0 and not full then taken = take() end
+  if wanted > 0 and not full and not paused then taken = take() end
 end
 while redis.call('LLEN', dead) > kept do
   redis.call('HDEL', reasons, redis.sha1hex(redis.call('RPOP', dead)))
 end
-if full then return {answer, 100, now, unpack(taken)} end
+if full or paused then return {answer, full and 100 or -1, now, unpack(taken)} end -- who resumes it wakes them
 wake()
 local first = redis.call('ZRANGE', retries, 0, 0, 'WITHSCORES')
 return {answer, first[2] and math.max(0, first[2] - now) or -1, now, unpack(taken)}
