@@ -265,7 +265,8 @@ def test_the_context_says_what_runs(make_scheduler: MakeScheduler, recorder: Rec
     assert run.deadline is not None
     assert run.deadline - start > timedelta(minutes=59)
     assert not run.cancelled
-    assert run.logger.extra == {"tenant": "acme", "job_id": "x", "fire_at": start.isoformat()}
+    named = {"namespace": "acme", "job_id": "x", "fire_at": start.isoformat(), "attempt": 1, "fence": 1}
+    assert run.logger.extra == named
 
 
 @pytest.mark.parametrize("fn", [lambda: None, lambda ctx: None, lambda ctx=None: None, lambda *a: None])
