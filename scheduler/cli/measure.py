@@ -136,30 +136,29 @@ def measure(scratch: Scratch, count: int, progress: Callable[[str], None]) -> It
     """Measure everything, phase by phase; `progress` is told each of `PHASES` as it begins."""
     progress("round trips")
     yield from _round_trips(scratch)
-    with scratch.opened():
-        counted = Counted()
+    counted = Counted()
+    with scratch.opened(), scratch.fed(counted) as scheduler:
+        scheduler.submit_many(scratch.jobs(1))  # the first of a queue takes longer
+        counted.wait(lambda seen: seen.fed == 1)
         progress("submit")
-        with Scheduler(scratch.database, **scratch.options) as scheduler:  # it does not feed
-            began = time.perf_counter()
-            scheduler.submit_many(scratch.jobs(count))
-            yield _rate("submit", count, began)
+        began = time.perf_counter()
+        scheduler.submit_many(scratch.jobs(count))
+        yield _rate("submit", count, began)
         progress("enqueue")
         began = time.perf_counter()
-        with scratch.fed(counted) as scheduler:
-            counted.wait(lambda seen: seen.fed >= count)
-            yield _rate("enqueue", count, began)
-            progress("drain")
+        counted.wait(lambda seen: seen.fed > count)
+        yield _rate("enqueue", count, began)
+        progress("drain")
+        with scratch.worked():
+            counted.wait(lambda seen: seen.settled > count)
+            yield _rate("drain", count, scratch.starts[0])
+            progress("end to end")
             began = time.perf_counter()
-            with scratch.worked():
-                counted.wait(lambda seen: seen.settled >= count)
-                yield _rate("drain", count, began)
-                progress("end to end")
-                began = time.perf_counter()
-                scheduler.submit_many(scratch.jobs(count))
-                counted.wait(lambda seen: seen.settled >= 2 * count)
-                yield _rate("end to end", count, began)
-                progress("latency")
-                yield _latency(scratch, scheduler, counted)
+            scheduler.submit_many(scratch.jobs(count))
+            counted.wait(lambda seen: seen.settled > 2 * count)
+            yield _rate("end to end", count, began)
+            progress("latency")
+            yield _latency(scratch, scheduler, counted)
 
 
 def _round_trips(scratch: Scratch) -> Iterator[Figure]:

@@ -1,6 +1,7 @@
 """What the checks look at: the servers of an installation, opened once, and what several checks need to know."""
 
 import threading
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cached_property
@@ -10,7 +11,7 @@ from uuid import UUID
 from scheduler.config import Settings
 from scheduler.dialects.client import Client
 from scheduler.dialects.interface import Depths, Known, Queue
-from scheduler.dialects.opening import RELIABLE, open_queue
+from scheduler.dialects.opening import RELIABLE, open_admin, open_queue
 from scheduler.errors import ConfigError
 from scheduler.store.doctor import DoctorTable
 from scheduler.store.job_queue import JobKey
@@ -68,15 +69,26 @@ class Patient:
         return dict(self.tables.run(self._ring.epochs()))
 
     @cached_property
+    def paused(self) -> dict[str, timedelta]:
+        """The queues that somebody paused, and for how long."""
+        return dict(self.tables.rows("paused_queues"))
+
+    @cached_property
     def queues(self) -> dict[str, Queue]:
         """The queues that were ever fed, or are configured."""
+        return {name: open_queue(self.redis, name, options, installation=mine) for name, options, mine in self._named()}
+
+    def letters(self) -> dict[str, int]:
+        """How many dead letters each queue has: of the ledger, and in Redis of jobs that no ledger has."""
+        found: dict[str, int] = dict(self.tables.rows("letters"))
+        for name, options, mine in self._named():
+            found[name] = found.get(name, 0) + open_admin(self.redis, name, options, installation=mine).dead_count()
+        return found
+
+    def _named(self) -> Iterator[tuple[str, Mapping[str, str], str]]:
         ((installation,),) = self.tables.run(self._ring.installation())
-        return {
-            name: open_queue(
-                self.redis, name, self.settings.queues.get(name, RELIABLE), installation=str(installation)
-            )
-            for name in sorted({*self.epochs, *self.settings.queues})
-        }  # fmt: skip
+        for name in sorted({*self.epochs, *self.settings.queues}):
+            yield name, self.settings.queues.get(name, RELIABLE), str(installation)
 
     @cached_property
     def depths(self) -> dict[str, tuple[Depths, Depths]]:

@@ -34,7 +34,7 @@ def _epochs(patient: Patient) -> Iterator[str]:
 def _unworked(patient: Patient) -> Iterator[str]:
     for name, (first, second) in patient.depths.items():
         waited, waiting = sum(first.waiting.values()), sum(second.waiting.values())
-        if waited and waiting >= waited and not first.running and not second.running:
+        if waited and waiting >= waited and not (first.running or second.running or name in patient.paused):
             yield f"queue {name}: {waiting} jobs wait, none runs"
 
 
@@ -47,7 +47,8 @@ def _unworked(patient: Patient) -> Iterator[str]:
 )
 def _draining(patient: Patient) -> Iterator[str]:
     waits = [each for each in patient.silent if each.known is not None and each.known.state is State.SCHEDULED]
-    for name, jobs in _by_queue([each for each in waits if each.age > NOT_DRAINED * patient.late]).items():
+    late = [each for each in waits if each.age > NOT_DRAINED * patient.late and each.queue not in patient.paused]
+    for name, jobs in _by_queue(late).items():
         oldest = roughly(max(each.age for each in jobs))
         yield f"queue {name}: {len(jobs)} jobs or more wait in Redis, the oldest since {oldest}"
 
@@ -60,9 +61,9 @@ def _draining(patient: Patient) -> Iterator[str]:
     unless=QUEUES,
 )
 def _dead(patient: Patient) -> Iterator[str]:
-    for name, (_, depths) in patient.depths.items():
-        if depths.dead:
-            yield f"queue {name}: {depths.dead} dead letters"
+    for name, count in patient.letters().items():
+        if count:
+            yield f"queue {name}: {count} dead letters"
 
 
 @check(

@@ -64,6 +64,18 @@ def _unfed(patient: Patient) -> Iterator[str]:
 
 
 @check(
+    "queue-paused",
+    Severity.NOTE,
+    means="Nobody feeds it, and workers of ours take nothing from it; what they have runs to its end.",
+    cure="`scheduler resume-queue NAME`, once what it was paused for is over.",
+    unless=TABLES,
+)
+def _paused(patient: Patient) -> Iterator[str]:
+    for queue, age in patient.paused.items():
+        yield f"queue {queue} is paused since {roughly(age)}"
+
+
+@check(
     "callbacks-failing",
     Severity.WARNING,
     means="Receivers were not told how jobs ended; each is tried again for a day.",

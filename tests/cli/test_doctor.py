@@ -239,6 +239,13 @@ def jobs_not_fed(world: World) -> None:
     world.late = NOW
 
 
+def queue_paused(world: World) -> None:
+    scheduler, _ = world.fed()
+    scheduler.pause_queue("mail")
+    scheduler.submit("acme", "work", None, queue="mail")
+    world.late = NOW
+
+
 def callbacks_failing(world: World) -> None:
     scheduler = world.make(redis=world.url, callback_secret="s" * 32)
     job = scheduler.submit("acme", "work", None, callback_url="http://127.0.0.1:1/", delay="1h")
@@ -343,7 +350,7 @@ def queue_not_draining(world: World) -> None:
     world.late = NOW
 
 
-def dead_letters(world: World) -> None:
+def dead_letters(world: World) -> Scheduler:
     def fail(_: Any, __: Any) -> None:
         raise TemporaryError("no")
 
@@ -351,6 +358,7 @@ def dead_letters(world: World) -> None:
     scheduler = world.make(redis=world.url)
     job = scheduler.submit("acme", "work", None, queue="mail", retry=RetryPolicy(max_attempts=1))
     assert scheduler.wait("acme", job.id, timeout=20).state is State.DEAD_LETTER
+    return scheduler
 
 
 def ends_unsettled(world: World) -> None:
@@ -370,7 +378,7 @@ def job_unknown(world: World) -> None:
     world.late = NOW
 
 
-FAULTS: dict[Callable[[World], None], str] = {
+FAULTS: dict[Callable[[World], object], str] = {
     postgres_away: "postgres-away",
     postgres_version: "postgres-version",
     postgres_read_only: "postgres-read-only",
@@ -391,6 +399,7 @@ FAULTS: dict[Callable[[World], None], str] = {
     lease_expired: "lease-expired",
     job_failing: "job-failing",
     jobs_not_fed: "jobs-not-fed",
+    queue_paused: "queue-paused",
     callbacks_failing: "callbacks-failing",
     redis_away: "redis-away",
     redis_refused: "redis-refused",
@@ -411,7 +420,7 @@ FAULTS: dict[Callable[[World], None], str] = {
 
 
 @pytest.mark.parametrize(("fault", "check"), FAULTS.items(), ids=[fault.__name__ for fault in FAULTS])
-def test_each_fault_is_found(world: World, fault: Callable[[World], None], check: str) -> None:
+def test_each_fault_is_found(world: World, fault: Callable[[World], object], check: str) -> None:
     fault(world)
     found = world.examined()
     named = {each.check for each in found}
@@ -452,6 +461,16 @@ def test_servers_that_are_silent_cost_seconds(world: World) -> None:
         began = time.monotonic()
         assert [each.check for each in world.examined()] == ["postgres-away", "redis-away"]
         assert time.monotonic() - began < 10
+
+
+def test_dead_letters_that_somebody_has_seen_to_are_no_finding(world: World) -> None:
+    dead_letters(world).queue("mail").purge()
+    assert "dead-letters" not in {each.check for each in world.examined()}
+
+
+def test_jobs_of_a_paused_queue_may_wait(world: World) -> None:
+    queue_paused(world)
+    assert {each.check for each in world.examined()} == {"queue-paused", "redis-forgets"}
 
 
 def test_without_redis_nothing_is_said_of_it(world: World) -> None:

@@ -104,10 +104,19 @@ UNION ALL
  WHERE NOT EXISTS (SELECT FROM {schema}.job_lock l WHERE l.tenant = j.tenant AND l.id = j.id) LIMIT %(limit)s);
 
 -- name: unfed
--- Queues with jobs that have been due for long and are not in Redis. No row: all is well.
+-- Queues with jobs that have been due for long and are not in Redis, though nobody paused them. No row: all is well.
 SELECT r.queue, count(*), now() - min(r.run_at) FROM (
   SELECT r.queue, r.run_at FROM {schema}.job_ready r WHERE r.run_at < now() - %(late)s::interval LIMIT 10000) r
+WHERE NOT EXISTS (SELECT FROM {schema}.job_epoch e WHERE e.queue = r.queue AND e.paused_at IS NOT NULL)
 GROUP BY r.queue ORDER BY r.queue;
+
+-- name: paused_queues
+-- Queues that somebody paused, and for how long. No row: all is well.
+SELECT e.queue, now() - e.paused_at FROM {schema}.job_epoch e WHERE e.paused_at IS NOT NULL ORDER BY e.queue LIMIT 100;
+
+-- name: letters
+-- How many dead letters of the ledger each queue has, as far as one counts. No row: none.
+SELECT l.queue, count(*) FROM (SELECT l.queue FROM {schema}.job_letter l LIMIT 10000) l GROUP BY l.queue ORDER BY l.queue;
 
 -- name: silent
 -- Jobs that were fed, and of which nothing was heard for long. No row: all is well.
