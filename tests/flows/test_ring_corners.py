@@ -104,6 +104,31 @@ def test_two_who_see_that_redis_is_lost_feed_everything_again_once(
     assert redis.call("GET", Keys.of("work").epoch(ledger_of(parts).installation)) == b"2"
 
 
+def test_feeding_all_again_holds_no_job_that_waits_for_others(
+    parts: RingServices, redis: Client, dsn: str, schema: str, connection: psycopg.Connection[Any]
+) -> None:
+    with Scheduler(dsn, schema=schema) as submitter:
+        first = submitter.submit("acme", "job", queue="work").id
+        waits = first
+        while waits >= first:  # looked at before the one that it waits for
+            waits = submitter.submit("acme", "job", queue="work", after=[first]).id
+    parts.feeder.step()
+    parts.upkeep.marks()
+    parts.feeder.step()
+    redis.call("FLUSHALL")
+    thread = threading.Thread(target=parts.upkeep.marks)
+    blocked = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE %s"
+    # As a settler does: the job that ends, then those that wait for it.
+    with psycopg.connect(dsn, autocommit=True) as looking, connection.transaction():
+        connection.execute("SELECT FROM job_queue WHERE id = %s FOR UPDATE", (first,))
+        thread.start()
+        wait_for(lambda: looking.execute(blocked, (f"%{schema}%",)).fetchone() == (1,), "upkeep waits for the first")
+        connection.execute("SET LOCAL lock_timeout = '500ms'")
+        connection.execute("SELECT FROM job_queue WHERE id = %s FOR UPDATE", (waits,))
+    thread.join(10)
+    assert connection.execute("SELECT feed FROM job_queue WHERE id = %s", (first,)).fetchone() == (2,)
+
+
 def job(feed: int = 1) -> QueuedJob:
     return QueuedJob(
         id="7b1f9f8e-7a6c-4c57-9d5c-6a8f6f1f0a01", tenant="acme", type="job", queue="work", priority=Priority.NORMAL,

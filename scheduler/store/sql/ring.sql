@@ -22,14 +22,19 @@ UPDATE {schema}.job_epoch SET epoch = greatest(epoch, %(known)s::int8) + 1 WHERE
 -- Let the live jobs of a queue that were fed be fed anew, some of them, in the order of their keys; a retry keeps its
 -- time. One row for each that was looked at. No row: that was all.
 WITH looked AS MATERIALIZED (
-  SELECT q.tenant, q.id, q.queue, q.priority, q.run_at, q.seq, q.open_dependencies
-  FROM {schema}.job_queue q WHERE (q.tenant, q.id) > (%(tenant)s::text, %(id)s::uuid)
-  ORDER BY q.tenant, q.id LIMIT %(limit)s FOR NO KEY UPDATE),
+  SELECT q.tenant, q.id FROM {schema}.job_queue q WHERE (q.tenant, q.id) > (%(tenant)s::text, %(id)s::uuid)
+  ORDER BY q.tenant, q.id LIMIT %(limit)s),
+-- None that waits for others is held: who ends those holds them first, and would wait for us, and we for it.
+held AS MATERIALIZED (
+  SELECT q.* FROM looked l CROSS JOIN LATERAL (
+    SELECT q.tenant, q.id, q.queue, q.priority, q.run_at, q.seq FROM {schema}.job_queue q
+    WHERE q.tenant = l.tenant AND q.id = l.id AND q.queue = %(queue)s AND q.open_dependencies = 0
+    FOR NO KEY UPDATE) q),
 lost AS MATERIALIZED (
-  SELECT l.* FROM looked l LEFT JOIN LATERAL (
-    SELECT true AS waits FROM {schema}.job_ready r WHERE r.queue = l.queue AND r.priority = l.priority
-      AND r.tenant = l.tenant AND r.run_at = l.run_at AND r.seq = l.seq LIMIT 1) r ON true  -- LIMIT: a probe each
-  WHERE l.queue = %(queue)s AND l.open_dependencies = 0 AND r.waits IS NULL),
+  SELECT h.* FROM held h LEFT JOIN LATERAL (
+    SELECT true AS waits FROM {schema}.job_ready r WHERE r.queue = h.queue AND r.priority = h.priority
+      AND r.tenant = h.tenant AND r.run_at = h.run_at AND r.seq = h.seq LIMIT 1) r ON true  -- LIMIT: a probe each
+  WHERE r.waits IS NULL),
 fed AS (
   UPDATE {schema}.job_queue q SET feed = q.feed + 1 FROM lost l WHERE q.tenant = l.tenant AND q.id = l.id),
 ready AS (
