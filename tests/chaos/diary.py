@@ -10,7 +10,9 @@ from typing import Any, NamedTuple
 
 
 class Line(NamedTuple):
-    """Of a job: it starts, ends or fails here; or Redis took an end of it. `feed` is 0 where nobody can know it."""
+    """Of a job: it starts, ends or fails here; or Redis took an end after which it is tried again (`accepted`), or its
+    last (`closed`). `feed` is 0 where nobody can know it.
+    """
 
     what: str
     job_id: str

@@ -169,8 +169,8 @@ def _noting(diary: Diary, plain: Any) -> Any:
         accepted, taken = plain(queue, results, fetch=fetch)
         for result, taken_over in zip(results, accepted, strict=True):
             if taken_over and result.end is not None:
-                delivery = result.delivery
-                diary.job("accepted", delivery.job.id, delivery.attempt, delivery.job.feed)
+                delivery, what = result.delivery, "closed" if result.end.state.terminal else "accepted"
+                diary.job(what, delivery.job.id, delivery.attempt, delivery.job.feed)
         return accepted, taken
 
     return finish

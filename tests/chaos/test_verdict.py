@@ -9,8 +9,8 @@ from tests.chaos.diary import Line, Order, Page
 from tests.chaos.plan import Fault
 from tests.chaos.verdict import Ended, Jobs, Recovery, Verdict, check_jobs, recoveries
 
-RUN = (Line("start", "a", 1, 0, 10.0, 1), Line("end", "a", 1, 0, 10.1, 1), Line("accepted", "a", 1, 1, 10.2, 1))
-AGAIN = (Line("start", "a", 2, 0, 20.0, 2), Line("end", "a", 2, 0, 20.1, 2), Line("accepted", "a", 2, 1, 20.2, 2))
+RUN = (Line("start", "a", 1, 0, 10.0, 1), Line("end", "a", 1, 0, 10.1, 1), Line("closed", "a", 1, 1, 10.2, 1))
+AGAIN = (Line("start", "a", 2, 0, 20.0, 2), Line("end", "a", 2, 0, 20.1, 2), Line("closed", "a", 2, 1, 20.2, 2))
 ENDED = Ended(outcome="completed", attempt=1, at=10.5)
 
 
@@ -107,9 +107,15 @@ def test_a_job_that_runs_though_what_it_waits_for_failed() -> None:
 
 def test_two_ends_of_one_attempt_unless_redis_forgot_the_first() -> None:
     lines = (*RUN, RUN[2]._replace(at=12.0))
-    assert verdict(lines=lines) == {"doubled": ["a: two ends of feed 1, attempt 1 were taken"]}
+    assert verdict(lines=lines) == {"doubled": ["a: a second end was taken, of feed 1, attempt 1"]}
     assert verdict(lines=lines, faults=[done("redis", "restart", "empty")]) == {}
     assert "doubled" in verdict(lines=lines, faults=[done("redis", "restart", "killed")])
+
+
+def test_two_last_ends_of_a_job_whatever_their_attempts() -> None:
+    fault = done("workers", "suspend", pids=[1])
+    assert verdict(lines=(*RUN[:2], *AGAIN), ledger=LATER, faults=[fault]) == {}
+    assert set(verdict(lines=(*RUN, *AGAIN), ledger=LATER, faults=[fault])) == {"doubled"}
 
 
 LATER = {"a": Ended(outcome="completed", attempt=2, at=20.5)}
@@ -129,7 +135,7 @@ LATER = {"a": Ended(outcome="completed", attempt=2, at=20.5)}
     ids=["its worker", "another worker", "its clock", "redis", "later", "postgres", "an instance"],
 )
 def test_a_second_run_needs_a_fault_that_had_the_job(fault: Done, why: bool) -> None:
-    found = verdict(lines=(*RUN, *AGAIN), ledger=LATER, faults=[fault])
+    found = verdict(lines=(*RUN[:2], *AGAIN), ledger=LATER, faults=[fault])
     assert set(found) == (set() if why else {"run again without a reason"})
 
 
@@ -140,13 +146,13 @@ def test_a_second_run_after_a_told_failure_needs_none() -> None:
 
 def test_a_run_after_the_end_was_settled_is_no_fault_of_what_came_later() -> None:
     fault = done("redis", "flush", begin=15.0)
-    assert set(verdict(lines=(*RUN, *AGAIN), faults=[fault])) == {"run again without a reason"}
+    assert set(verdict(lines=(*RUN, *AGAIN[:2]), faults=[fault])) == {"run again without a reason"}
 
 
 def test_a_fault_explains_one_run_of_a_job_and_no_third() -> None:
     third = [line._replace(attempt=3, at=line.at + 1) for line in AGAIN]
     ledger = {"a": Ended(outcome="completed", attempt=3, at=22.0)}
-    found = verdict(lines=(*RUN, *AGAIN, *third), ledger=ledger, faults=[done("redis", "flush")])
+    found = verdict(lines=(*RUN[:2], *AGAIN[:2], *third), ledger=ledger, faults=[done("redis", "flush")])
     assert len(found["run again without a reason"]) == 1
 
 

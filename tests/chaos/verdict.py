@@ -2,7 +2,8 @@
 
 Of fires: `tests.support.checker`. Of jobs: each that was committed has one row in the ledger and ended as it had to;
 what was rolled back never was; nothing runs before its time or before what it waits for; Redis takes one end of each
-(feed, attempt). Runs after the first need a reason: a told failure, or a fault that had the job in its hands.
+(feed, attempt), and one last end. Runs after the first need a reason: a told failure, or a fault that had the job in
+its hands.
 """
 
 from bisect import bisect_right
@@ -140,16 +141,20 @@ def _check_order(
 
 def _check_runs(lines: Sequence[Line], faults: Sequence[Done], verdict: Verdict, *, settled: float) -> None:
     """Look at each run after the first, and at the ends that Redis took."""
-    taken: dict[tuple[int, int], float] = {}
+    taken: dict[tuple[int, int] | str, float] = {}
     before: Line | None = None
     failed: set[tuple[int, int]] = set()
     used: set[int] = set()
     for line in lines:
-        if line.what == "accepted":
-            at = taken.setdefault((line.feed, line.attempt), line.at)
-            if at != line.at and not _forgotten(at, line.at, faults):
-                what = f"{line.job_id}: two ends of feed {line.feed}, attempt {line.attempt} were taken"
+        if line.what in ("accepted", "closed"):
+            ends: list[tuple[int, int] | str] = [
+                (line.feed, line.attempt),
+                *(["last"] if line.what == "closed" else []),
+            ]
+            if any(each in taken and not _forgotten(taken[each], line.at, faults) for each in ends):
+                what = f"{line.job_id}: a second end was taken, of feed {line.feed}, attempt {line.attempt}"
                 verdict.wrong["doubled"].append(what)
+            taken |= dict.fromkeys(ends, line.at)
         elif line.what == "fail":
             failed.add((line.attempt, line.pid))
         elif line.what == "start":
@@ -157,9 +162,12 @@ def _check_runs(lines: Sequence[Line], faults: Sequence[Done], verdict: Verdict,
             if before is not None and (before.attempt, before.pid) not in failed:
                 verdict.counts["run again"] += 1
                 reasons = (
-                    (number, done) for number, done in enumerate(faults)
-                    if number not in used and done.begin < settled + ONE_TICK and _between(before, done, line)
-                )  # fmt: skip
+                    (number, faults[number])
+                    for number in reversed(range(len(faults)))  # the last of them is the likeliest
+                    if number not in used
+                    and faults[number].begin < settled + ONE_TICK
+                    and _between(before, faults[number], line)
+                )
                 number, reason = next(reasons, (0, None))
                 if reason is None:
                     verdict.wrong["run again without a reason"].append(_again(before, line, settled))
