@@ -1,5 +1,6 @@
 """Jobs and keys that are not as they should be: whoever is near them is none the worse for it."""
 
+import random
 import time
 from datetime import timedelta
 from typing import Any
@@ -116,16 +117,17 @@ def test_a_job_that_is_its_own_parent_is_done_when_it_is(redis: Client, keys: Ke
     assert work_off(queue) == [uuid, heir.uuid]
 
 
-def test_a_chain_of_ten_thousand_parents_is_closed(redis: Client, keys: Keys, make_queue: MakeQueue) -> None:
+def test_a_chain_of_thousands_of_parents_is_closed(redis: Client, keys: Keys, make_queue: MakeQueue) -> None:
     queue, above, other = make_queue(), str(uuid4()), fed()
     root, active = above, f"{keys.base}jobs:active"
-    redis.call("SET", keys.job(root), new(uuid=root).SerializeToString())
-    for _ in range(10_000):
-        job = new(parent_uuid=above)
-        redis.call("SET", keys.job(job.uuid), job.SerializeToString())
-        redis.call("SADD", active, job.uuid)
-        redis.call("SADD", keys.job(above, "active"), job.uuid)
-        above = job.uuid
+    chain = [new(uuid=root)]
+    for _ in range(9000):
+        chain.append(new(parent_uuid=chain[-1].uuid))
+    above, uuids = chain[-1].uuid, [job.uuid for job in chain]
+    redis.call("MSET", *(part for job in chain for part in (keys.job(job.uuid), job.SerializeToString())))
+    redis.call("SADD", active, *uuids)
+    redis.call("EVAL", "for i = 2, #ARGV do redis.call('SADD', ARGV[1] .. ARGV[i - 1] .. ':active', ARGV[i]) end", 0,
+               keys.job(""), *uuids)  # fmt: skip
     leaf, heir = new(parent_uuid=above), new(predecessor_uuid=root)
     adding.add(redis, keys, leaf, dead_parent=True)
     adding.add(redis, keys, heir)
@@ -135,6 +137,58 @@ def test_a_chain_of_ten_thousand_parents_is_closed(redis: Client, keys: Keys, ma
     assert work_off(queue) == [heir.uuid]
     assert redis.call("SCARD", active) == 0
     assert queue.depths().unsettled == 1
+
+
+def test_more_children_and_heirs_than_begin_in_one_call(
+    redis: Client, keys: Keys, make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scheduler.dialects.conveyor.queue.STUCK_FOR", timedelta())
+    queue, parent = make_queue(), new()
+    adding.add(redis, keys, parent)
+    waiting = {
+        "children": [new(parent_uuid=parent.uuid) for _ in range(7000)],
+        "onComplete": [new() for _ in range(6000)],
+    }
+    for what, jobs in waiting.items():
+        redis.call("LPUSH", keys.job(parent.uuid, what), *(job.SerializeToString() for job in jobs))
+    queue.finish([ended(each) for each in queue.fetch(1, timeout=0)])
+    assert redis.call("LLEN", keys.queue("mail")) == 5000
+    ran = work_off(queue)
+    for _ in range(2):  # what is left of the heirs is found as what somebody left half closed
+        queue.recover(retried)
+    ran += work_off(queue)
+    assert sorted(ran) == sorted(job.uuid for jobs in waiting.values() for job in jobs)
+    assert list(contents(redis)) == sorted(
+        f"{keys.base}{name}" for name in ("queues:active", "ring:mail:workers", "workers:active")
+    )
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_any_bytes_anywhere_are_in_nobodys_way(redis: Client, keys: Keys, make_queue: MakeQueue, seed: int) -> None:
+    chance, queue, job, parent = random.Random(seed), make_queue(), new(), new()
+    for _ in range(200):
+        raw = bytearray(new(parent_uuid=parent.uuid).SerializeToString())
+        for _ in range(chance.randint(1, 3)):
+            raw[chance.randrange(len(raw))] = chance.randrange(256)
+        place = chance.choice([keys.queue("mail"), keys.job(parent.uuid, "children"), keys.scheduled])
+        redis.call(*(("ZADD", place, 1) if place == keys.scheduled else ("LPUSH", place)), bytes(raw))
+    for each in (parent, job):
+        adding.add(redis, keys, each)
+    ran = work_off(queue)
+    assert (ran.count(parent.uuid), ran.count(job.uuid)) == (1, 1)
+    assert queue.depths().running == 0
+
+
+def test_a_child_that_pretends_to_be_of_a_ledger_is_not_waited_for(
+    redis: Client, keys: Keys, make_queue: MakeQueue
+) -> None:
+    queue, parent = make_queue(), new()
+    child, heir = new(parent_uuid=parent.uuid, feed=1), new(predecessor_uuid=parent.uuid)
+    adding.add(redis, keys, parent)
+    adding.add(redis, keys, heir)
+    redis.call("LPUSH", keys.job(parent.uuid, "children"), child.SerializeToString())
+    assert work_off(queue) == [parent.uuid, heir.uuid]
+    assert redis.call("LRANGE", keys.failed, 0, -1) == [child.SerializeToString()]
 
 
 # What a key is

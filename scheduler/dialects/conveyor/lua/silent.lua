@@ -22,7 +22,7 @@ local function look_at(uuid)
   local body = try('GET', key)
   local job = body and read(body)
   if not job then return forget(uuid) end
-  local open = redis.call('EXISTS', key .. ':children') == 1 or not waits(key)
+  local open = redis.call('EXISTS', key .. ':children') == 1 or waits_for(key) == 0
   if not open or runs(uuid) then return redis.call('ZREM', stuck, uuid) end
   local since = redis.call('ZSCORE', stuck, uuid)
   if not since then return redis.call('ZADD', stuck, now, uuid) end

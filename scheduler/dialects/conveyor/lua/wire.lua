@@ -58,6 +58,7 @@ local function read(raw)
     if tag >= LAST then break end
   end
   if not (job.uuid and job.queue and is_queue(job.queue)) then return nil end
+  if job.feed and job.parent then return nil end -- what a ledger feeds has none
   if not (is_id(job.uuid) and is_id(job.parent) and is_id(job.predecessor)) then return nil end
   if (job.retry or 0) > 2147483647 then job.retry = 0 end -- it is negative
   if job.parent == job.uuid then job.parent = nil end
