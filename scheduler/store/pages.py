@@ -16,7 +16,7 @@ class Ended(NamedTuple):
     kind: str | None
     queue: str | None
     outcome: str | None
-    count: int
+    many: int
     since: datetime
     usual: float | None
     late: float | None
@@ -28,7 +28,7 @@ class Coming(NamedTuple):
     what: str
     id: str | None
     at: datetime | None
-    count: int
+    many: int
 
 
 class Cell(NamedTuple):

@@ -1,0 +1,158 @@
+"""Charts as SVG. Shapes are stretched to the width that there is, so no text is in them but titles."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from markupsafe import Markup
+
+HIGH = 100
+ORDER = ("good", "next", "busy", "calm", "warn", "bad")
+
+
+class Column(NamedTuple):
+    """One column: how much of each tone, and what it says when one points at it."""
+
+    title: str
+    parts: Mapping[str, float]
+
+
+class Point(NamedTuple):
+    """One value of a line or one dot; None: there is none here."""
+
+    title: str
+    value: float | None
+    tone: str = "busy"
+
+
+def bars(title: str, desc: str, columns: Sequence[Column], most: float) -> Markup:
+    """Draw columns that stand on each other by tone."""
+    shapes = []
+    for place, column in enumerate(columns):
+        top, inner = float(HIGH), []
+        for tone in ORDER:
+            tall = column.parts.get(tone, 0) / most * HIGH if most else 0
+            if tall > 0:
+                top -= tall
+                inner.append(_rect(place + 0.1, top, 0.8, tall, f"fill-{tone}"))
+        shapes.append(_column(place, column.title, inner))
+    return _svg("bars", title, desc, len(columns), shapes)
+
+
+def lane(title: str, desc: str, columns: Sequence[Column], now: int) -> Markup:
+    """Draw one cell a column, in the tone that is worst in it; from `now` on they are to come."""
+    shapes = []
+    for place, column in enumerate(columns):
+        tones = [tone for tone in reversed(ORDER) if column.parts.get(tone)]
+        kind = "empty" if not tones else "soon" if place >= now else f"fill-{tones[0]}"
+        shapes.append(_column(place, column.title, [_rect(place + 0.08, 0, 0.84, HIGH, kind)]))
+    shapes.append(_line((now, 0), (now, HIGH), "now"))
+    return _svg("lane", title, desc, len(columns), shapes)
+
+
+def lines(title: str, desc: str, series: Mapping[str, Sequence[Point]], most: float) -> Markup:
+    """Draw lines, named by their class; where there is no value a line is broken."""
+    wide = max((len(points) for points in series.values()), default=0)
+    shapes: list[Markup] = []
+    for name, points in series.items():
+        run: list[str] = []
+        for place, point in enumerate([*points, Point("", None)]):
+            if point.value is not None:
+                run.append(f"{place + 0.5:.2f},{_up(point.value, most):.2f}")
+            elif run:
+                run = run if len(run) > 1 else [run[0], run[0]]
+                shapes.append(_path(f"line line-{name}", " ".join(run)))
+                run = []
+    for place in range(wide):
+        said = ", ".join(points[place].title for points in series.values() if points[place].title)
+        shapes.append(_column(place, said, []))
+    return _svg("lines", title, desc, wide, shapes)
+
+
+def dots(title: str, desc: str, points: Sequence[Point], most: float) -> Markup:
+    """Draw a stem for each value, in its tone."""
+    shapes = []
+    for place, point in enumerate(points):
+        top = _up(point.value or 0.0, most)
+        tall = max(2.0, HIGH - top)
+        shapes.append(_column(place, point.title, [_rect(place + 0.15, HIGH - tall, 0.7, tall, f"fill-{point.tone}")]))
+    return _svg("dots", title, desc, max(len(points), 1), shapes)
+
+
+def strip(title: str, cells: Sequence[Point], wide: int) -> Markup:
+    """Draw the newest ends of a job as cells, oldest first; what never was is left empty."""
+    missing = max(0, wide - len(cells))
+    shapes = [_column(place, "", [_rect(place + 0.1, 0, 0.8, HIGH, "empty")]) for place in range(missing)]
+    for place, cell in enumerate(cells, missing):
+        shapes.append(_column(place, cell.title, [_rect(place + 0.1, 0, 0.8, HIGH, f"fill-{cell.tone}")]))
+    return _svg("strip", title, "", wide, shapes)
+
+
+def share(title: str, parts: Sequence[tuple[str, str, float]]) -> Markup:
+    """Draw one bar out of named parts: (class, title, how much)."""
+    whole = sum(part[2] for part in parts)
+    shapes, left = [], 0.0
+    for kind, said, much in parts:
+        wide = much / whole * HIGH if whole else 0.0
+        if wide:
+            shapes.append(_titled(said, [_rect(left, 0, max(wide - 0.4, 0.2), HIGH, kind)]))
+        left += wide
+    if not whole:
+        shapes.append(_rect(0, 0, HIGH, HIGH, "empty"))
+    return _svg("share", title, "", HIGH, shapes)
+
+
+def links(sources: int, *, into: bool) -> Markup:
+    """Draw the lines from some boxes on one side to one in the middle of the other."""
+    shapes = []
+    for place in range(sources):
+        there = (place + 0.5) / sources * HIGH
+        begin, end = (there, HIGH / 2) if into else (HIGH / 2, there)
+        shapes.append(
+            Markup('<path class="edge" d="M0 {0:.1f}C50 {0:.1f} 50 {1:.1f} 100 {1:.1f}"/>').format(begin, end)
+        )
+    return Markup(
+        '<svg class="links" viewBox="0 0 100 100" preserveAspectRatio="none" aria-hidden="true">{}</svg>'
+    ).format(_joined(shapes))
+
+
+def _svg(kind: str, title: str, desc: str, wide: int, shapes: Iterable[Markup]) -> Markup:
+    about = Markup("<title>{}</title>").format(title)
+    if desc:
+        about += Markup("<desc>{}</desc>").format(desc)
+    return Markup(
+        '<svg class="chart {}" role="img" aria-label="{}" viewBox="0 0 {} 100" preserveAspectRatio="none">{}{}</svg>'
+    ).format(kind, f"{title}. {desc}" if desc else title, max(wide, 1), about, _joined(shapes))
+
+
+def _column(place: int, title: str, shapes: Sequence[Markup]) -> Markup:
+    """Make one column; all of its height can be pointed at."""
+    if not title:
+        return _joined(shapes)
+    return _titled(title, [_rect(place, 0, 1, HIGH, "hit"), *shapes])
+
+
+def _titled(title: str, shapes: Iterable[Markup]) -> Markup:
+    return Markup("<g><title>{}</title>{}</g>").format(title, _joined(shapes))
+
+
+def _rect(x: float, y: float, wide: float, tall: float, kind: str) -> Markup:
+    return Markup('<rect x="{:.2f}" y="{:.2f}" width="{:.2f}" height="{:.2f}" class="{}"/>').format(
+        x, y, wide, tall, kind
+    )
+
+
+def _line(begin: tuple[float, float], end: tuple[float, float], kind: str) -> Markup:
+    return Markup('<line x1="{}" y1="{}" x2="{}" y2="{}" class="{}"/>').format(*begin, *end, kind)
+
+
+def _path(kind: str, points: str) -> Markup:
+    return Markup('<polyline class="{}" points="{}"/>').format(kind, points)
+
+
+def _up(value: float, most: float) -> float:
+    """Say how far from the top a value is; a little room is left above the largest."""
+    return HIGH - (min(value, most) / most * (HIGH - 6) if most else 0)
+
+
+def _joined(shapes: Iterable[Markup]) -> Markup:
+    return Markup("").join(shapes)

@@ -1,0 +1,142 @@
+"""The first page: what fires when, how much ends and how late it starts, what is late, what is dead."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from markupsafe import Markup
+
+from scheduler.web import charts
+from scheduler.web.charts import Column, Point
+from scheduler.web.formats import number, span
+from scheduler.web.pages_data import AHEAD, HOUR, MINUTE, MOST_LETTERS, SAMPLE, Hour, Minute
+from scheduler.web.problems import Problem
+from scheduler.web.visit import Shown, Visit
+
+LANES = 8
+LISTED = 6
+NAMES = {"good": "succeeded", "bad": "failed", "warn": "timed out", "next": "queued", "calm": "skipped or cancelled"}
+
+
+async def overview(visit: Visit) -> Shown:
+    """Show the last hour, and what is to come."""
+    shown = [visit.tenant] if visit.tenant else visit.tenants[:LANES]
+    hours: dict[str, Hour] = await visit.each(HOUR, shown, most=SAMPLE // max(1, len(shown)), limit=LISTED)
+    queues = await visit.maybe("list_queues") if visit.all_tenants else None
+    minutes = [hour.minutes for hour in hours.values()]
+    return Shown(
+        "overview.html",
+        {
+            "hours": hours,
+            "hidden": 0 if visit.tenant else len(visit.tenants) - len(shown),
+            "lanes": {tenant: _lane(tenant, hour) for tenant, hour in hours.items()},
+            "now": next((hour.now for hour in hours.values()), None),
+            "throughput": throughput(minutes),
+            "latency": latency(minutes),
+            "tiles": _tiles(hours, queues),
+            "late": sorted(
+                ((each.at, tenant, each.id) for tenant, hour in hours.items() for each in hour.late()),
+            )[:LISTED],
+            "dead": sorted(
+                ((tenant, each) for tenant, hour in hours.items() for each in hour.letters),
+                key=lambda pair: pair[1].at, reverse=True,
+            )[:LISTED],
+            "quiet": not any(hour.busy for hour in hours.values()),
+            "queues_trouble": queues if isinstance(queues, Problem) and queues.code == "unavailable" else None,
+        },
+    )  # fmt: skip
+
+
+def summed(hours: Sequence[Sequence[Minute]]) -> list[tuple[Minute, Counter[str]]]:
+    """Add up what ended in each minute."""
+    return [(group[0], sum((each.all for each in group), Counter())) for group in zip(*hours, strict=True)]
+
+
+def throughput(hours: Sequence[Sequence[Minute]]) -> dict[str, Any] | None:
+    """Draw how much ended in each minute."""
+    added = summed(hours)
+    if not any(parts for _, parts in added):
+        return None
+    most = max(parts.total() for _, parts in added)
+    total, failed = sum(parts.total() for _, parts in added), sum(parts["bad"] for _, parts in added)
+    about = any(minute.about for group in hours for minute in group)
+    columns = [Column(f"{minute.at:%H:%M} · {_told(parts)}", parts) for minute, parts in added]
+    desc = f"In the last hour {number(total)} ended, {number(failed)} failed; at most {number(most)} in one minute."
+    return {
+        "svg": charts.bars("Ended each minute", desc, columns, most),
+        "most": most, "total": total, "failed": failed, "about": about, "from": added[0][0].at,
+    }  # fmt: skip
+
+
+def latency(hours: Sequence[Sequence[Minute]]) -> dict[str, Any] | None:
+    """Draw how late things started."""
+    usual, late = [], []
+    for group in zip(*hours, strict=True):
+        at = f"{group[0].at:%H:%M}"
+        known = [(each.all.total(), each.usual, each.late) for each in group if each.late is not None]
+        weight = sum(count for count, _, _ in known)
+        middle = sum(count * (each or 0) for count, each, _ in known) / weight if weight else None
+        worst = max((each for _, _, each in known if each is not None), default=None)
+        usual.append(Point(f"{at} · median {span(middle)}" if known else "", middle))
+        late.append(Point(f"95 % within {span(worst)}" if known else "", worst))
+    values = [point.value for point in late if point.value is not None]
+    if not values:
+        return None
+    most = max(values)
+    middles = sorted(point.value for point in usual if point.value is not None)
+    desc = (
+        f"In the median minute half started within {span(middles[len(middles) // 2])}; the worst 95 % was {span(most)}."
+    )
+    svg = charts.lines("How late fires and jobs start", desc, {"late": late, "usual": usual}, most)
+    return {"svg": svg, "most": most, "usual": middles[len(middles) // 2], "from": hours[0][0].at}
+
+
+def _lane(tenant: str, hour: Hour) -> Markup:
+    """Draw the fires of a tenant: what was, and what is to come."""
+    columns = [
+        Column(f"{minute.at:%H:%M} · {_told(minute.fires)}" if minute.fires else "", minute.fires)
+        for minute in hour.minutes
+    ]
+    soon = {each.at: each.many for each in hour.coming if each.what == "minute"}
+    first = hour.minutes[-1].at + MINUTE
+    for number_ in range(AHEAD):
+        at = first + number_ * MINUTE
+        count = soon.get(at, 0) + (soon.get(hour.minutes[-1].at, 0) if number_ == 0 else 0)
+        said = f"{at:%H:%M} · {number(count)} to come" if count else ""
+        columns.append(Column(said, {"next": count} if count else {}))
+    total = sum((minute.fires for minute in hour.minutes), Counter())
+    desc = f"In the last hour: {_told(total) or 'nothing'}. To come in {AHEAD} minutes: {number(sum(soon.values()))}."
+    return charts.lane(f"Fires of {tenant}", desc, columns, len(hour.minutes))
+
+
+def _told(parts: Counter[str]) -> str:
+    return ", ".join(f"{number(parts[tone])} {word}" for tone, word in NAMES.items() if parts[tone])
+
+
+def _tiles(hours: dict[str, Hour], queues: Any) -> list[dict[str, Any]]:
+    ended = sum((minute.all for hour in hours.values() for minute in hour.minutes), Counter())
+    about = any(minute.about for hour in hours.values() for minute in hour.minutes)
+    late = sum(1 for hour in hours.values() for _ in hour.late())
+    dead = sum(hour.letters[0].total for hour in hours.values() if hour.letters)
+    capped = any(hour.letters and hour.letters[0].total >= MOST_LETTERS for hour in hours.values())
+    tiles = [
+        {"name": "Recurring jobs", "path": "/recurring", "value": sum(hour.count("all") for hour in hours.values()),
+         "note": f"{late} late" if late else f"{sum(h.count('paused') for h in hours.values())} paused",
+         "tone": "warn" if late else ""},
+        {"name": "Ended in the last hour", "path": "/jobs", "value": ended.total(), "about": about,
+         "note": f"{number(ended['bad'])} failed", "tone": "bad" if ended["bad"] else ""},
+    ]  # fmt: skip
+    if isinstance(queues, dict):
+        items = queues["items"]
+        waiting = sum(sum(each["waiting"].values()) + each["ready"] for each in items)
+        tiles += [
+            {"name": "Waiting in queues", "path": "/queues", "value": waiting,
+             "note": f"{sum(1 for each in items if each['paused'])} of {len(items)} queues paused", "tone": ""},
+            {"name": "Running now", "path": "/queues", "value": sum(each["running"] for each in items),
+             "note": f"{number(sum(each['retrying'] for each in items))} wait for another attempt", "tone": ""},
+        ]  # fmt: skip
+    tiles.append(
+        {"name": "Dead letters", "path": "/dead", "value": dead, "more": capped,
+         "note": "need a decision" if dead else "nothing to see to", "tone": "bad" if dead else ""}
+    )  # fmt: skip
+    return tiles

@@ -1,0 +1,103 @@
+"""Queues, which all tenants share: how much is where, what is next, dead letters."""
+
+from collections import Counter
+from datetime import datetime
+from typing import Any
+
+from scheduler.model.labels import Priority
+from scheduler.web import charts
+from scheduler.web.charts import Column
+from scheduler.web.formats import first_line, number
+from scheduler.web.pages_data import HOUR, SAMPLE, Hour
+from scheduler.web.problems import Problem
+from scheduler.web.visit import Shown, Visit
+
+NEXT = 10
+LETTERS = 200
+RATED = 20
+LAST = 5
+
+
+async def queues(visit: Visit) -> Shown:
+    """Show all queues."""
+    found = await visit.maybe("list_queues")
+    if isinstance(found, Problem):
+        return Shown("queues.html", {"queues": [], "problem": found, "hidden": 0})
+    rated = visit.tenants[:RATED]
+    hours: dict[str, Hour] = await visit.each(HOUR, rated, most=SAMPLE // max(1, len(rated)))
+    items = [_queue(each, list(hours.values())) for each in found["items"]]
+    return Shown("queues.html", {"queues": items, "problem": None, "hidden": len(visit.tenants) - len(rated)})
+
+
+async def queue(visit: Visit) -> Shown:
+    """Show one queue, and what is next in it."""
+    name = visit.given("name")
+    found = await visit.ask("get_queue", name=name)
+    rated = visit.tenants[:RATED]
+    hours: dict[str, Hour] = await visit.each(HOUR, rated, most=SAMPLE // max(1, len(rated)))
+    entries = await visit.maybe("peek_queue", name=name, n=NEXT)
+    trouble = isinstance(entries, Problem)
+    return Shown(
+        "queue.html",
+        {
+            "queue": _queue(found, list(hours.values())),
+            "entries": [] if trouble else entries["items"],
+            "problem": entries if trouble else None,
+            "priorities": {each.value: each.name.lower() for each in Priority},
+        },
+    )
+
+
+async def dead(visit: Visit) -> Shown:
+    """Show dead letters, by queue and by what killed them."""
+    found = await visit.maybe("list_queues")
+    if isinstance(found, Problem):
+        return Shown("dead.html", {"queues": [], "problem": found, "most": LETTERS})
+    only = visit.request.query_params.get("name")
+    shown = []
+    for each in found["items"]:
+        if each["dead"] and only in (None, each["name"]):
+            letters = await visit.ask("list_dead", name=each["name"], n=LETTERS)
+            shown.append({**each, "groups": _groups(letters["items"])})
+    return Shown("dead.html", {"queues": shown, "problem": None, "most": LETTERS})
+
+
+async def purge(visit: Visit) -> Shown:
+    """Ask once more before dead letters are dropped."""
+    name = visit.given("name")
+    return Shown("purge.html", {"queue": await visit.ask("get_queue", name=name)})
+
+
+def _groups(letters: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Put letters together that died of the same."""
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for letter in letters:
+        groups.setdefault((letter["type"], first_line(letter["reason"])), []).append(letter)
+    made = [{"type": kind, "why": why, "letters": found} for (kind, why), found in groups.items()]
+    return sorted(made, key=lambda group: -len(group["letters"]))
+
+
+def _queue(found: dict[str, Any], hours: list[Hour]) -> dict[str, Any]:
+    """Add to a queue what is drawn of it."""
+    waiting = {Priority(int(level)): count for level, count in found["waiting"].items()}
+    parts = [(f"level-{level.value}", f"{level.name.lower()}: {number(waiting[level])}", waiting[level])
+             for level in sorted(waiting)]  # fmt: skip
+    minutes: list[tuple[datetime, Counter[str]]] = [
+        (group[0].at, sum((each.queues.get(found["name"], Counter()) for each in group), Counter()))
+        for group in zip(*(hour.minutes for hour in hours), strict=True)
+    ]
+    most = max((ends.total() for _, ends in minutes), default=0)
+    columns = [Column(f"{at:%H:%M} · {number(ends.total())} ended, {number(ends['bad'])} failed" if ends else "", ends)
+               for at, ends in minutes]  # fmt: skip
+    recent = sum((ends for _, ends in minutes[-LAST - 1 : -1]), Counter())
+    total = sum(waiting.values())
+    return {
+        **found,
+        "depth": charts.share(f"{number(total)} wait in {found['name']}, by priority", parts),
+        "total": total,
+        "levels": [(level.name.lower(), waiting[level], level.value) for level in sorted(waiting) if waiting[level]],
+        "ends": charts.bars(f"Ended each minute in {found['name']}", "", columns, most) if most else None,
+        "rate": recent.total() / LAST,
+        "failing": recent["bad"] / LAST,
+        "about": any(minute.about for hour in hours for minute in hour.minutes),
+    }
