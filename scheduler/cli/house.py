@@ -14,10 +14,13 @@ from scheduler.embedded.redis import EmbeddedRedis
 from scheduler.errors import ConfigError
 from scheduler.events import Event
 from scheduler.model.job import JobInfo
+from scheduler.observe.serving import SAMPLE, Serving
+from scheduler.queueing.handlers import handlers
 from scheduler.queueing.worker import Worker
 
 SCHEMA = "scheduler_up"  # never among the tables of a real installation
 BODIES_END = 1.0
+ANY_PORT = 0
 
 logger = logging.getLogger("scheduler")
 
@@ -32,6 +35,7 @@ class House:
         self._scheduler: Scheduler | None = None
         self._postgres_at = self._redis_at = ""
         self._redis: str | None = None
+        self._serving = Serving(ANY_PORT, {queue for queue, _ in handlers}, SAMPLE)
         self.ending = False
 
     def open(self) -> None:
@@ -48,7 +52,9 @@ class House:
     @property
     def places(self) -> Places | None:
         """Where everything is, once all of it runs."""
-        return None if self._scheduler is None else Places(postgres=self._postgres_at, redis=self._redis_at)
+        if self._scheduler is None:
+            return None
+        return Places(postgres=self._postgres_at, redis=self._redis_at, health=self._serving.address or "none")
 
     def jobs(self) -> list[JobInfo]:
         """List the jobs, without a query."""
@@ -81,12 +87,15 @@ class House:
         scheduler.subscribe(self._listener)
         scheduler.start()
         self._opened.callback(scheduler.cancel, timeout=BODIES_END)
+        self._serving.watch(scheduler)
         scheduler.register_many(SAMPLES)
         if self._redis is not None:
             scheduler.register_many(QUEUED)
             worker = Worker(self._redis, handlers=HANDLERS, concurrency=8, lease="10s")
             worker.start()
             self._opened.callback(worker.stop, grace=BODIES_END)
+            self._serving.watch(worker)
+        self._opened.enter_context(self._serving)
         self._scheduler = scheduler
 
 

@@ -30,6 +30,7 @@ class Lines:
     def opened(self, places: Places) -> None:
         """Say where everything is."""
         self._write(f"up: postgres {places.postgres}, redis {places.redis}")
+        self._write(f"health {places.health}: /healthz, /readyz, /metrics")
 
     def tell(self, message: Event | logging.LogRecord) -> None:
         """Write a line for what ends a fire."""

@@ -53,10 +53,11 @@ SETTLED = {State.DEAD_LETTER: "failure", State.FAILED: "failure", State.RETRYING
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """Where the servers are, as one may show it."""
+    """Where the servers are, and where one can ask how the process is, as one may show it."""
 
     postgres: str
     redis: str
+    health: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,8 +13,6 @@ from scheduler.observe.counts import Counts, Labels
 from scheduler.observe.watched import OTHERS, Watched
 from scheduler.sight import QueueSight, Sight
 
-SAMPLE = timedelta(seconds=2)
-
 
 class Metrics(Collector):
     """Collects what schedulers and workers do: a collector for a registry of prometheus-client.
@@ -23,7 +21,7 @@ class Metrics(Collector):
     sample_every: Redis is asked at most so often, however many ask us.
     """
 
-    def __init__(self, queues: Iterable[str], *, sample_every: timedelta = SAMPLE) -> None:
+    def __init__(self, queues: Iterable[str], *, sample_every: timedelta = timedelta(seconds=2)) -> None:
         self._labels = Labels(queues)
         self._counts = Counts(self._labels)
         self.hear = self._counts.hear  # for whoever has events and cannot be watched

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("scheduler")
 
+SAMPLE = timedelta(seconds=2)
+
 
 class Working(Watched, Protocol):
     """A worker of one process, or of several."""

@@ -36,7 +36,13 @@ def drawn(width: int, height: int, encoding: str = "utf-8") -> list[str]:
     file = io.TextIOWrapper(io.BytesIO(), encoding=encoding, errors="replace")
     console = Console(theme=PALETTE, highlight=False, file=file, width=width, height=height, force_terminal=False)
     board = Board(console)
-    board.opened(Places(postgres="embedded in ~/.local/share/singleton-scheduler/postgres", redis="redis://x:1/0"))
+    board.opened(
+        Places(
+            postgres="embedded in ~/.local/share/singleton-scheduler/postgres",
+            redis="redis://x:1/0",
+            health="http://x:2",
+        )
+    )
     for event in EVENTS:
         board.tell(event)
     board.tell(logging.LogRecord("scheduler", logging.WARNING, "", 0, "loop: %s", ("away",), None))

@@ -20,6 +20,7 @@ from scheduler.embedded import redis
 from scheduler.errors import ConfigError
 from scheduler.events import Event, FireEnded
 from tests.embedded.leftovers import open_folder, running
+from tests.observe.scrapes import Scrape, ready
 from tests.support.waiting import rest, wait_for
 
 COMMAND = [sys.executable, "-m", "scheduler", "up"]
@@ -71,6 +72,14 @@ def test_it_shows_fires_of_both_tenants_and_ends_by_itself(home: Path) -> None:
     assert re.search(r"globex/cleanup success \d+ ms", done.stdout)
     assert re.search(r"up: postgres embedded in \S+/postgres, redis embedded in \S+/redis\n", done.stdout)
     assert re.search(r"ended after \S+ s: \d+ success", done.stdout.splitlines()[-1])
+
+
+def test_it_says_where_one_can_ask_how_it_is(home: Path) -> None:
+    with started(home) as process:
+        address = re.findall(r"health (http://127.0.0.1:\d+)", read_until(process, "health")[-1])[0]
+        assert ready(address) == (200, [])
+        fires = "scheduler_fires_total"
+        wait_for(lambda: (Scrape.of(address).value(fires, outcome="success") or 0) > 0, "a fire is counted")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

@@ -15,8 +15,7 @@ import pytest
 from scheduler import Scheduler, Worker, handler
 from scheduler.embedded.postgres import EmbeddedPostgres
 from scheduler.embedded.redis import EmbeddedRedis
-from scheduler.observe.metrics import SAMPLE
-from scheduler.observe.serving import Serving
+from scheduler.observe.serving import SAMPLE, Serving
 from tests.observe.scrapes import Scrape, get, needs_promtool, promtool, ready
 from tests.queueing.conftest import MakeWorker
 from tests.support.waiting import wait_for
