@@ -13,6 +13,7 @@ from scheduler import Scheduler, Worker, handler
 from scheduler.dialects.channel import Channel
 from scheduler.dialects.client import Client, script
 from scheduler.dialects.interface import Cancelling, Pushed, Renewed
+from scheduler.dialects.reliable.admin import ReliableAdmin
 from scheduler.dialects.reliable.keys import Keys
 from scheduler.dialects.reliable.queue import ReliableQueue
 from scheduler.errors import QueueError, QueueUnavailable
@@ -29,8 +30,9 @@ DOCUMENT = (Path(__file__).parents[2] / "docs/redis.md").read_text("utf-8")
 LINES = {words[2]: words[1:] for words in map(str.split, re.findall(r"^ACL SETUSER .+$", DOCUMENT, re.MULTILINE))}
 SCRIPTS = {
     "worker": ["finish", "renew", "silent", "waits"],
-    "scheduler": ["acknowledge", "begin", "cancel", "depths", "known", "push", "waits"],
+    "scheduler": ["acknowledge", "begin", "cancel", "depths", "known", "pause", "push", "waits"],
     "producer": ["produce"],
+    "admin": ["depths", "pause", "purge", "requeue"],
 }
 ROLES = ("worker", "scheduler")  # of a queue with keys of ours
 
@@ -83,6 +85,26 @@ def test_everything_that_a_scheduler_and_a_worker_do(scheduler: Client, worker: 
     house.run("LPUSH", "jobqueue:{mail}:critical", "not a job")
     ours.fetch(5, timeout=0)
     assert ledger.depths().dead == 2  # the fourth, and this
+
+
+def test_everything_that_a_person_does(house: House, worker: Client) -> None:
+    client = enter(house, "admin")
+    admin = ReliableAdmin(client, "mail", installation="3f1e")
+    ours = ReliableQueue(worker, "mail", worker="w1")
+    house.run("LPUSH", "jobqueue:{mail}:low", '{"id":"a","filepath":"/a","priority":"low","retries":0}', "no job")
+    assert [each.id for each in admin.peek(1)] == ["a"]
+    [delivery] = ours.fetch(5, timeout=1)
+    ours.finish([ended(delivery, State.DEAD_LETTER, error="gone")])
+    assert next(each.reason for each in admin.dead(5)) == "gone"
+    assert admin.requeue([each for each in admin.dead(5) if each.type]) == [True]
+    assert (admin.dead_count(), admin.purge(5), admin.workers(), admin.depths().dead) == (1, 1, 1, 0)
+    admin.pause()
+    assert admin.paused().ours
+    admin.resume()
+    listed = admin.keys()
+    assert {key.type for key in listed} >= {"list", "zset", "string"}
+    assert admin.erase([key.name for key in listed]) == len(listed)
+    client.close()
 
 
 def test_state_changes_are_said_and_heard(scheduler: Client, worker: Client) -> None:

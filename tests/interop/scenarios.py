@@ -28,6 +28,9 @@ class Side(Protocol):
     def queue(self, method: str, *args: Any) -> Any:
         """Steer the queue mail."""
 
+    def requeue(self, *ids: str) -> None:
+        """Let failed jobs run again, with all their attempts."""
+
     def work(self, ends: int, *queues: str, stalled_ms: int = 30_000) -> None:
         """Work, one job at a time, until so many have completed or failed for good."""
 
@@ -116,6 +119,36 @@ def retry_later(side: Side) -> None:
     side.add("job", {"fails": 2, "value": 1}, attempts=3, backoff={"type": "fixed", "delay": 60_000})
     side.add("job", {})
     side.work(1)
+
+
+@scenario
+def requeue(side: Side) -> None:
+    for name, options in {"plain": {}, "urgent": {"priority": 2}, "late": {"lifo": True, "attempts": 2}}.items():
+        side.add("job", {"fails": 9}, jobId=name, **options)
+    side.work(3)
+    side.add("job", {})
+    side.requeue("plain", "late", "urgent")
+
+
+@scenario
+def requeue_worked(side: Side) -> None:
+    side.add("job", {"fails": 9}, jobId="mine", attempts=2)
+    side.work(1)
+    side.queue("pause")
+    side.requeue("mine")
+    side.queue("resume")
+    side.work(2)
+
+
+@scenario
+def requeue_a_child(side: Side) -> None:
+    for policy in POLICIES[:3]:
+        child = {"name": "job", "queueName": "mail", "data": {"fails": 9}, "opts": {"jobId": policy, policy: True}}
+        other = {"name": "job", "queueName": "mail", "data": {}, "opts": {"jobId": f"other-{policy}", "delay": 60_000}}
+        options = {"jobId": f"parent-{policy}", "delay": 60_000}
+        side.flow({"name": "job", "queueName": "mail", "data": {}, "opts": options, "children": [child, other]})
+    side.work(3)
+    side.requeue(*POLICIES[:3])
 
 
 @scenario

@@ -8,6 +8,7 @@ from typing import Any
 
 from scheduler import JobContext, PermanentError, Worker, handler
 from scheduler.bullmq import NewJob, Queue
+from scheduler.dialects.bullmq.admin import BullMQAdmin
 from scheduler.dialects.reliable.reaper import ReaperRule
 from scheduler.queueing.handlers import handlers
 from tests.interop.peers import Peer
@@ -70,6 +71,11 @@ class NodeSide(Ends):
         """Steer the queue."""
         return self._peer.queue(QUEUE, method, *args)
 
+    def requeue(self, *ids: str) -> None:
+        """Let failed jobs run again."""
+        for job in ids:
+            self._peer.job(QUEUE, job, "retry", "failed", {"resetAttemptsMade": True, "resetAttemptsStarted": True})
+
     def work_off(self) -> None:
         """Work until nothing waits."""
         self._peer.work(QUEUE, concurrency=1)
@@ -113,6 +119,13 @@ class OurSide(Ends):
             grace, limit, state = args
             return self._queue.clean(grace, limit=limit, state=state)
         return getattr(self._queue, method)()
+
+    def requeue(self, *ids: str) -> None:
+        """Let failed jobs run again."""
+        admin = BullMQAdmin(self._queue._client, QUEUE)
+        letters = {letter.id: letter for letter in admin.dead(100)}
+        for job in ids:
+            assert admin.requeue([letters[job]]) == [True]
 
     def work_off(self) -> None:
         """Work until nothing waits."""
