@@ -37,7 +37,7 @@ NOT_THEIRS = ("<frozen", importlib.__path__[0], scheduler.__path__[0])
 
 def run(role: str, config: Configuration, app: str | None, *, as_json: bool = False) -> None:
     """Run a role until a signal; a producer until it has seen every file."""
-    logs.configure(config.observability.log_level)
+    logs.configure("warning")
     if role == "worker":
         work(config, app)
         return
@@ -49,7 +49,7 @@ def run(role: str, config: Configuration, app: str | None, *, as_json: bool = Fa
     try:
         if role != "producer":
             process.schedule(app)
-        _trace(config)
+        _observe(config)
         process.serve()
         if role == "all" and not process.asked_to_end:
             process.work()
@@ -65,12 +65,12 @@ def run(role: str, config: Configuration, app: str | None, *, as_json: bool = Fa
 
 def work(config: Configuration, app: str | None, queues: Sequence[str] | None = None) -> None:
     """Run a worker of some queues, or of all that have handlers."""
-    logs.configure(config.observability.log_level)
+    logs.configure("warning")
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: os._exit(0))  # until the worker hears them: it has nothing in its hands yet
     if app is not None:
         loaded(app)
-    _trace(config)
+    _observe(config)
     worker = _worker(config, queues)
     with _serving(config).around(worker):
         worker.run()
@@ -258,8 +258,9 @@ def _greet(config: Configuration, *, original: bool = False) -> RedisOptions:
     return redis
 
 
-def _trace(config: Configuration) -> None:
-    """Send traces, unless the app has said where they go."""
+def _observe(config: Configuration) -> None:
+    """Log as much as is wanted, and send traces, unless the app has said where they go."""
+    logs.configure(config.observability.log_level)
     tracing = config.observability.tracing
     if tracing.enabled:
         traces.configure(endpoint=tracing.endpoint)
