@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from scheduler.app import Scheduler
 from scheduler.web.access import Access, Token
 from scheduler.web.openapi import document
+from scheduler.web.pages import pages
 from scheduler.web.problems import Problem
 from scheduler.web.route import Route
 from scheduler.web.schemas import plain
@@ -51,7 +52,7 @@ def application(scheduler: Scheduler, *, tokens: Sequence[Token] = (), rate_limi
     a second each may make, 0 for any number.
     """
     site = Site(scheduler, Access(tokens, rate_limit))
-    app = Starlette(routes=api(site), exception_handlers={HTTPException: _unrouted})
+    app = Starlette(routes=[*api(site), *pages(site)], exception_handlers={HTTPException: _unrouted})
     app.add_middleware(Guard)
     app.state.site = site
     return app
