@@ -7,6 +7,7 @@ from scheduler.doctor.patient import Patient
 from scheduler.doctor.postgres import TABLES
 
 MOST = 1000
+COUNTED = 10_000
 RUNS = 3
 TRIES = 3
 
@@ -60,7 +61,8 @@ def _failing(patient: Patient) -> Iterator[str]:
 )
 def _unfed(patient: Patient) -> Iterator[str]:
     for queue, count, age in patient.tables.rows("unfed", late=patient.late):
-        yield f"queue {queue}: {count} jobs, the oldest due since {roughly(age)}"
+        many = f"{count} jobs{' or more' if count >= COUNTED else ''}"
+        yield f"queue {queue}: {many}, the oldest due since {roughly(age)}"
 
 
 @check(

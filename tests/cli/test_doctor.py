@@ -463,6 +463,13 @@ def test_servers_that_are_silent_cost_seconds(world: World) -> None:
         assert time.monotonic() - began < 10
 
 
+def test_a_redis_that_keeps_something_is_no_finding(world: World) -> None:
+    world.make()
+    world.redis.call("CONFIG", "SET", "save", "3600 1")
+    world.stack.callback(world.redis.call, "CONFIG", "SET", "save", "")
+    assert world.examined() == []
+
+
 def test_dead_letters_that_somebody_has_seen_to_are_no_finding(world: World) -> None:
     dead_letters(world).queue("mail").purge()
     assert "dead-letters" not in {each.check for each in world.examined()}

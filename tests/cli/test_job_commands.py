@@ -15,7 +15,7 @@ from scheduler.cli.main import cli
 from scheduler.dialects.client import Client
 from scheduler.embedded.redis import EmbeddedRedis
 from scheduler.queueing.handlers import handlers
-from tests.cli.test_inspect import HOSTILE, on_terminal
+from tests.cli.test_inspect import HOSTILE, on_terminal, process
 from tests.conftest import MakeScheduler
 from tests.support.waiting import wait_for
 
@@ -230,6 +230,20 @@ def test_without_redis_jobs_are_shown_as_postgres_has_them(
     job = run("submit", "acme", "work")["id"]
     assert run("get", "acme", job)["state"] == "pending"
     assert run("cancel-job", "acme", job)["state"] == "cancelled"
+
+
+def test_while_redis_is_away_jobs_are_shown_as_postgres_has_them_and_it_is_said(
+    make_scheduler: MakeScheduler, redis: Client, redis_server: EmbeddedRedis, dsn: str, schema: str
+) -> None:
+    scheduler = make_scheduler(redis=redis_server.url)
+    job = scheduler.submit("acme", "work", None, queue="mail")
+    wait_for(lambda: scheduler.get("acme", job.id).state is State.SCHEDULED, "a job that is fed")
+    options = ["--json", "--redis", "redis://127.0.0.1:1/0"]
+    with process(dsn, schema, "get", "acme", str(job.id), *options, env={"REDIS_MAX_RETRIES": "0"}) as running:
+        out, err = running.communicate(timeout=30)
+    assert (running.returncode, json.loads(out)["state"]) == (0, "scheduled")
+    assert "queue mail: jobs are shown as Postgres has them: Redis: " in err
+    assert err.count("\n") == 1
 
 
 def test_a_timeline_fits_a_terminal_and_foreign_text_does_not_act_on_it(

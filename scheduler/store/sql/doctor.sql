@@ -119,12 +119,14 @@ SELECT e.queue, now() - e.paused_at FROM {schema}.job_epoch e WHERE e.paused_at 
 SELECT l.queue, count(*) FROM (SELECT l.queue FROM {schema}.job_letter l LIMIT 10000) l GROUP BY l.queue ORDER BY l.queue;
 
 -- name: silent
--- Jobs that were fed, and of which nothing was heard for long. No row: all is well.
-SELECT q.tenant, q.id, q.queue, now() - greatest(q.updated_at, q.run_at) FROM {schema}.job_queue q
-WHERE q.open_dependencies = 0 AND greatest(q.updated_at, q.run_at) < now() - %(late)s::interval AND NOT EXISTS (
-  SELECT FROM {schema}.job_ready r WHERE r.queue = q.queue AND r.priority = q.priority AND r.tenant = q.tenant
-    AND r.run_at = q.run_at AND r.seq = q.seq)
-LIMIT %(limit)s;
+-- Jobs that were fed, and of which nothing was heard for long, among the first that lie there. No row: all is well.
+SELECT q.tenant, q.id, q.queue, now() - greatest(q.updated_at, q.run_at) FROM (
+  SELECT * FROM {schema}.job_queue q
+  WHERE q.open_dependencies = 0 AND greatest(q.updated_at, q.run_at) < now() - %(late)s::interval LIMIT 10000) q
+LEFT JOIN LATERAL (
+  SELECT true AS waits FROM {schema}.job_ready r WHERE r.queue = q.queue AND r.priority = q.priority
+    AND r.tenant = q.tenant AND r.run_at = q.run_at AND r.seq = q.seq LIMIT 1) r ON true  -- LIMIT: a probe each
+WHERE r.waits IS NULL LIMIT %(limit)s;
 
 -- name: untold
 -- Callbacks that were tried in vain: how many, how many are given up, and why the newest failed. Always one row.
