@@ -112,6 +112,11 @@ def test_two_ends_of_one_attempt_unless_redis_forgot_the_first() -> None:
     assert "doubled" in verdict(lines=lines, faults=[done("redis", "restart", "killed")])
 
 
+def test_an_end_that_was_heard_long_after_it_was_taken() -> None:
+    lines = (*RUN[:2], RUN[2]._replace(at=15.0), RUN[2]._replace(at=16.0, feed=2, pid=2))
+    assert verdict(lines=lines, faults=[done("redis", "flush", begin=12.0)]) == {}
+
+
 def test_two_last_ends_of_a_job_whatever_their_attempts() -> None:
     fault = done("workers", "suspend", pids=[1])
     assert verdict(lines=(*RUN[:2], *AGAIN), ledger=LATER, faults=[fault]) == {}

@@ -76,7 +76,8 @@ def check_jobs(jobs: Jobs, faults: Sequence[Done], verdict: Verdict) -> None:
         lines, ended = runs.get(job_id, []), jobs.ledger.get(job_id)
         _check_end(order, ended, lines, verdict, doomed=_is_doomed(order, orders, doomed))
         _check_order(order, lines, runs, times.get(job_id, 0.0), verdict)
-        _check_runs(lines, faults, verdict, settled=ended.at if ended else float("inf"))
+        _check_taken(lines, faults, verdict)
+        _check_again(lines, faults, verdict, settled=ended.at if ended else float("inf"))
 
 
 def _committed(jobs: Jobs, verdict: Verdict) -> tuple[dict[str, Order], dict[str, float]]:
@@ -139,42 +140,56 @@ def _check_order(
             verdict.wrong["too early"].append(f"{order.id} starts before {each} has ended")
 
 
-def _check_runs(lines: Sequence[Line], faults: Sequence[Done], verdict: Verdict, *, settled: float) -> None:
-    """Look at each run after the first, and at the ends that Redis took."""
+def _check_taken(lines: Sequence[Line], faults: Sequence[Done], verdict: Verdict) -> None:
+    """Look at the ends that Redis took: one of each (feed, attempt), and one last."""
     taken: dict[tuple[int, int] | str, float] = {}
+    ended: dict[tuple[int, int], float] = {}
+    for line in lines:
+        if line.what in ("end", "fail"):
+            ended[line.attempt, line.pid] = line.at
+        elif line.what in ("accepted", "closed"):
+            ends: list[tuple[int, int] | str] = [(line.feed, line.attempt)]
+            ends += ["last"] if line.what == "closed" else []
+            if any(each in taken and not _forgotten(taken[each], line.at, faults) for each in ends):
+                what = f"{line.job_id}: a second end was taken, of feed {line.feed}, attempt {line.attempt}"
+                verdict.wrong["doubled"].append(what)
+            # It was taken between its end and when that was heard, which may be long after.
+            taken |= dict.fromkeys(ends, ended.get((line.attempt, line.pid), line.at))
+
+
+def _check_again(lines: Sequence[Line], faults: Sequence[Done], verdict: Verdict, *, settled: float) -> None:
+    """Look at each run after the first."""
     before: Line | None = None
     failed: set[tuple[int, int]] = set()
     used: set[int] = set()
     for line in lines:
-        if line.what in ("accepted", "closed"):
-            ends: list[tuple[int, int] | str] = [
-                (line.feed, line.attempt),
-                *(["last"] if line.what == "closed" else []),
-            ]
-            if any(each in taken and not _forgotten(taken[each], line.at, faults) for each in ends):
-                what = f"{line.job_id}: a second end was taken, of feed {line.feed}, attempt {line.attempt}"
-                verdict.wrong["doubled"].append(what)
-            taken |= dict.fromkeys(ends, line.at)
-        elif line.what == "fail":
+        if line.what == "fail":
             failed.add((line.attempt, line.pid))
         elif line.what == "start":
             verdict.counts["runs"] += 1
             if before is not None and (before.attempt, before.pid) not in failed:
                 verdict.counts["run again"] += 1
-                reasons = (
-                    (number, faults[number])
-                    for number in reversed(range(len(faults)))  # the last of them is the likeliest
-                    if number not in used
-                    and faults[number].begin < settled + ONE_TICK
-                    and _between(before, faults[number], line)
-                )
-                number, reason = next(reasons, (0, None))
-                if reason is None:
+                number = _reason(before, line, faults, used, settled=settled)
+                if number is None:
                     verdict.wrong["run again without a reason"].append(_again(before, line, settled))
                 else:
-                    used.add(number)  # of each fault one run again of a job
-                    verdict.again[reason.name] += 1
+                    used.add(number)
+                    verdict.again[faults[number].name] += 1
             before = line
+            failed.discard((line.attempt, line.pid))
+
+
+def _reason(before: Line, line: Line, faults: Sequence[Done], used: set[int], *, settled: float) -> int | None:
+    """Find the fault that had a job in its hands, from one run of it to the next; each is the reason for one run again.
+
+    The last of them is the likeliest. One that began when the end of the job was in the ledger is none.
+    """
+    for number in reversed(range(len(faults))):
+        done = faults[number]
+        between = before.at < done.over + AFTERMATH and line.at > done.begin and done.begin < settled + ONE_TICK
+        if between and number not in used and _holds(done, (before.pid, line.pid)):
+            return number
+    return None
 
 
 def _again(before: Line, line: Line, settled: float) -> str:
@@ -182,11 +197,6 @@ def _again(before: Line, line: Line, settled: float) -> str:
         f"{line.job_id}: attempt {line.attempt} at {line.at:.1f}, process {line.pid}, after attempt {before.attempt} at"
         f" {before.at:.1f}, process {before.pid}; settled at {settled:.1f}"
     )
-
-
-def _between(before: Line, done: Done, line: Line) -> bool:
-    """Whether a job was in the hands of a fault, from one run of it to the next."""
-    return before.at < done.over + AFTERMATH and line.at > done.begin and _holds(done, (before.pid, line.pid))
 
 
 def _holds(done: Done, pids: Iterable[int]) -> bool:
