@@ -24,6 +24,7 @@ from scheduler.errors import ConfigError, InvalidJob, MarshalError, QueueUnavail
 from tests.conveyor.conftest import contents, new
 from tests.conveyor.encoder import decode, encode
 from tests.dialects.servers import cluster, new_binary, old_binary
+from tests.dialects.values import ended
 
 PARENT, PREDECESSOR = str(uuid4()), str(uuid4())
 SOON = datetime.now(UTC) + timedelta(hours=1)
@@ -307,3 +308,19 @@ def test_a_cluster_needs_a_hash_tag() -> None:
             with Conveyor(house.url, keys, namespace="{conv}") as tagged:
                 tagged.add(b"", type="a", parent=uuid4(), dead_parent=True)
         assert house.run("LLEN", "{conv}:a") == house.run("LLEN", "{conv}:queue:a") == 1
+        assert tree_in(house.url) == ["parent", "child", "heir"]
+
+
+def tree_in(url: str) -> list[str]:
+    """The types of a parent, its child and its heir, as they ran."""
+    opened, ran = Client(url), list[str]()
+    queue = ConveyorQueue(opened, "tree", worker="w", namespace="{conv}")
+    with Conveyor(url, namespace="{conv}") as client:
+        parent = client.add(b"", type="parent", queue="tree")
+        client.add(b"", type="heir", queue="tree", predecessor=parent)
+        client.add(b"", type="child", queue="tree", parent=parent)
+    while taken := queue.fetch(10, timeout=0):
+        ran += [each.job.type for each in taken]
+        queue.finish([ended(each) for each in taken])
+    opened.close()
+    return ran

@@ -10,6 +10,7 @@ import pytest
 
 from scheduler.dialects.client import Client
 from scheduler.dialects.conveyor import add as adding
+from scheduler.dialects.conveyor.admin import ConveyorAdmin
 from scheduler.dialects.conveyor.keys import Keys
 from scheduler.dialects.conveyor.queue import ConveyorQueue
 from scheduler.dialects.interface import Note
@@ -276,6 +277,15 @@ def test_nothing_is_taken_or_ended_where_a_key_of_all_is_something_else(
     if what == "queue":
         with pytest.raises(QueueError, match="WRONGTYPE"):
             queue.push([fed()], epoch="")
+    assert contents(redis) == before
+
+
+def test_a_dead_letter_whose_queue_is_no_list_stays_one(redis: Client, keys: Keys) -> None:
+    spoil(redis, keys.queue("taken"))
+    parent = str(uuid4())
+    redis.call("LPUSH", keys.failed, new(queue="taken", parent_uuid=parent).SerializeToString())
+    before, admin = contents(redis), ConveyorAdmin(redis, "taken", keys=keys.names)
+    assert admin.requeue(admin.dead(10)) == [False]
     assert contents(redis) == before
 
 

@@ -12,10 +12,12 @@ local answer = {}
 for i = 2, #ARGV, 2 do
   local job = ARGV[i + 1] ~= '' and read(ARGV[i + 1])
   local there = (job or ARGV[i + 1] == '') and redis.call('LREM', failed, -1, ARGV[i]) == 1
-  answer[#answer + 1] = there and '1' or '0'
-  if there and job then
-    if job.parent then follow(job) end
-    push(job)
+  if there and job and not push(job) then
+    there = false
+    redis.call('LPUSH', failed, ARGV[i])
+  elseif there and job and job.parent then
+    follow(job)
   end
+  answer[#answer + 1] = there and '1' or '0'
 end
 return table.concat(answer)
