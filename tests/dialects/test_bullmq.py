@@ -10,6 +10,7 @@ import orjson
 import pytest
 
 from scheduler.dialects.bullmq.add import NewJob, add
+from scheduler.dialects.bullmq.admin import BullMQAdmin
 from scheduler.dialects.bullmq.exchange import written_of
 from scheduler.dialects.bullmq.keys import Keys
 from scheduler.dialects.bullmq.options import keep, read_options
@@ -29,7 +30,7 @@ DOCUMENT = (Path(__file__).parents[2] / "docs/bullmq.md").read_text("utf-8")
 LINES = {words[2]: words[1:] for words in map(str.split, re.findall(r"^ACL SETUSER .+$", DOCUMENT, re.MULTILINE))}
 SCRIPTS = {
     "worker": ["finish", "held", "iterate", "renew", "stalled", "waits"],
-    "scheduler": ["acknowledge", "begin", "cancel", "collect", "depths", "known", "push", "waits"],
+    "scheduler": ["acknowledge", "begin", "cancel", "collect", "depths", "known", "pause", "push", "waits"],
 }
 MakeOpen = Callable[..., BullMQQueue]
 
@@ -251,6 +252,11 @@ def test_few_rights_are_enough(lone: House, client: Client) -> None:
     ring.begin("1")
     ring.push([job() for _ in range(4)], epoch="1")
     assert ring.epoch() == "1"
+    for compat in ("5", "6"):
+        admin = BullMQAdmin(as_scheduler, "mail", installation="3f1e", compat=compat)
+        admin.pause()
+        assert admin.paused() == (True, True)
+        admin.resume()
     one, two, three, four = queue.fetch(4, timeout=0.1)
     queue.fetch(0, timeout=0.01)
     assert ring.cancel([one.job.id]) == [Cancelling.RUNNING]

@@ -13,6 +13,7 @@ from scheduler import (
     NewJob,
     PermanentError,
     Priority,
+    Requeued,
     RetryPolicy,
     Scheduler,
     State,
@@ -20,14 +21,17 @@ from scheduler import (
     handler,
 )
 from scheduler.dialects.client import Client
+from scheduler.queueing.pausing import Pausing
+from scheduler.queueing.ring import Ring
 from tests.conftest import MakeScheduler
 from tests.queueing.conftest import MakeWorker
 from tests.support.waiting import rest, wait_for
 
 ONCE = RetryPolicy(max_attempts=1)
+QUEUES = {dialect: {"mail": {"dialect": dialect}} for dialect in ("reliable", "bullmq", "conveyor")}
 
 
-@pytest.fixture(params=["reliable", "bullmq", "conveyor"])
+@pytest.fixture(params=QUEUES)
 def dialect(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -117,6 +121,58 @@ def test_a_flag_that_was_left_behind_is_taken_away(
     ring.queue("mail").redis.pause()  # as if Redis had been away when it was resumed
     second = ring.submit("acme", "send", 2, queue="mail")
     assert ring.wait("acme", second.id, timeout=10).state is State.COMPLETED
+
+
+def test_a_redis_that_is_away_hears_of_the_pause_later(
+    ring: Scheduler, dialect: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    ring.submit("acme", "send", 1, queue="mail")
+    wait_for(lambda: ring.queue("mail").peek(), "it is fed")
+    services = ring._running().ring
+    assert services is not None
+    nobody = Client("redis://127.0.0.1:1")
+    away = Pausing(services._ledger, Ring(nobody, QUEUES[dialect], "", lambda: datetime.now(UTC)))
+    away.pause("mail")
+    assert "hear of it later" in caplog.text
+    assert ring.queue("mail").stats().paused_at is not None
+    wait_for(lambda: ring.queue("mail").redis.paused().ours, "upkeep has told it")
+    away.resume("mail")
+    wait_for(lambda: not ring.queue("mail").redis.paused().at_all, "and that it goes on")
+
+
+def test_a_feeder_is_idle_beside_a_paused_queue_and_feeds_the_others(ring: Scheduler) -> None:
+    ring.submit("acme", "send", 1, queue="mail")
+    wait_for(lambda: ring.queue("mail").peek(), "it is fed")
+    ring.pause_queue("mail")
+    services = ring._running().ring
+    assert services is not None
+    ring.submit_many([_new(n) for n in range(3)])
+    assert services.feeder.step() > 0.5, "due, and not to be fed: nothing to hurry for"
+    made = ring.submit("acme", "send", 1, queue="other")
+    wait_for(lambda: [each.id for each in ring.queue("other").peek()] == [str(made.id)], "the other is fed")
+    assert ring.queue("mail").stats().ready == 3
+
+
+def test_a_letter_that_many_requeue_at_once_is_one_job(ring: Scheduler, send: Callable[[], None]) -> None:
+    send()
+    [made] = ring.submit_many([_new(1)])
+    assert ring.wait("acme", made.id, timeout=10).state.terminal
+    answers: list[Requeued] = []
+    together = threading.Barrier(5)
+
+    def ask() -> None:
+        queue = ring.queue("mail")
+        together.wait()
+        answers.append(queue.requeue([str(made.id)]))
+
+    threads = [threading.Thread(target=ask) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    [again] = [job for each in answers for job in each.jobs.values()]
+    assert ring.wait("acme", again, timeout=10).retried_from == made.id
+    assert {str(job.id) for job in ring.find("acme").jobs} == {str(made.id), again}
 
 
 def test_dead_letters_of_the_ledger_are_requeued_once(
