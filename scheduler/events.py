@@ -170,10 +170,11 @@ class JobsEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobsRecovered:
-    """So many jobs were taken back from workers that were silent for too long."""
+    """So many jobs were taken back from workers that were silent for too long; `buried`: those with no attempt left."""
 
     queue: str
     count: int
+    buried: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -130,6 +130,7 @@ class Counts:
                 self._lost += 1
             case JobsRecovered():
                 self._moved += event.count
+                self._add(DEAD_LETTER, event.queue, event.buried)
             case JobsFedAgain():
                 self._add(REFED, event.queue, event.count)
             case RedisLost():

@@ -169,9 +169,16 @@ class Carrier:
                 soonest = min(soonest, attempt.deadline)
         return soonest
 
-    def recover(self) -> int:
-        """Take back what silent workers hold."""
-        return self.queue.recover(lambda delivery: taken_back(delivery, self._worker, self._backoffs, self._usual))
+    def recover(self) -> tuple[int, int]:
+        """Take back what silent workers hold; say how much, and how much of it has no attempt left."""
+        results: list[Result] = []
+
+        def decide(delivery: Delivery) -> Result:
+            results.append(taken_back(delivery, self._worker, self._backoffs, self._usual))
+            return results[-1]
+
+        moved = self.queue.recover(decide)
+        return moved, sum(each.end is not None and each.end.state.terminal for each in results)
 
     def drain(self) -> None:
         """Take no more: what a call under way takes is in our hands when this returns."""

@@ -269,11 +269,11 @@ class Worker:
 
     def _recover(self) -> float:
         for carrier in self._carriers:
-            moved = carrier.recover()
+            moved, buried = carrier.recover()
             if moved:
                 about, said = log_keys(queue=carrier.queue.name), "queue %s: %d jobs taken back from silent workers"
                 logger.warning(said, carrier.queue.name, moved, extra=about)
-                self._events.emit(JobsRecovered(queue=carrier.queue.name, count=moved))
+                self._events.emit(JobsRecovered(queue=carrier.queue.name, count=moved, buried=buried))
         # so that fleets do not look in step
         return self._reaper.interval.total_seconds() * random.uniform(0.75, 1.25)  # noqa: S311
 

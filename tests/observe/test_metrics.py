@@ -184,6 +184,25 @@ def test_what_is_taken_back_from_a_silent_worker(ring: Scheduler, make_worker: M
     wait_for(lambda: Scrape.of(address).value("scheduler_ends_refused_total", queue="mail") == 1, "it came too late")
 
 
+def test_a_job_that_costs_its_worker_its_last_attempt_is_a_dead_letter(
+    ring: Scheduler, make_worker: MakeWorker, served: Served
+) -> None:
+    release: list[bool] = []
+
+    @handler("slow", queue="mail")
+    def slow(_: Any, __: Any) -> None:
+        wait_for(lambda: release, "it was given up")
+
+    silent = make_worker(lease="1s")
+    ring.submit("acme", "slow", queue="mail", retry=ONCE)
+    wait_for(silent._running, "it runs")
+    silent._keeping.stop()
+    address = served(make_worker(lease="1s", reaper=ReaperRule(interval=timedelta(milliseconds=200))))
+    wait_for(lambda: Scrape.of(address).value("jobs_dead_letter_total", queue="mail") == 1, "it is given up")
+    assert Scrape.of(address).value("reaper_jobs_moved_total") == 1
+    release.append(True)
+
+
 def test_jobs_that_redis_lost_are_counted(ring: Scheduler, redis: Client, served: Served) -> None:
     address = served(ring)
     ring.submit("acme", "send", queue="mail")
