@@ -40,7 +40,7 @@ imports: $(VENV)/.dev ## check who imports whom
 proto: $(VENV)/.dev ## make the bytes of Conveyor's jobs out of job.proto
 	@$(BIN)/python -m tests.conveyor.proto
 
-bench: $(VENV)/.dev ## measure, beside others; BENCH is recurring, submit, redis or ring
+bench: $(VENV)/.dev ## measure, beside others; BENCH is recurring, submit, redis, ring or observe
 	@$(BIN)/python bench/$(BENCH).py $(ARGS)
 
 chaos: $(VENV)/.dev ## attack the whole system: ARGS="--minutes 30 --seed 7"
