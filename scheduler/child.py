@@ -154,7 +154,7 @@ def main(read: int, write: int) -> None:
         signal.signal(number, lambda *_: None)  # sent to all of a service: the parent drains, and ends us
     out = os.fdopen(write, "w", encoding="utf-8")
     calls = Calls(os.fdopen(read, encoding="utf-8"))
-    logging.basicConfig(level=logging.INFO, handlers=[Forward(out)])
+    logging.basicConfig(level=logging.INFO, handlers=[Forward(out)], format="%(message)s")
     while True:
         message, cancelled = calls.next()
         try:

@@ -6,10 +6,8 @@ import json
 import logging
 import subprocess
 import sys
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import psycopg
 import pytest
@@ -23,40 +21,15 @@ from scheduler.log import KEYS, OWN, keys, logger, places
 from scheduler.observe.logs import JsonLines, Readable, configure
 from tests.conftest import MakeScheduler
 from tests.dialects.values import NOW, job
+from tests.observe.lines import Lines, lines
 from tests.queueing.conftest import MakeWorker
 from tests.support.waiting import wait_for
 
 SOURCES = sorted(Path(scheduler.__file__).parent.rglob("*.py"))
+__all__ = ["lines"]
 CANONICAL = {"level", "ts", "msg", "trace_id", "span_id", "job_id", "queue", "worker_id", "request_id", "namespace"}
 OURS = {"fire_at", "attempt", "fence", "type"}
 SECRET = "4012-8888-8888-1881"
-
-
-class Lines(logging.StreamHandler[io.StringIO]):
-    """What is logged, as it is written."""
-
-    def __init__(self, formatter: logging.Formatter) -> None:
-        super().__init__(io.StringIO())
-        self.setFormatter(formatter)
-
-    @property
-    def text(self) -> str:
-        return self.stream.getvalue()
-
-    def about(self, **wanted: object) -> list[dict[str, Any]]:
-        read = [json.loads(line) for line in self.text.splitlines()]
-        return [line for line in read if wanted.items() <= line.items()]
-
-
-@pytest.fixture
-def lines() -> Iterator[Lines]:
-    """All lines of the scheduler, as JSON."""
-    made, before = Lines(JsonLines()), logger.level
-    logger.addHandler(made)
-    logger.setLevel(logging.DEBUG)
-    yield made
-    logger.removeHandler(made)
-    logger.setLevel(before)
 
 
 def test_the_keys_are_those_of_the_seed_and_a_short_list_of_ours() -> None:

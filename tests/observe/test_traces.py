@@ -1,5 +1,6 @@
 """Traces: one from the request that submits to the handler, through Postgres and Redis, in every dialect."""
 
+import logging
 import subprocess
 import sys
 from pathlib import Path
@@ -18,11 +19,12 @@ from scheduler.observe import traces
 from scheduler.trace import Tracing, carried_ids, current
 from tests.conftest import MakeScheduler
 from tests.observe import bodies
+from tests.observe.lines import Lines, lines
 from tests.observe.spans import Seen, names, seen
 from tests.queueing.conftest import MakeWorker
 from tests.support.waiting import wait_for
 
-__all__ = ["seen"]
+__all__ = ["lines", "seen"]
 DIALECTS = ["reliable", "bullmq", "conveyor"]
 
 
@@ -122,7 +124,7 @@ def test_a_handler_in_a_process_of_its_own_goes_on_with_the_trace(
 
 
 @pytest.mark.parametrize("executor", ["thread", "process"])
-def test_a_run_is_a_span(make_scheduler: MakeScheduler, seen: Seen, executor: Executor) -> None:
+def test_a_run_is_a_span(make_scheduler: MakeScheduler, seen: Seen, lines: Lines, executor: Executor) -> None:
     make_scheduler().register("acme", "sweep", bodies.sweep, executor=executor)
     [run] = seen.wait_for("run sweep")
     attributes = dict(run.attributes or {})
@@ -130,6 +132,33 @@ def test_a_run_is_a_span(make_scheduler: MakeScheduler, seen: Seen, executor: Ex
     assert (attributes["namespace"], attributes["attempt"]) == ("acme", 1)
     assert (run.kind, run.parent) == (SpanKind.INTERNAL, None)
     assert run.status.description == "ValueError"
+    [line] = lines.about(msg="swept", job_id="sweep", namespace="acme", fence=1, attempt=1)
+    assert line["span_id"] == f"{names(run).span_id:016x}"
+
+
+def test_lines_of_the_log_name_the_span_in_which_they_are_written(
+    ring: Scheduler, make_worker: MakeWorker, seen: Seen, lines: Lines
+) -> None:
+    handler("far", queue="mail", executor="process")(bodies.far)
+
+    @handler("near", queue="mail")
+    async def near(ctx: JobContext, payload: object) -> None:
+        ctx.logger.info("near by")
+        logging.getLogger("scheduler.job").info("by another logger")
+        raise PermanentError("no")
+
+    worker = make_worker()
+    submitted = ring.submit("acme", "far", queue="mail")
+    [near_attempt], [far_attempt] = seen.wait_for("attempt near"), seen.of("attempt far")
+    wait_for(lambda: lines.about(level="warning", type="near"), "its failure is said")
+    [far] = lines.about(msg="far away")
+    assert (far["job_id"], far["queue"], far["namespace"], far["attempt"]) == (str(submitted.id), "mail", "acme", 1)
+    [failed] = lines.about(level="warning", type="near")
+    assert failed["worker_id"] == worker.name
+    said = (far, *lines.about(msg="near by"), *lines.about(msg="by another logger"), failed)
+    for line, span in zip(said, (far_attempt, near_attempt, near_attempt, near_attempt), strict=True):
+        context = names(span)
+        assert (line["trace_id"], line["span_id"]) == (f"{context.trace_id:032x}", f"{context.span_id:016x}")
 
 
 def test_what_a_run_submits_is_its_child(ring: Scheduler, make_worker: MakeWorker, seen: Seen) -> None:
