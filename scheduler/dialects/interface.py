@@ -4,7 +4,7 @@ Everything is a batch, and one call is one round trip. A dialect never decides: 
 ended, or whose worker is gone, is told to it.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
@@ -180,6 +180,9 @@ class Admin(Protocol):
 
     def requeue(self, letters: Sequence[QueueEntry]) -> list[bool]:
         """Put dead letters back where they came from, each if it is still there."""
+
+    def forget(self, ids: Collection[str]) -> None:
+        """Drop what jobs of a ledger left among the dead letters."""
 
     def purge(self, n: int) -> int:
         """Drop up to n dead letters, also what a ledger's jobs left there; return how many."""

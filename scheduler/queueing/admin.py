@@ -1,5 +1,6 @@
 """Queues as a person sees them: how much is where, the next jobs, dead letters, pauses; for commands and `app`."""
 
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -169,13 +170,17 @@ class QueueAdmin:
     def requeueing(self, ids: Iterable[str] | None = None) -> Iterator[Seen]:
         """Let dead letters run again, one after another."""
         wanted = None if ids is None else [str(each) for each in ids]
-        met = set()
-        for letter in [*self._of_ledger(wanted), *self._of_others(wanted)]:  # before any of them moves
-            met.add(letter.id)
-            yield self._requeued(letter)
-        for each in wanted or ():
-            if each not in met:
-                yield Seen(each, None, GONE)
+        letters = list(self._of_ledger(wanted))  # before any of them moves
+        known = {letter.id for letter in letters}
+        if wanted is None or not known.issuperset(wanted):
+            letters += self._of_others(wanted)
+        met: dict[str, Seen] = {}
+        for letter in letters:
+            met[letter.id] = self._requeued(letter)
+            yield met[letter.id]
+        yield from (Seen(each, None, GONE) for each in wanted or () if each not in met)
+        with contextlib.suppress(QueueError):  # what they left in Redis harms nobody
+            self.redis.forget({each for each in known if met[each].job is not None})
 
     def purge(self) -> int:
         """Drop all dead letters, and return how many; the ledger keeps what it knows of its jobs."""

@@ -199,6 +199,7 @@ def test_dead_letters_of_the_ledger_are_requeued_once(
     assert set(queue.requeue().jobs) == {each.id for each in letters[1:3]}
     assert queue.requeue().jobs == {}
     assert queue.stats().dead == 0
+    wait_for(lambda: queue.redis.depths().dead <= 1, "what they left in Redis is gone, but for the one of `retry_job`")
 
 
 def test_dead_letters_are_purged_and_the_ledger_keeps_its_rows(ring: Scheduler, send: Callable[[], None]) -> None:

@@ -1,7 +1,7 @@
 """What a person does with a queue of BullMQ: what is paused here is paused for Node's workers too."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from scheduler.dialects.bullmq import wire
@@ -68,6 +68,9 @@ class BullMQAdmin:
             return []
         answer = self._run("requeue", self._compat, *(each.raw for each in letters))
         return [each == 49 for each in answer]
+
+    def forget(self, ids: Collection[str]) -> None:
+        """Drop nothing: whoever settles a job takes it away."""
 
     def purge(self, n: int) -> int:
         """Drop dead letters."""

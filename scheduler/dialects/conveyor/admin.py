@@ -1,6 +1,6 @@
 """What a person does with a queue of Conveyor. Its failed jobs are in one list with those of all other queues."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from scheduler.dialects.client import Client, script
@@ -55,6 +55,10 @@ class ConveyorAdmin:
     def requeue(self, letters: Sequence[QueueEntry]) -> list[bool]:
         """Put dead letters back."""
         return self._out([(each.raw, wire.raw_again(each.raw, 0, None)) for each in letters])
+
+    def forget(self, ids: Collection[str]) -> None:
+        """Drop what jobs of a ledger left."""
+        self._out([(raw, b"") for raw, job in self._letters() if job.feed and job.uuid in ids])
 
     def purge(self, n: int) -> int:
         """Drop dead letters of this queue."""

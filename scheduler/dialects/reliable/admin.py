@@ -1,7 +1,7 @@
 """What a person does with a queue of the reliable dialect, or of the original's names."""
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 from scheduler.dialects.client import Client, script
@@ -70,6 +70,14 @@ class ReliableAdmin:
             args += (each.raw, level + 1, wire.entry_again(each.raw, 0))
         return [each == 49 for each in self._client.run(script("reliable", "requeue"), keys, args)] if args else []
 
+    def forget(self, ids: Collection[str]) -> None:
+        """Drop what jobs of a ledger left."""
+        [reasons] = self._keys.named("reasons")
+        for entry in list(self._all_letters()):
+            if FED in entry and wire.id_of(entry).decode(errors="replace") in ids:
+                self._client.call("LREM", self._keys.dead, -1, entry)
+                self._client.call("HDEL", reasons, hashlib.sha1(entry, usedforsecurity=False).hexdigest())
+
     def purge(self, n: int) -> int:
         """Drop dead letters."""
         keys = [self._keys.dead, *self._keys.named("reasons")]
@@ -129,9 +137,12 @@ class ReliableAdmin:
         self._client.run(script("reliable", "pause"), self._keys.named("paused", "marker"), [how, self._installation])
 
     def _letters(self) -> Iterator[bytes]:
+        return (entry for entry in self._all_letters() if FED not in entry)
+
+    def _all_letters(self) -> Iterator[bytes]:
         start = 0
         while page := self._client.call("LRANGE", self._keys.dead, start, start + AT_ONCE - 1):
-            yield from (entry for entry in page if FED not in entry)
+            yield from page
             start += len(page)
 
     def _entry(self, entry: bytes, record: bytes) -> QueueEntry:
