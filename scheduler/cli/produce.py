@@ -1,6 +1,7 @@
 """What one sees of a producer: a bar while it is at work, and a summary, or one JSON document."""
 
 import threading
+from collections.abc import Callable
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -9,7 +10,6 @@ from rich.text import Text
 from scheduler.cli.show import emit, emit_json, screen, visible
 from scheduler.dialects.client import Client
 from scheduler.dialects.reliable.keys import Keys
-from scheduler.events import Events
 from scheduler.model.files import ProducerRule, Summary
 from scheduler.queueing.producer import FILE_QUEUE, Producer
 
@@ -21,7 +21,7 @@ def produce(
     stop: threading.Event,
     *,
     queue: str = FILE_QUEUE,
-    events: Events | None = None,
+    watch: Callable[[Producer], object] = lambda _: None,
     as_json: bool = False,
 ) -> Summary:
     """Queue the files of a folder, with a bar where a person looks at stderr, and print what came of it."""
@@ -38,9 +38,10 @@ def produce(
     with bar:
         task = bar.add_task("looking for files", total=None)  # how many there are is known at the end
         producer = Producer(
-            client, rule, keys, queue=queue, events=events,
+            client, rule, keys, queue=queue,
             progress=lambda so_far: bar.update(task, description=_figures(so_far)),
         )  # fmt: skip
+        watch(producer)
         told = producer.run(stop)
     if as_json:
         emit_json(_document(told))

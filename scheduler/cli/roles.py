@@ -27,6 +27,7 @@ from scheduler.log import logger
 from scheduler.model.addresses import RedisOptions
 from scheduler.observe import logs, traces
 from scheduler.observe.serving import Serving
+from scheduler.observe.watched import Watched
 from scheduler.queueing.handlers import handlers
 from scheduler.queueing.worker import Worker
 from scheduler.service import Asked, collect_rarely
@@ -116,20 +117,18 @@ class Process:
     def work(self) -> None:
         """Start a worker."""
         self._worker = _worker(self._config, None)
-        if self._serving is not None:
-            self._serving.watch(self._worker)
+        self._watch(self._worker)
         self._worker.start()
 
     def produce(self, *, alone: bool, as_json: bool) -> None:
         """Start a producer; alone, its end is the end of the process."""
         client = Client(_greet(self._config))
         rule, keys = rules.producer_rule(self._config), rules.original_keys(self._config)
-        events = None if self._serving is None else self._serving.events
-        queue = self._config.worker.file_queue
+        queue, watch = self._config.worker.file_queue, self._watch
 
         def report() -> None:
             try:
-                produce(client, rule, keys, self._stop, as_json=as_json, queue=queue, events=events)
+                produce(client, rule, keys, self._stop, as_json=as_json, queue=queue, watch=watch)
             except BaseException as error:  # noqa: BLE001 - raised again in the main thread
                 self._inbox.put(error)
             else:
@@ -138,6 +137,10 @@ class Process:
 
         self._producing = threading.Thread(target=report, name="scheduler-produce", daemon=True)
         self._producing.start()
+
+    def _watch(self, watched: Watched) -> None:
+        if self._serving is not None:
+            self._serving.watch(watched)
 
     @property
     def asked_to_end(self) -> bool:

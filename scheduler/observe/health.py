@@ -1,5 +1,6 @@
 """A small HTTP server of a process: /healthz, /readyz, /metrics; and why it is not ready."""
 
+import contextlib
 import json
 import logging
 import threading
@@ -69,6 +70,11 @@ class Handler(BaseHTTPRequestHandler):
     server_version, sys_version = "scheduler", ""
     timeout = 5.0  # seconds, for whoever connects and says nothing
     answer: Callable[[str], Answer]
+
+    def handle(self) -> None:
+        """Answer; whoever is gone meanwhile is no trouble of ours."""
+        with contextlib.suppress(OSError):
+            super().handle()
 
     def do_GET(self) -> None:
         """Answer a GET."""

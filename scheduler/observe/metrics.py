@@ -24,7 +24,7 @@ class Metrics(Collector):
     def __init__(self, queues: Iterable[str], *, sample_every: timedelta = timedelta(seconds=2)) -> None:
         self._labels = Labels(queues)
         self._counts = Counts(self._labels)
-        self.hear = self._counts.hear  # for whoever has events and cannot be watched
+        self.hear = self._counts.hear
         self._sample_every = sample_every.total_seconds()
         self._watched: list[Watched] = []
         self._looked = float("-inf")

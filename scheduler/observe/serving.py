@@ -8,7 +8,6 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Protocol, Self
 
 from scheduler.errors import ConfigError
-from scheduler.events import Events
 from scheduler.observe.health import NO_EXTRA, Pages, Server, reasons
 from scheduler.observe.watched import Watched
 
@@ -30,19 +29,16 @@ class Working(Watched, Protocol):
 
 
 class Serving:
-    """Serves what is watched, as a context manager; `events` are counted too."""
+    """Serves what is watched, as a context manager."""
 
     def __init__(self, port: int, queues: Iterable[str], sample_every: timedelta) -> None:
         self._port = port
         self._watched: list[Watched] = []
         self._metrics = _metrics(queues, sample_every)
         self._server: Server | None = None
-        self.events = Events()
-        if self._metrics is not None:
-            self.events.subscribe(self._metrics.hear)
 
     def watch(self, watched: Watched) -> None:
-        """Serve what one sees of a scheduler or a worker."""
+        """Serve what one sees of a scheduler, a worker or a producer."""
         self._watched.append(watched)
         if self._metrics is not None:
             self._metrics.watch(watched)

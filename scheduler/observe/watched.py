@@ -1,4 +1,4 @@
-"""What can be watched: schedulers and workers."""
+"""What can be watched: schedulers, workers and producers."""
 
 from collections.abc import Callable, Collection
 from typing import Protocol
@@ -10,7 +10,7 @@ OTHERS = 50  # queues that nobody named, that are looked at
 
 
 class Watched(Protocol):
-    """A scheduler or a worker."""
+    """A scheduler, a worker or a producer."""
 
     def subscribe(self, listener: Callable[[Event], None]) -> Callable[[], None]:
         """Call `listener` with every event; returns what ends it."""

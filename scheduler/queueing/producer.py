@@ -3,16 +3,18 @@
 import logging
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from functools import partial
 from itertools import islice
 
 from scheduler.dialects.client import Client
 from scheduler.dialects.reliable.keys import Keys
 from scheduler.dialects.reliable.produce import Entry, Intake, Produced, entry_of
 from scheduler.errors import QueueUnavailable
-from scheduler.events import Events, JobsProduced
+from scheduler.events import Event, Events, JobsProduced
 from scheduler.model.files import ProducerRule, Summary
 from scheduler.queueing.scan import Scan
+from scheduler.sight import Sight
 
 logger = logging.getLogger("scheduler")
 
@@ -36,13 +38,25 @@ class Producer:
         *,
         progress: Callable[[Summary], object] | None = None,
         queue: str = FILE_QUEUE,
-        events: Events | None = None,
     ) -> None:
         self._intake = Intake(client, rule, keys)
         self._rule = rule
         self._progress = progress or (lambda _: None)
         self._queue = queue
-        self._events = Events() if events is None else events
+        self._reached = partial(client.call, "EXISTS", keys.levels[0])
+        self._events = Events()
+
+    def subscribe(self, listener: Callable[[Event], None]) -> Callable[[], None]:
+        """Call `listener` with every event of this producer; returns what ends it."""
+        return self._events.subscribe(listener)
+
+    def look(self, known: Collection[str] = (), others: int = 0) -> Sight:  # noqa: ARG002 - as of others
+        """Look at it: it has no parts that go on by themselves, and asks for no queue's length."""
+        return Sight(parts=())
+
+    def reach(self) -> None:
+        """Ask Redis for something small; raises what keeps it from answering."""
+        self._reached()
 
     def run(self, stop: threading.Event) -> Summary:
         """Go through the folder once, until the end or until `stop` is set; wait for a Redis that is away."""

@@ -15,6 +15,7 @@ import pytest
 from scheduler import Scheduler, Worker, handler
 from scheduler.embedded.postgres import EmbeddedPostgres
 from scheduler.embedded.redis import EmbeddedRedis
+from scheduler.observe.health import Pages
 from scheduler.observe.serving import SAMPLE, Serving
 from tests.observe.scrapes import Scrape, get, needs_promtool, promtool, ready
 from tests.queueing.conftest import MakeWorker
@@ -102,6 +103,23 @@ def test_a_producer_says_what_it_queued(start: Start, redis: object, tmp_path: P
     address = start("producer", PRODUCER_RATE_LIMIT_PER_SEC="10").address
     wait_for(lambda: answers(address), "it answers")
     wait_for(lambda: (Scrape.of(address).value("jobs_produced_total", queue="files") or 0) >= 10, "some are queued")
+
+
+def test_a_producer_without_redis_is_not_ready(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a.txt").touch()
+    address = start("producer", REDIS_ADDR=f"127.0.0.1:{free_port()}").address
+    wait_for(lambda: answers(address), "it answers")
+    wait_for(lambda: ready(address)[0] == 503, "it is not ready")
+    assert "Redis" in ready(address)[1][0]
+
+
+def test_without_the_extra_there_are_no_metrics_and_the_page_says_the_cure() -> None:
+    pages = Pages(list, None)
+    status, _, body = pages.answer("/metrics")
+    assert status == 501
+    assert b"singleton-scheduler[metrics]" in body
+    assert pages.answer("/readyz")[0] == 200
 
 
 @needs_promtool
