@@ -184,6 +184,8 @@ class Redis:
         time.sleep(seconds)
         if how == "disk":
             self._disk.clear(self._pid)
+            if not self._folder.kept():  # without a tmpfs it dies of that
+                self.start()
             wait_for(self._writes, "Redis writes again", every=0.02)
         else:
             self._limit_memory(0)

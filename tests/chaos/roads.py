@@ -20,6 +20,7 @@ class End(asyncio.Protocol):
         self.road = road
         self.other: End | None = None
         self.transport: asyncio.Transport | None = None
+        self.early = b""  # some versions of asyncio hear a little though they are told to pause
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -30,7 +31,9 @@ class End(asyncio.Protocol):
             self.road.arrived(self)
 
     def data_received(self, data: bytes) -> None:
-        if self.road.state != "drop" and self.other is not None and self.other.transport is not None:
+        if self.other is None:
+            self.early += data
+        elif self.road.state != "drop" and self.other.transport is not None:
             self.other.transport.write(data)
 
     def pause_writing(self) -> None:
@@ -101,6 +104,7 @@ class Road:
             client.reset()
             return
         client.other = server
+        client.data_received(client.early)
         client.listen()
         if client.transport is None or client.transport.is_closing():
             server.reset()

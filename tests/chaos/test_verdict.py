@@ -161,7 +161,9 @@ def test_a_fault_explains_one_run_of_a_job_and_no_third() -> None:
     assert len(found["run again without a reason"]) == 1
 
 
-def test_recovery_is_measured_where_no_other_fault_is_in_the_way() -> None:
-    one, other = done("redis", "flush", begin=10.0), done("postgres", "restart", begin=30.0)
-    found = list(recoveries([one, other], fires=[11.5, 40.0], jobs=[9.0, 30.5]))
-    assert found == [Recovery(0.5, None), Recovery(9.0, None)]
+def test_recovery_is_measured_where_nothing_that_stops_everybody_is_in_the_way() -> None:
+    flush, restart = done("redis", "flush", begin=10.0), done("postgres", "restart", begin=10.5)
+    assert list(recoveries([flush], [11.5], [9.0, 12.0])) == [Recovery(0.5, 1.0)]
+    assert list(recoveries([flush, restart], [11.75], [12.0])) == [Recovery(None, None), Recovery(0.25, 0.5)]
+    kill = done("workers", "kill", begin=9.5)
+    assert next(recoveries([kill, flush], [10.75], [10.75])) == Recovery(0.25, None)

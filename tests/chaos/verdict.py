@@ -223,11 +223,15 @@ class Recovery:
 
 
 def recoveries(faults: Sequence[Done], fires: Iterable[float], jobs: Iterable[float]) -> Iterator[Recovery]:
-    """Measure each fault, as far as no other one is in the way."""
-    moments = sorted(fires), sorted(jobs)
+    """Measure each fault, as far as none that stops everybody is in the way: of a server, or of all of a kind."""
+    flows = (sorted(fires), ("postgres",)), (sorted(jobs), ("postgres", "redis"))
     for done in faults:
-        others = [each for each in faults if each is not done and each.over > done.over]
-        yield Recovery(*(_after(done.over, each, others) for each in moments))
+        later = [each for each in faults if each is not done and each.over > done.over]
+        found = []
+        for moments, servers in flows:
+            stopping = [each for each in later if each.fault.lane in servers or len(each.fault.targets) > 1]
+            found.append(_after(done.over, moments, stopping))
+        yield Recovery(*found)
 
 
 def _after(moment: float, moments: Sequence[float], others: Sequence[Done]) -> float | None:
