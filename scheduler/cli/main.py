@@ -5,7 +5,7 @@ import math
 import click
 from click.shell_completion import get_completion_class
 
-from scheduler.cli import bench, doctor, inspect, jobs, queues, run
+from scheduler.cli import bench, doctor, inspect, jobs, queues, run, web
 from scheduler.cli.database import DATABASE, database_options, given, one_line, opened
 from scheduler.cli.options import Configuration
 from scheduler.cli.show import emit_json
@@ -84,5 +84,6 @@ def completion(shell: str) -> None:
         click.echo(made(cli, {}, "scheduler", "_SCHEDULER_COMPLETE").source())
 
 
-for command in (*inspect.COMMANDS, *jobs.COMMANDS, *doctor.COMMANDS, *bench.COMMANDS, *queues.COMMANDS, *run.COMMANDS):
-    cli.add_command(command)
+for group in (inspect, jobs, doctor, bench, queues, run, web):
+    for command in group.COMMANDS:
+        cli.add_command(command)

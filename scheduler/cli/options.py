@@ -14,6 +14,7 @@ from typing import Any
 from scheduler.cli.dsn import HIDDEN, without_secrets
 from scheduler.cli.kinds import (
     Kind,
+    Refused,
     addresses,
     choice,
     dsn,
@@ -24,6 +25,7 @@ from scheduler.cli.kinds import (
     optional,
     pattern,
     queue,
+    sendable,
     share,
     span,
     structured,
@@ -36,6 +38,8 @@ from scheduler.cli.kinds import (
 )
 from scheduler.config import DEFAULTS, Tenants
 from scheduler.dialects.reliable.keys import LEVELS, LISTS
+from scheduler.errors import ConfigError
+from scheduler.web.access import Token
 
 Mask = Callable[[str], str]
 
@@ -177,6 +181,30 @@ class Observability:
     tracing: Tracing = field(default_factory=Tracing)
 
 
+def _tokens() -> Kind:
+    """Tokens of the HTTP API by name; in an environment variable as YAML or JSON has them."""
+
+    def read(value: object) -> dict[str, Mapping[str, object]]:
+        if not isinstance(value, Mapping) or not all(isinstance(name, str) and name for name in value):
+            raise Refused("must be tokens by names; `scheduler web-token NAME` makes one")
+        try:
+            return {sendable(name): Token.of(name, said).plain() for name, said in value.items()}
+        except ConfigError as error:
+            raise Refused(str(error)) from None
+
+    return Kind(read, structured)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Web:
+    """The HTTP API and the dashboard."""
+
+    host: str = setting("127.0.0.1", text())
+    port: int = setting(8080, whole(1, 65535))
+    rate_limit_per_sec: int = setting(50, whole(0, 100_000))
+    tokens: Mapping[str, Mapping[str, object]] = setting({}, _tokens())
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerSection:
     """The arguments of `Scheduler`."""
@@ -212,3 +240,4 @@ class Configuration:
     producer: Producer = field(default_factory=Producer)
     circuit_breaker: CircuitBreaker = field(default_factory=CircuitBreaker)
     observability: Observability = field(default_factory=Observability)
+    web: Web = field(default_factory=Web)

@@ -95,8 +95,8 @@ class Process:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
 
-    def schedule(self, app: str | None) -> None:
-        """Start the scheduler of the process, then let the app register its jobs with it."""
+    def schedule(self, app: str | None) -> Scheduler:
+        """Start the scheduler of the process, let the app register its jobs with it, and return it."""
         config = self._config
         options = rules.scheduler_options(config)
         if options["redis"] is not None:
@@ -106,6 +106,7 @@ class Process:
         if register is not None:
             with _blamed(f"app: {app} failed"):
                 register(self._scheduler)
+        return self._scheduler
 
     def serve(self) -> None:
         """Let others see how the process is, as far as it runs."""

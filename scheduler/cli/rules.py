@@ -15,6 +15,7 @@ from scheduler.model.breaker import BreakerRule
 from scheduler.model.durations import brief
 from scheduler.model.files import ProducerRule
 from scheduler.model.retries import RetryPolicy
+from scheduler.web.access import Token, loopback
 
 OF_KEYS = {  # options of a URL that keys of the section say, and their defaults
     "timeout": "read_timeout",
@@ -28,7 +29,7 @@ OF_KEYS = {  # options of a URL that keys of the section say, and their defaults
 def broken(config: Configuration) -> list[str]:
     """Say which rules do not hold."""
     redis = [*_redis_rules(config)] or [*_redis_refused(config)]
-    return [*redis, *_worker_rules(config), *_refused(producer_rule, config)]
+    return [*redis, *_worker_rules(config), *_refused(producer_rule, config), *_web_rules(config)]
 
 
 def _refused(part: Callable[[Configuration], object], config: Configuration) -> list[str]:
@@ -143,6 +144,18 @@ def scheduler_options(config: Configuration) -> SchedulerOptions:
         "callback_secret": own.callback_secret,
         "callback_private": own.callback_private,
     }
+
+
+def web_tokens(config: Configuration) -> list[Token]:
+    """Name those who may use the HTTP API."""
+    return [Token.of(name, said) for name, said in config.web.tokens.items()]
+
+
+def _web_rules(config: Configuration) -> Iterator[str]:
+    if not config.web.tokens and not loopback(config.web.host):
+        yield "web.tokens: must name a token where web.host is not this machine; `scheduler web-token NAME` makes one"
+    if len({token.sha256 for token in web_tokens(config)}) < len(config.web.tokens):
+        yield "web.tokens: two have the same sha256; the log could not tell who it was"
 
 
 def _worker_rules(config: Configuration) -> Iterator[str]:

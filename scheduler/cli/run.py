@@ -40,7 +40,7 @@ def run_role(role: str, path: Path, app: str | None, *, as_json: bool) -> None:
         raise click.BadParameter("a producer runs nothing of yours; leave it out", param_hint="--app")
     if as_json and role != "producer":
         raise click.BadParameter("only a producer has something to print", param_hint="--json")
-    with _configured(path) as config:
+    with configured(path) as config:
         run(role, config, app, as_json=as_json)
 
 
@@ -55,7 +55,7 @@ def worker(queues: tuple[str, ...], path: Path, app: str | None) -> None:
 
     Example: scheduler worker --app shop.jobs --queue mail
     """
-    with _configured(path) as config:
+    with configured(path) as config:
         work(config, app, queues or None)
 
 
@@ -88,7 +88,7 @@ COMMANDS = (run_role, worker, config_group)
 
 
 @contextlib.contextmanager
-def _configured(path: Path) -> Iterator[Configuration]:
+def configured(path: Path) -> Iterator[Configuration]:
     """Read the configuration; inside, every error of ours is one line."""
     config = read(path).values
     try:

@@ -3,18 +3,25 @@
 import hashlib
 import hmac
 import ipaddress
+import re
 import secrets
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
 from urllib.parse import urlsplit
 
-from starlette.requests import HTTPConnection
-
+from scheduler.errors import ConfigError
+from scheduler.model.texts import LONGEST_NAME
 from scheduler.web.problems import Problem
 
+if TYPE_CHECKING:  # the configuration is read without the extra too
+    from starlette.requests import HTTPConnection
+
 READ, WRITE, PAYLOADS = SCOPES = ("read", "write", "payloads")
+KEYS = ("sha256", "scopes", "tenants")
+ALL = "all"
 BURST = 2.0  # seconds' worth of requests that may come at once
 SAFE = ("GET", "HEAD")
 
@@ -27,6 +34,28 @@ class Token:
     sha256: str
     scopes: frozenset[str]
     tenants: frozenset[str] | None
+
+    @classmethod
+    def of(cls, name: str, said: object) -> Self:
+        """Read a token out of a configuration; what is wrong is not repeated: it may be the token itself."""
+        given = said if isinstance(said, Mapping) else {}
+        sha256, scopes, tenants = (given.get(key) for key in KEYS)
+        wrong = [f"there is no such key; there are {', '.join(KEYS)}"] if set(given) - set(KEYS) else []
+        if not isinstance(sha256, str) or not re.fullmatch("[0-9a-f]{64}", sha256):
+            wrong.append("sha256 must be the 64 hex digits that `scheduler web-token` prints, never the token itself")
+        if not isinstance(scopes, list | tuple) or not scopes or not set(map(str, scopes)) <= set(SCOPES):
+            wrong.append(f"scopes must be a list of {', '.join(SCOPES)}")
+        if tenants != ALL and not (isinstance(tenants, list | tuple) and tenants and all(map(_named, tenants))):
+            wrong.append(f"tenants must be a list of names, or {ALL}")
+        if wrong:
+            raise ConfigError(f"{name!r}: {'; '.join(wrong)}")
+        bound = None if tenants == ALL else frozenset(map(str, tenants or ()))
+        return cls(name=name, sha256=str(sha256), scopes=frozenset(map(str, scopes or ())), tenants=bound)
+
+    def plain(self) -> dict[str, object]:
+        """Write it as a configuration has it."""
+        tenants = ALL if self.tenants is None else sorted(self.tenants)
+        return {"sha256": self.sha256, "scopes": sorted(self.scopes), "tenants": tenants}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +126,7 @@ class Access:
                 found = _caller(each)
         return found
 
-    def bearer(self, request: HTTPConnection) -> Caller | None:
+    def bearer(self, request: "HTTPConnection") -> Caller | None:
         """Return who asks by the header Authorization, if it is there; raises if it is not right."""
         given = request.headers.get("authorization")
         if given is None:
@@ -108,7 +137,7 @@ class Access:
             raise Problem("unauthorized", "the token is not known")
         return found
 
-    def local(self, request: HTTPConnection) -> Caller | None:
+    def local(self, request: "HTTPConnection") -> Caller | None:
         """Return the caller on this machine, where there are no tokens.
 
         A page of elsewhere, in a browser on this machine, is not it: its name in Host, or where it is from, tells.
@@ -134,7 +163,7 @@ class Access:
             )
 
 
-def same_origin(request: HTTPConnection) -> bool:
+def same_origin(request: "HTTPConnection") -> bool:
     """Whether a browser says that the request is of a page of ours, or no browser says anything."""
     if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         return False
@@ -152,7 +181,7 @@ def loopback(host: str | None) -> bool:
         return False
 
 
-def _on_this_machine(request: HTTPConnection) -> bool:
+def _on_this_machine(request: "HTTPConnection") -> bool:
     client, headers = request.client, request.headers
     if client is None or not loopback(client.host) or "x-forwarded-for" in headers or "forwarded" in headers:
         return False
@@ -160,6 +189,10 @@ def _on_this_machine(request: HTTPConnection) -> bool:
         return loopback(urlsplit(f"//{headers.get('host', '')}").hostname)
     except ValueError:
         return False
+
+
+def _named(tenant: object) -> bool:
+    return isinstance(tenant, str) and 1 <= len(tenant) <= LONGEST_NAME
 
 
 def _caller(token: Token) -> Caller:

@@ -135,7 +135,10 @@ async def read_json(request: Request, most: int) -> object:
         raise Problem("unsupported_media_type", f"the body is {kind or 'of no type'!r}")
     body = await read_body(request, most)
     try:
-        return json.loads(body, parse_constant=_no_number)
+        value: object = json.loads(body, parse_constant=_no_number)
+        if b"\\ud" in body.lower():  # half a character is none that could be stored
+            json.dumps(value, ensure_ascii=False).encode()
+        return value
     except (ValueError, RecursionError) as error:
         reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise Problem("invalid_request", f"the body is not JSON: {reason}") from None

@@ -13,6 +13,7 @@ from scheduler.errors import (
     StoreUnavailable,
     SubmissionError,
     UnknownJob,
+    UnknownQueue,
 )
 
 LONGEST = 1000
@@ -35,6 +36,7 @@ CODES: dict[str, tuple[int, str]] = {
 RETRY_AFTER = {"unavailable": 2, "busy": 2}
 _CODE_OF: tuple[tuple[type[SchedulerError], str], ...] = (
     (UnknownJob, "not_found"),
+    (UnknownQueue, "not_found"),
     (RegistrationError, "refused"),
     (SubmissionError, "refused"),
     (IllegalTransition, "conflict"),

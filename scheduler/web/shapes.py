@@ -13,7 +13,7 @@ from scheduler.model.outcomes import Outcome
 from scheduler.model.policies import Timeouts
 from scheduler.model.retries import RetryPolicy
 from scheduler.model.states import State
-from scheduler.web.schemas import MOMENT, NUMBER, UUID, YES, Schema, listed, maybe, named, page, record, text, whole
+from scheduler.web.schemas import MOMENT, NUMBER, UUID, YES, Schema, listed, maybe, page, record, text, whole
 
 STATE = text(enum=[state.value for state in State])
 OUTCOME = text(enum=[outcome.value for outcome in Outcome])
@@ -182,7 +182,8 @@ _QUEUE: dict[str, Schema] = {
     "paused": YES,
     "paused_at": maybe(MOMENT),
     "waiting": {"type": "object", "additionalProperties": whole(0), "description": "in Redis, by priority"},
-    **{word: whole(0) for word in ("retrying", "running", "unsettled", "dead", "workers", "ready", "pending")},
+    **{word: whole(0) for word in ("retrying", "running", "unsettled", "dead", "ready", "pending")},
+    "workers": maybe(whole(0)),
     "oldest": maybe(MOMENT),
     "error": maybe(text()),
 }
@@ -193,6 +194,7 @@ _ENTRY: dict[str, Schema] = {
     "priority": PRIORITY,
     "attempts": whole(0),
     "created_at": maybe(MOMENT),
+    "died_at": maybe(MOMENT),
     "reason": maybe(text()),
 }
 _INSTANCE: dict[str, Schema] = {
@@ -231,5 +233,3 @@ COMPONENTS: dict[str, Schema] = {
     "Instance": record(_INSTANCE),
     "InstancePage": page("Instance"),
 }
-QUEUES = record({"items": listed(named("Queue"))})
-ENTRIES = record({"items": listed(named("QueueEntry"))})

@@ -16,7 +16,7 @@ from scheduler.doctor import CHECKS
 
 DOCUMENT = (Path(__file__).parents[2] / "docs/commands.md").read_text("utf-8")
 OURS = {**os.environ, "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])}
-NO_DATA = {"up", "worker", "completion"}  # a live view, a process that logs, a script
+NO_DATA = {"up", "worker", "web", "completion"}  # a live view, a process that logs, a script
 
 
 def commands(group: click.Group = cli, path: str = "") -> Iterator[tuple[str, click.Command]]:

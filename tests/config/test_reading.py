@@ -90,7 +90,7 @@ def test_all_errors_are_said_at_once_each_with_its_key(wrong: Wrong) -> None:
     )
     assert lines == [
         "nonsense: there is no such key; there are scheduler, redis, queues, worker, reaper, producer,"
-        " circuit_breaker, observability",
+        " circuit_breaker, observability, web",
         "redis.db: must be a whole number from 0 on, not -1 (from the file)",
         "worker.cuont: there is no such key; did you mean worker.count?",
         "worker.count: must be a whole number from 1 to 10000, not 0 (from the file)",

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator
 import httpx
 import pytest
 
-from scheduler import Scheduler
+from scheduler import Scheduler, Worker, handler
 from scheduler.dialects.client import Client
 from scheduler.embedded.redis import EmbeddedRedis
+from scheduler.queueing.handlers import handlers
 from scheduler.web.access import SCOPES, Token, hashed
 from scheduler.web.app import application
 from scheduler.web.serve import Server
@@ -75,3 +76,19 @@ def client_of(url: str, who: str | None, **headers: str) -> httpx.Client:
         headers["authorization"] = f"Bearer secret of {who}"
     plain = httpx.HTTPTransport(verify=False)  # reading all certificates takes longer than most tests
     return httpx.Client(base_url=url + API, headers=headers, timeout=20, transport=plain)
+
+
+@contextlib.contextmanager
+def working(server: EmbeddedRedis, type_: str, function: Callable[..., object]) -> Iterator[None]:
+    """A worker that runs jobs of that type in queue mail."""
+    before = dict(handlers)
+    handlers.clear()
+    handler(type_, queue="mail")(function)
+    worker = Worker(server.url, concurrency=4, lease="5s")
+    worker.start()
+    try:
+        yield
+    finally:
+        worker.stop(grace=2.0)
+        handlers.clear()
+        handlers.update(before)

@@ -9,11 +9,18 @@ from uuid import uuid4
 
 import httpx
 import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Mount
 
 from scheduler import Scheduler
 from scheduler.web.access import LOCAL, Access, Caller, hashed, minted
+from scheduler.web.app import application
 from scheduler.web.problems import Problem
 from scheduler.web.route import Route
+from scheduler.web.serve import Server
+from scheduler.web.sessions import COOKIE, Sessions
 from scheduler.web.table import ROUTES
 from tests.support.waiting import wait_for
 from tests.web.conftest import API, TOKENS, MakeClient, client_of, token
@@ -210,12 +217,6 @@ def test_every_answer_has_the_headers_that_keep_browsers_from_harm(client: MakeC
 
 
 def test_a_session_reads_and_never_writes_through_the_api(serve: Serve, ring: Scheduler) -> None:
-    from starlette.requests import Request
-    from starlette.responses import Response
-
-    from scheduler.web.app import application
-    from scheduler.web.sessions import COOKIE, Sessions
-
     sessions = Sessions(Access(TOKENS, 0))
 
     def request(cookie: str = "", **headers: str) -> Request:
@@ -254,7 +255,15 @@ def test_a_session_reads_and_never_writes_through_the_api(serve: Serve, ring: Sc
     assert site.identify(reading).name == "reader"
 
 
-def test_the_api_is_below_its_prefix(serve: Serve, ring: Scheduler) -> None:
-    url = serve(*TOKENS)
-    assert httpx.get(f"{url}/jobs").status_code == 404
-    assert httpx.get(f"{url}{API}/openapi.json").json()["servers"] == [{"url": API}]
+def test_it_may_be_mounted_into_an_app_of_yours(ring: Scheduler) -> None:
+    yours = Starlette(routes=[Mount("/queue", application(ring, tokens=TOKENS))])
+    yours.state.site = application(ring, tokens=TOKENS).state.site  # what our own server asks for its end
+    server = Server(yours, "127.0.0.1", 0)
+    server.start()
+    try:
+        with client_of(f"{server.url}/queue", "acme") as http:
+            assert http.get("/openapi.json").json()["servers"] == [{"url": f"/queue{API}"}]
+            assert http.post("/jobs", json={"type": "x"}).status_code == 201
+            assert http.get("/nothing").json()["code"] == "not_found"
+    finally:
+        server.stop()

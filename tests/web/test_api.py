@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
-from scheduler import Scheduler
-from tests.web.conftest import MakeClient
+from scheduler import JobContext, RetryPolicy, Scheduler
+from scheduler.embedded.redis import EmbeddedRedis
+from tests.support.waiting import wait_for
+from tests.web.conftest import MakeClient, working
 
 
 def test_a_job_is_submitted_read_and_cancelled(client: MakeClient, ring: Scheduler) -> None:
@@ -119,6 +121,46 @@ def test_instances_are_listed(client: MakeClient, ring: Scheduler) -> None:
     ring.register("acme", "a", lambda: None, every=timedelta(days=1))
     found = client("operator").get("/instances").json()["items"]
     assert [each["live"] for each in found] == [True]
+
+
+def test_queues_are_seen_paused_and_resumed(client: MakeClient, ring: Scheduler) -> None:
+    http = client("operator")
+    ring.submit("acme", "x", {"n": 1}, queue="mail")
+    wait_for(lambda: http.get("/queues/mail").json()["waiting"]["2"] == 1, "the job in Redis")
+    assert [each["name"] for each in http.get("/queues").json()["items"]] == ["default", "mail"]
+    (entry,) = http.get("/queues/mail/peek").json()["items"]
+    assert (entry["tenant"], entry["type"], entry["payload"]) == ("acme", "x", {"n": 1})
+    assert http.post("/queues/mail/pause", json={}).json()["paused_at"]
+    assert http.get("/queues/mail").json()["paused"] is True
+    assert http.post("/queues/mail/resume", json={}).json() == {"was_paused": True}
+    unknown = http.get("/queues/nobody")
+    assert (unknown.status_code, unknown.json()["code"]) == (404, "not_found")
+    assert "there are default, mail" in unknown.json()["message"]
+
+
+def test_dead_letters_are_requeued_and_purged_with_a_confirmation(
+    client: MakeClient, ring: Scheduler, redis_server: EmbeddedRedis
+) -> None:
+    http = client("operator")
+
+    def fail(ctx: JobContext, payload: object) -> None:
+        raise ValueError("no")
+
+    with working(redis_server, "x", fail):
+        dead = [ring.submit("acme", "x", queue="mail", retry=RetryPolicy(max_attempts=1)).id for _ in range(3)]
+        for each in dead:
+            ring.wait("acme", each, 20)
+    letters = http.get("/queues/mail/dead").json()["items"]
+    assert {each["id"] for each in letters} == set(map(str, dead))
+    assert all("no" in each["reason"] for each in letters)
+    assert len(http.get("/queues/mail/dead", params={"limit": 2, "skip": 2}).json()["items"]) == 1
+    done = http.post("/queues/mail/dead/requeue", json={"ids": [str(dead[0]), "nobody"]}).json()
+    assert ring.get("acme", done["requeued"][str(dead[0])]).retried_from == dead[0]
+    assert list(done["refused"]) == ["nobody"]
+    for wrong in ("", "Mail", "other"):
+        assert http.post("/queues/mail/dead/purge", json={"confirm": wrong}).status_code == 422
+    assert http.post("/queues/mail/dead/purge", json={"confirm": "mail"}).json() == {"purged": 2}
+    assert http.get("/queues/mail/dead").json()["items"] == []
 
 
 @pytest.mark.parametrize("cursor", ["x", "W10=", "WyJsaXZlIiwgIngiXQ==", "\x00"])

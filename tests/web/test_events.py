@@ -12,14 +12,13 @@ from typing import Any
 import httpx
 import pytest
 
-from scheduler import Scheduler, Worker, handler
+from scheduler import Scheduler
 from scheduler.embedded.redis import EmbeddedRedis
-from scheduler.queueing.handlers import handlers
 from scheduler.web import streams
 from scheduler.web.app import application
 from scheduler.web.serve import Server
 from tests.support.waiting import wait_for
-from tests.web.conftest import TOKENS, MakeClient, client_of
+from tests.web.conftest import TOKENS, MakeClient, client_of, working
 
 
 class Reader:
@@ -72,16 +71,9 @@ def reader() -> Iterator[Callable[..., Reader]]:
 
 
 @pytest.fixture
-def worker(redis_server: EmbeddedRedis) -> Iterator[Worker]:
-    before = dict(handlers)
-    handlers.clear()
-    handler("echo", queue="mail")(lambda ctx, payload: payload)
-    made = Worker(redis_server.url, concurrency=4, lease="5s")
-    made.start()
-    yield made
-    made.stop(grace=2.0)
-    handlers.clear()
-    handlers.update(before)
+def worker(redis_server: EmbeddedRedis) -> Iterator[None]:
+    with working(redis_server, "echo", lambda ctx, payload: payload):
+        yield
 
 
 @pytest.fixture
@@ -101,7 +93,7 @@ def states(reader: Reader, job: str) -> list[str]:
 
 
 def test_a_reader_hears_of_the_jobs_of_its_tenant_and_of_no_other(
-    client: MakeClient, ring: Scheduler, worker: Worker, reader: Callable[..., Reader]
+    client: MakeClient, ring: Scheduler, worker: None, reader: Callable[..., Reader]
 ) -> None:
     mine, rivals = reader(client("acme")), reader(client("rival"))
     ring.register("acme", "tick", lambda: None, every="1d")
@@ -122,7 +114,7 @@ def test_a_reader_hears_of_the_jobs_of_its_tenant_and_of_no_other(
 
 
 def test_who_comes_back_goes_on_where_it_was(
-    client: MakeClient, ring: Scheduler, worker: Worker, reader: Callable[..., Reader]
+    client: MakeClient, ring: Scheduler, worker: None, reader: Callable[..., Reader]
 ) -> None:
     first = reader(client())
     wait_for(lambda: ring.wait("acme", submitted(ring), 10).completed_at and first.heard, "the first event")
@@ -203,7 +195,7 @@ def test_one_token_cannot_take_all_places(server: Server, ring: Scheduler, monke
         assert http.get(f"/jobs/{job}/wait?seconds=0").status_code == 202
 
 
-def test_wait_answers_as_soon_as_the_job_has_ended(client: MakeClient, ring: Scheduler, worker: Worker) -> None:
+def test_wait_answers_as_soon_as_the_job_has_ended(client: MakeClient, ring: Scheduler, worker: None) -> None:
     job = submitted(ring)
     ended = client().get(f"/jobs/{job}/wait", params={"seconds": 20})
     assert ended.status_code == 200

@@ -39,7 +39,8 @@ class Tried:
         over = [ring.submit("acme", "x", b"x", delay="1h") for _ in range(3)]
         for each in over:
             ring.cancel_job("acme", each.id)
-        self.known = {"id": [str(each.id) for each in (*live, *over)], "job_id": ["tick"], "name": ["default"]}
+        ring.submit("acme", "x", queue="mail")
+        self.known = {"id": [str(each.id) for each in (*live, *over)], "job_id": ["tick"], "name": ["mail", "default"]}
 
 
 @pytest.fixture(scope="module")

@@ -288,7 +288,7 @@ WHERE q.tenant = %(tenant)s
     WHEN r.id IS NULL THEN 'scheduled'
     WHEN q.run_at > coalesce(%(now)s::timestamptz, now()) THEN 'delayed'
     ELSE 'pending' END = ANY(%(states)b::text[]))
-  AND (%(before)s::int8 IS NULL OR q.seq < %(before)s::int8)
+  AND q.seq < coalesce(%(before)s::int8, 9223372036854775807)
 ORDER BY q.seq DESC LIMIT %(limit)s;
 
 -- name: find_over
@@ -296,7 +296,7 @@ ORDER BY q.seq DESC LIMIT %(limit)s;
 SELECT h.job_id, h.outcome, h.reason, h.attempt, h.holder, h.started_at, h.finished_at, h.error, h.attempts, h.type,
        h.queue, h.priority, h.run_at, h.created_at, h.json, h.job, h.payload, h.result, h.at
 FROM {schema}.job_history h
-WHERE h.tenant = %(tenant)s AND h.kind = 'job'
+WHERE h.tenant = %(tenant)s AND h.kind = 'job' AND h.at <= coalesce(%(before)s::timestamptz, 'infinity')
   AND (%(type)s::text IS NULL OR h.type = %(type)s) AND (%(queue)s::text IS NULL OR h.queue = %(queue)s)
   AND (%(tag)s::text IS NULL
        OR h.job -> 'tags' ->> %(tag)s::text = coalesce(%(tag_value)s::text, h.job -> 'tags' ->> %(tag)s::text))
