@@ -57,7 +57,7 @@ def _draining(patient: Patient) -> Iterator[str]:
     "dead-letters",
     Severity.WARNING,
     means="These jobs will not be tried again.",
-    cure="`scheduler peek` shows them; `scheduler requeue-dlq` tries them again, `scheduler purge-dlq` drops them.",
+    cure="`scheduler peek QUEUE --dead` shows them, `requeue-dlq QUEUE --all` retries, `purge-dlq QUEUE` drops them.",
     unless=QUEUES,
 )
 def _dead(patient: Patient) -> Iterator[str]:

@@ -69,7 +69,7 @@ def _unfed(patient: Patient) -> Iterator[str]:
     "queue-paused",
     Severity.NOTE,
     means="Nobody feeds it, and workers of ours take nothing from it; what they have runs to its end.",
-    cure="`scheduler resume-queue NAME`, once what it was paused for is over.",
+    cure="`scheduler resume-queue QUEUE`, once what it was paused for is over.",
     unless=TABLES,
 )
 def _paused(patient: Patient) -> Iterator[str]:

@@ -74,8 +74,8 @@ class World:
 
     def fed(self, **options: Any) -> tuple[Scheduler, str]:
         """A job that waits in Redis; nobody works its queue."""
-        scheduler = self.make(redis=self.url)
-        job = str(scheduler.submit("acme", "work", None, queue="mail", **options).id)
+        scheduler = self.make(redis=self.url, **options)
+        job = str(scheduler.submit("acme", "work", None, queue="mail").id)
         wait_for(lambda: scheduler.get("acme", job).state is State.SCHEDULED, "a job that is fed")
         return scheduler, job
 
@@ -441,6 +441,17 @@ def test_where_all_is_well_nothing_is_found(world: World) -> None:
     job = scheduler.submit("acme", "work", None, queue="mail")
     scheduler.wait("acme", job.id, timeout=20)
     assert {each.check for each in world.examined()} == {"redis-forgets"}
+
+
+@pytest.mark.parametrize("dialect", ["bullmq", "conveyor"])
+def test_queues_of_other_dialects_are_looked_at_too(world: World, dialect: str) -> None:
+    world.options["queues"] = {"mail": {"dialect": dialect}}
+    scheduler, _ = world.fed(queues=world.options["queues"])
+    assert {each.check for each in world.examined()} == {"redis-forgets", "queue-unworked"}
+    scheduler.cancel(timeout=5)
+    world.redis.call("FLUSHALL")
+    world.late = NOW
+    assert {each.check for each in world.examined()} == {"redis-forgets", "epoch-missing", "job-unknown"}
 
 
 def test_a_cluster_is_looked_at_too(world: World) -> None:
