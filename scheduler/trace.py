@@ -55,6 +55,7 @@ class Spans:
     def __init__(self, provider: "TracerProvider | None" = None) -> None:
         try:
             from opentelemetry import trace  # noqa: PLC0415 - an extra
+            from opentelemetry.context import Context  # noqa: PLC0415
             from opentelemetry.trace.propagation.tracecontext import (  # noqa: PLC0415
                 TraceContextTextMapPropagator,
             )
@@ -63,12 +64,13 @@ class Spans:
         self._trace = trace
         self._provider = provider
         self._headers = TraceContextTextMapPropagator()
+        self._nothing = Context()
         self._tracer = trace.get_tracer("scheduler", tracer_provider=provider)
 
     def begin(self, name: str, carried: str | None, attributes: Mapping[str, Any]) -> Work:
         """Begin a span, as a child of the one whose context is carried, or as the first of a trace."""
         kind = self._trace.SpanKind.CONSUMER if attributes["queue"] else self._trace.SpanKind.INTERNAL
-        context = self._headers.extract(headers_of(carried))
+        context = self._nothing if carried is None else self._headers.extract(headers_of(carried), self._nothing)
         try:
             span = self._tracer.start_span(name, context=context, kind=kind, attributes=dict(attributes))
         except Exception:  # of a provider of anybody's: no job depends on it
