@@ -36,6 +36,7 @@ ALLOWED = {
 RING = {
     "scheduler.dialects.client.Client",
     "scheduler.dialects.looks.NextLook",
+    "scheduler.observe.counts.Counts",
     "scheduler.queueing.callbacks.Callbacks",
     "scheduler.queueing.gate.Gate",
     "scheduler.queueing.pool.Pool",

@@ -10,6 +10,7 @@ from scheduler import NewJob, Scheduler, State, Worker, handler
 from scheduler.dialects.client import Client
 from scheduler.embedded.redis import EmbeddedRedis
 from scheduler.events import Event
+from scheduler.observe.metrics import Metrics
 from scheduler.store.engine import BoundedConnection
 from tests.periodic.test_mutex import RING
 from tests.queueing.conftest import MakeWorker
@@ -50,6 +51,7 @@ def test_no_lock_of_the_ring_is_held_across_io(
     instance = Scheduler(dsn, schema=schema, redis=redis_server.url, callback_secret="a secret of sixteen")
     instance.subscribe(listener)
     worker: Worker = make_worker(breaker=scheduler.BreakerRule(min_samples=10_000))
+    metrics = Metrics(["mail"]).watch(instance).watch(worker)
     with instance:
         kinds = ["sync", "async"] * 20
         retry = scheduler.RetryPolicy(initial_delay="10ms")
@@ -65,6 +67,7 @@ def test_no_lock_of_the_ring_is_held_across_io(
         redis.call("FLUSHALL")
         last = instance.submit("acme", "sync", queue="mail", retry=retry)
         assert instance.wait("acme", last.id, timeout=30).state is State.COMPLETED
+        assert list(metrics.collect())
         wait_for(lambda: watch.taken >= RING, "every lock of the ring is taken")
         worker.stop(grace=1)
     assert watch.violations == []
