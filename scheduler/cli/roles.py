@@ -59,7 +59,7 @@ def run(role: str, config: Configuration, app: str | None, *, as_json: bool = Fa
         collect_rarely()
         logger.info("role %s: started", role)
         process.wait()
-        logger.info("role %s: ends, as it was asked to", role)
+        logger.info("role %s: ends", role)
     finally:
         process.stop()
 
