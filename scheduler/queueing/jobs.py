@@ -76,7 +76,9 @@ def find(
         )
         found += [shape(tenant, row) for row in rows]
         last = rows[-1] if rows else last
-    return Page(tuple(found), _cursor(found[-1], last) if len(found) == limit else None)
+    cursor = _cursor(found[-1], last) if len(found) == limit else None
+    over = {job.id for job in found if job.state in TERMINAL}  # one may have ended between the two looks
+    return Page(tuple(job for job in found if job.state in TERMINAL or job.id not in over), cursor)
 
 
 def update(table: QueueTable, key: JobKey, *, priority: Priority | None, **changes: str | None) -> Steps[Job]:

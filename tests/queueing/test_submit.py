@@ -35,8 +35,10 @@ from scheduler import (
     UnknownJob,
 )
 from scheduler.model.fairness import Share
+from scheduler.queueing import jobs
 from scheduler.queueing.ending import end
 from scheduler.store.job_queue import Ending, JobKey, QueueTable
+from scheduler.store.steps import Steps
 from scheduler.testing import START, Scheduler
 from tests.queueing.conftest import fed, steps
 
@@ -606,3 +608,22 @@ def test_a_submit_that_is_not_acknowledged_in_time_is_an_error(
         instance.submit("acme", "x", timeouts=Timeouts(submission="500ms"))
     assert time.monotonic() - began < 5
     own.rollback()
+
+
+def test_a_job_that_ends_while_jobs_are_found_is_found_once(instance: Scheduler) -> None:
+    made = instance.submit("acme", "mail", queue="mail")
+
+    def meanwhile() -> Steps[jobs.Page]:
+        filters: dict[str, object] = dict.fromkeys(("type", "queue", "tag", "tag_value"))
+        finding = jobs.find(instance._running().queue, "acme", states=None, filters=filters, limit=10, cursor=None)
+        live = yield next(finding)
+        instance.cancel_job("acme", made.id)
+        over = yield finding.send(live)
+        try:
+            finding.send(over)
+        except StopIteration as page:
+            return page.value  # type: ignore[no-any-return]
+        raise AssertionError("two looks are enough")
+
+    page = steps(instance, meanwhile())
+    assert [(job.id, job.state) for job in page.jobs] == [(made.id, State.CANCELLED)]
