@@ -25,6 +25,7 @@ VISIBLE = Timeouts(visibility="10s")
 BATCH = 40
 KEYS = 2000
 ROLLED_BACK = 0.1
+SECONDS, WEIGHTS = (0.0, 0.01, 0.05, 0.2, 3.0), (700, 100, 100, 95, 5)  # how long handlers take, and how often
 
 logger = logging.getLogger("chaos")
 
@@ -105,7 +106,7 @@ class Submitter:
     ) -> NewJob:
         rng = self._rng
         queue = rng.choices(tuple(QUEUES), (8, 1, 1))[0]
-        seconds = rng.choice((0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.01, 0.05, 0.2))
+        seconds = rng.choices(SECONDS, WEIGHTS)[0]
         payload = {"fails": fails, "seconds": seconds, "delay": delay}
         priority = rng.choice(tuple(Priority)) if queue != "go" else Priority.NORMAL
         return NewJob(

@@ -117,6 +117,13 @@ def test_an_end_that_was_heard_long_after_it_was_taken() -> None:
     assert verdict(lines=lines, faults=[done("redis", "flush", begin=12.0)]) == {}
 
 
+def test_the_end_of_an_attempt_while_a_later_one_runs() -> None:
+    late = (RUN[0], AGAIN[0], RUN[1]._replace(at=20.05), AGAIN[1])
+    faults = [done("workers", "suspend", pids=[1])]
+    assert verdict(lines=(*late, AGAIN[2]), ledger=LATER, faults=faults) == {}
+    assert set(verdict(lines=(*late, RUN[2]._replace(at=20.2)), ledger=LATER, faults=faults)) == {"doubled"}
+
+
 def test_two_last_ends_of_a_job_whatever_their_attempts() -> None:
     fault = done("workers", "suspend", pids=[1])
     assert verdict(lines=(*RUN[:2], *AGAIN), ledger=LATER, faults=[fault]) == {}

@@ -141,20 +141,26 @@ def _check_order(
 
 
 def _check_taken(lines: Sequence[Line], faults: Sequence[Done], verdict: Verdict) -> None:
-    """Look at the ends that Redis took: one of each (feed, attempt), and one last."""
+    """Look at the ends that Redis took: one of each (feed, attempt), one last, and none while a later attempt runs."""
     taken: dict[tuple[int, int] | str, float] = {}
-    ended: dict[tuple[int, int], float] = {}
+    runs: dict[tuple[int, int], tuple[float, float]] = {}  # of an attempt in a process: from when until when
     for line in lines:
-        if line.what in ("end", "fail"):
-            ended[line.attempt, line.pid] = line.at
-        elif line.what in ("accepted", "closed"):
+        run = line.attempt, line.pid
+        if line.what == "start":
+            runs[run] = line.at, float("inf")
+        elif line.what in ("end", "fail"):
+            runs[run] = runs[run][0], line.at
+        else:
+            # It was taken between its end and when that was heard, which may be long after.
+            began, ended = runs.get(run, (line.at, line.at))
             ends: list[tuple[int, int] | str] = [(line.feed, line.attempt)]
             ends += ["last"] if line.what == "closed" else []
-            if any(each in taken and not _forgotten(taken[each], line.at, faults) for each in ends):
+            again = [taken[each] for each in ends if each in taken]
+            again += [began for (other, _), (at, _) in runs.items() if other > line.attempt and began < at < ended]
+            if any(not _forgotten(moment, line.at, faults) for moment in again):
                 what = f"{line.job_id}: a second end was taken, of feed {line.feed}, attempt {line.attempt}"
                 verdict.wrong["doubled"].append(what)
-            # It was taken between its end and when that was heard, which may be long after.
-            taken |= dict.fromkeys(ends, ended.get((line.attempt, line.pid), line.at))
+            taken |= dict.fromkeys(ends, ended)
 
 
 def _check_again(lines: Sequence[Line], faults: Sequence[Done], verdict: Verdict, *, settled: float) -> None:
