@@ -124,7 +124,7 @@ def work(options: Options, stop: threading.Event) -> None:
         handler(TYPE, queue=queue)(partial(body, diary))
         workers.append(
             Worker(
-                options.redis, [queue], dialect=dialect["dialect"], lease=f"{LEASE}s", concurrency=20,
+                options.redis, [queue], dialect=dialect["dialect"], lease=f"{LEASE}s", concurrency=50,
                 reaper=ReaperRule(interval=timedelta(seconds=1)),
             )
         )  # fmt: skip

@@ -45,17 +45,17 @@ class Lane:
 
 _ROADS = tuple((f"partition from {server}", how) for server in SERVERS for how in ("cut", "hang", "drop"))
 LANES = {
-    "instances": Lane(INSTANCES, (("kill", ""), ("kill", ""), ("suspend", ""), ("clock", ""), *_ROADS), (1.0, 5.0)),
-    "workers": Lane(WORKERS, (("kill", ""), ("kill", ""), ("suspend", ""), ("clock", ""), *_ROADS[3:]), (1.0, 5.0)),
-    "submitters": Lane(SUBMITTERS, (("kill", ""), ("suspend", ""), ("clock", ""), *_ROADS[:3]), (2.0, 8.0)),
-    "postgres": Lane(("postgres",), (("restart", "fast"), ("restart", "immediate"), ("no space", "disk")), (5.0, 12.0)),
+    "instances": Lane(INSTANCES, (("kill", ""), ("kill", ""), ("suspend", ""), ("clock", ""), *_ROADS), (2.0, 8.0)),
+    "workers": Lane(WORKERS, (("kill", ""), ("kill", ""), ("suspend", ""), ("clock", ""), *_ROADS[3:]), (2.0, 8.0)),
+    "submitters": Lane(SUBMITTERS, (("kill", ""), ("suspend", ""), ("clock", ""), *_ROADS[:3]), (3.0, 10.0)),
+    "postgres": Lane(("postgres",), (("restart", "fast"), ("restart", "immediate"), ("no space", "disk")), (6.0, 18.0)),
     "redis": Lane(
         ("redis",),
         (
             ("restart", "in order"), ("restart", "killed"), ("restart", "empty"), ("restart", "last second lost"),
             ("flush", ""), ("no space", "memory"), ("no space", "disk"),
         ),
-        (2.0, 8.0),
+        (4.0, 12.0),
     ),
 }  # fmt: skip
 LASTS: dict[str, Callable[[random.Random], float]] = {
@@ -83,7 +83,7 @@ def _lane(rng: random.Random, name: str, lane: Lane, seconds: float) -> Iterator
         kind, detail = next(kinds)
         lasts = LASTS[kind](rng)
         # Most often one of them, now and then all at once.
-        count = len(lane.victims) if kind in ("kill", "suspend") and rng.random() < 0.2 else 1
+        count = len(lane.victims) if kind in ("kill", "suspend") and rng.random() < 0.15 else 1
         targets = tuple(sorted(rng.sample(lane.victims, count)))
         if kind == "clock":
             detail = f"{rng.choice((-86_400, -3600, -5, 0, 5, 3600, 86_400)):+d} s"

@@ -49,9 +49,9 @@ class Size:
     """How long the adversary has, how many fires and jobs a second there are, and how long the end may take."""
 
     seconds: float
-    fires: int = 400
+    fires: int = 330
     feeds: int = 10
-    rate: float = 800.0
+    rate: float = 850.0
     silence: float = 30.0
     patience: float = 300.0
 
