@@ -117,6 +117,7 @@ class Queue(Protocol):
     """One queue in Redis. The worker's calls need one that was opened for a worker."""
 
     name: str
+    lease: timedelta
 
     def push(self, jobs: Sequence[QueuedJob], *, epoch: str) -> list[Pushed]:
         """Put jobs in, each once, however often it is said; raises `EpochLost` if Redis does not have that epoch."""

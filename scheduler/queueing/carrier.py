@@ -18,7 +18,7 @@ from scheduler.model.handling import Handler
 from scheduler.model.retries import Backoff
 from scheduler.queueing.attempt import LEASE_LOST, NOBODY, USUAL, Attempt, Usual, taken_back
 from scheduler.queueing.gate import Gate
-from scheduler.queueing.outbox import LARGEST_BATCH, Outbox
+from scheduler.queueing.outbox import LARGEST_BATCH, Outbox, unsaid
 from scheduler.queueing.pool import Pool
 from scheduler.queueing.turns import Turns
 from scheduler.service import Service
@@ -54,7 +54,7 @@ class Carrier:
         self._backoffs = backoffs
         self._usual = usual
         self._block = block
-        self._said = said
+        self._tell = lambda _: said()
         self._refused = refused
         self._begun = begun
         self._freed = freed
@@ -190,7 +190,7 @@ class Carrier:
     def put_back(self, attempts: Sequence[Attempt]) -> None:
         """Hand back what did not run to its end, as if it had not been taken."""
         for attempt in attempts:
-            self._outbox.put(attempt, Result(attempt.delivery, None))
+            self._outbox.put(attempt, Result(attempt.delivery, None, attempt.note if attempt.said else None))
 
     def stop(self, until: float) -> None:
         """Send what has ended, as long as there is time, then let the threads end."""
@@ -211,6 +211,8 @@ class Carrier:
             wanted = 0 if self._draining else room
             if room and not results:
                 return self.queue.fetch(wanted, timeout=0) if wanted else []
+            if notes := unsaid(results):
+                self.queue.renew(notes, lease=self.queue.lease)
             answers, taken = self.queue.finish(results, fetch=wanted)
             accepted.extend(answers)
             return taken
@@ -294,6 +296,3 @@ class Carrier:
         if self.breaker.state is BreakerState.OPEN:
             self.put_back(self._pool.give_back(self.flight))
         self.fetching.wake()
-
-    def _tell(self, _: Attempt) -> None:
-        self._said()

@@ -2,9 +2,10 @@
 
 import queue
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
-from scheduler.dialects.interface import Result
+from scheduler.dialects.interface import Delivery, Note, Result
+from scheduler.model.states import State
 from scheduler.queueing.attempt import Attempt
 
 LARGEST_BATCH = 500
@@ -61,3 +62,9 @@ class Outbox:
                 break
             batch.append(more)
         return batch
+
+
+def unsaid(results: Sequence[Result]) -> dict[Delivery, Note | None]:
+    """Find what handlers said last and nobody has heard, of jobs that go on: their next attempts begin with it."""
+    told = [each for each in results if each.note is not None]
+    return {each.delivery: each.note for each in told if each.end is None or each.end.state is State.RETRYING}

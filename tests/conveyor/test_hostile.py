@@ -13,7 +13,6 @@ from scheduler.dialects.conveyor import add as adding
 from scheduler.dialects.conveyor.admin import ConveyorAdmin
 from scheduler.dialects.conveyor.keys import Keys
 from scheduler.dialects.conveyor.queue import ConveyorQueue
-from scheduler.dialects.interface import Note
 from scheduler.errors import QueueError
 from scheduler.model.states import State
 from tests.conveyor.conftest import MakeQueue, contents, new
@@ -308,16 +307,3 @@ def test_a_lease_that_a_worker_in_go_took_over_is_forgotten(redis: Client, keys:
         redis.call("HSET", leases, uuid, lease + b":%d.0000" % ((time.time() - 3601) * 1000))
     queue.recover(retried)
     assert redis.call("HKEYS", leases) == [ours.uuid.encode()]
-
-
-def test_a_checkpoint_that_comes_with_the_end_is_the_next_attempts(
-    redis: Client, keys: Keys, make_queue: MakeQueue
-) -> None:
-    queue = make_queue(installation="3f1e")
-    queue.push([fed()], epoch="")
-    adding.push(redis, keys, new())
-    for delivery in fetch_all(queue):
-        result = retried(delivery)
-        result.note = Note(0.5, None, {"page": 3})
-        queue.finish([result])
-    assert [each.job.checkpoint for each in fetch_all(queue)] == [{"page": 3}] * 2

@@ -152,6 +152,20 @@ def test_progress_and_checkpoints(ring: Scheduler, make_worker: MakeWorker) -> N
     assert ring.wait("acme", made.id, timeout=10).result == {"row": 7}
 
 
+@pytest.mark.parametrize("dialect", ["reliable", "bullmq", "conveyor"])
+def test_a_checkpoint_just_before_a_failure_is_the_next_attempts(ring: Scheduler, make_worker: MakeWorker) -> None:
+    @handler("long", queue="mail")
+    def long(ctx: scheduler.JobContext, payload: object) -> object:
+        if ctx.attempt == 1:
+            ctx.checkpoint({"row": 7})
+            raise ValueError("again")
+        return ctx.last_checkpoint
+
+    make_worker()
+    made = [ring.submit("acme", "long", queue="mail", retry=QUICK) for _ in range(3)]
+    assert [ring.wait("acme", each.id, timeout=10).result for each in made] == [{"row": 7}] * 3
+
+
 def _with_progress(ring: Scheduler, job_id: UUID) -> Any:
     job = ring.get("acme", job_id)
     return job if job.progress is not None else None

@@ -161,8 +161,6 @@ class ConveyorQueue:
 
     def finish(self, results: Sequence[Result], *, fetch: int = 0) -> tuple[list[bool], list[Delivery]]:
         """End deliveries and take the next."""
-        if unsaid := {each.delivery: each.note for each in results if each.note and _goes_on(each)}:
-            self.renew(unsaid, lease=self.lease)
         accepted: list[bool] = []
         *first, last = calls(results)
         for part in first:
@@ -259,11 +257,6 @@ class ConveyorQueue:
     def _run(self, name: str, *args: Any) -> Any:
         given = [self._keys.names, self.name, *args]
         return self._client.run(script("conveyor", name), [self._keys.scheduled], given)
-
-
-def _goes_on(result: Result) -> bool:
-    """Whether there is an attempt after this one, which is told what this one said."""
-    return result.end is None or result.end.state is State.RETRYING
 
 
 def _known(where: bytes, token: bytes, note: bytes) -> Known | None:
