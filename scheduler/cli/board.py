@@ -124,8 +124,8 @@ class Board:
         head.add_column(justify="right", no_wrap=True)
         tenants = len({job.tenant for job in self._jobs})
         counts = f"{tenants} tenants, {len(self._jobs)} jobs" if self._jobs else ""
-        places = self._places or Places(postgres="...", redis="...", health="...")
-        head.add_row(Text("scheduler", style="title"), "", Text(counts, style="quiet"))
+        places = self._places or Places(postgres="...", redis="...", health="...", web="")
+        head.add_row(Text("scheduler", style="title"), Text(places.web, style="accent"), Text(counts, style="quiet"))
         head.add_row(Text("postgres", style="quiet"), places.postgres, Text(self._clock(), style="quiet"))
         head.add_row(Text("redis", style="quiet"), places.redis, Text(f"health {places.health}", style="quiet"))
         return head

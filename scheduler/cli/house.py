@@ -1,4 +1,4 @@
-"""What `scheduler up` runs: Postgres, Redis, a scheduler with the sample jobs, and a worker with their handlers."""
+"""What `scheduler up` runs: Postgres, Redis, a scheduler with the sample jobs, a worker with their handlers, HTTP."""
 
 import logging
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from scheduler.queueing.worker import Worker
 
 SCHEMA = "scheduler_up"  # never among the tables of a real installation
 BODIES_END = 1.0
-ANY_PORT = 0
+HOST, PORT, ANY_PORT = "127.0.0.1", 8080, 0
 
 logger = logging.getLogger("scheduler")
 
@@ -33,14 +33,14 @@ class House:
         self._listener = listener
         self._opened = ExitStack()
         self._scheduler: Scheduler | None = None
-        self._postgres_at = self._redis_at = ""
+        self._postgres_at = self._redis_at = self._web_at = ""
         self._redis: str | None = None
         self._serving = Serving(ANY_PORT, {queue for queue, _ in handlers}, SAMPLE)
         self.ending = False
 
     def open(self) -> None:
         """Start everything; what was started before an error is for `close`."""
-        for start in (self._start_postgres, self._start_redis, self._start_scheduler):
+        for start in (self._start_postgres, self._start_redis, self._start_scheduler, self._start_web):
             if not self.ending:
                 start()
 
@@ -54,7 +54,8 @@ class House:
         """Where everything is, once all of it runs."""
         if self._scheduler is None:
             return None
-        return Places(postgres=self._postgres_at, redis=self._redis_at, health=self._serving.address or "none")
+        health = self._serving.address or "none"
+        return Places(postgres=self._postgres_at, redis=self._redis_at, health=health, web=self._web_at)
 
     def jobs(self) -> list[JobInfo]:
         """List the jobs, without a query."""
@@ -97,6 +98,23 @@ class House:
             self._serving.watch(worker)
         self._opened.enter_context(self._serving)
         self._scheduler = scheduler
+
+    def _start_web(self) -> None:
+        try:
+            from scheduler.web.app import application  # noqa: PLC0415 - an extra
+            from scheduler.web.serve import Server  # noqa: PLC0415
+        except ImportError:
+            self._web_at = "no dashboard: it needs the extra web"
+            return
+        if self._scheduler is not None:
+            app = application(self._scheduler)
+            try:
+                server = Server(app, HOST, PORT)
+            except ConfigError:  # taken, perhaps by another of us
+                server = Server(app, HOST, ANY_PORT)
+            server.start()
+            self._opened.callback(server.stop)
+            self._web_at = server.url
 
 
 def _short(folder: Path) -> str:

@@ -31,6 +31,7 @@ class Lines:
         """Say where everything is."""
         self._write(f"up: postgres {places.postgres}, redis {places.redis}")
         self._write(f"health {places.health}: /healthz, /readyz, /metrics")
+        self._write(f"dashboard {places.web}")
 
     def tell(self, message: Event | logging.LogRecord) -> None:
         """Write a line for what ends a fire."""

@@ -58,6 +58,7 @@ class Places:
     postgres: str
     redis: str
     health: str
+    web: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

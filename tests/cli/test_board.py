@@ -41,6 +41,7 @@ def drawn(width: int, height: int, encoding: str = "utf-8") -> list[str]:
             postgres="embedded in ~/.local/share/singleton-scheduler/postgres",
             redis="redis://x:1/0",
             health="http://x:2",
+            web="http://x:3",
         )
     )
     for event in EVENTS:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -80,6 +81,15 @@ def test_it_says_where_one_can_ask_how_it_is(home: Path) -> None:
         assert ready(address) == (200, [])
         fires = "scheduler_fires_total"
         wait_for(lambda: (Scrape.of(address).value(fires, outcome="success") or 0) > 0, "a fire is counted")
+
+
+def test_it_serves_the_api_and_the_dashboard_of_its_jobs_to_this_machine(home: Path) -> None:
+    with started(home) as process:
+        address = re.findall(r"dashboard (http://127.0.0.1:\d+)", read_until(process, "dashboard")[-1])[0]
+        with urllib.request.urlopen(f"{address}/api/v1/recurring?tenant=acme", timeout=20) as answer:
+            assert "heartbeat" in answer.read().decode()
+        with urllib.request.urlopen(address, timeout=20) as answer:
+            assert answer.headers["content-type"].startswith("text/html")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
