@@ -2,7 +2,7 @@
 VENV ?= .venv
 BIN := $(VENV)/bin
 ARGS ?=
-BENCH ?= recurring
+BENCH ?= compare
 PARALLEL ?= -n 2 --dist loadfile
 
 # A Python that has every wheel; a PYTHON that was given is taken as it is.
@@ -40,7 +40,7 @@ imports: $(VENV)/.dev ## check who imports whom
 proto: $(VENV)/.dev ## make the bytes of Conveyor's jobs out of job.proto
 	@$(BIN)/python -m tests.conveyor.proto
 
-bench: $(VENV)/.dev ## measure, beside others; BENCH is recurring, submit, redis, ring or observe
+bench: $(VENV)/.dev ## measure everything beside others; BENCH=growth: how cost grows; or recurring, submit, redis, ring, observe
 	@$(BIN)/python bench/$(BENCH).py $(ARGS)
 
 chaos: $(VENV)/.dev ## attack the whole system: ARGS="--minutes 30 --seed 7"

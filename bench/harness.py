@@ -5,6 +5,7 @@ A peer is a script in peers/ that speaks the command line of peers/commands.py.
 
 import argparse
 import contextlib
+import importlib.util
 import json
 import os
 import platform
@@ -23,6 +24,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple, Self
 
 sys.path.append(sys.path.pop(0))  # this folder comes last: its redis.py is not the library
@@ -37,17 +39,30 @@ HERE = Path(__file__).resolve().parent
 VENVS = Path(os.environ.get("BENCH_VENVS") or HERE / ".venv-bench")
 NODE = Path(os.environ.get("BENCH_NODE") or HERE / ".node-bench")
 PACKAGES = {
+    "apscheduler3": ("apscheduler==3.11.3", "sqlalchemy==2.1.8", "psycopg[binary]==3.3.8"),
+    # sniffio is imported and not declared; a newer anyio fails
+    "apscheduler4": (
+        "apscheduler==4.0.0a6",
+        "sqlalchemy[asyncio]==2.1.8",
+        "asyncpg==0.32.0",
+        "sniffio",
+        "anyio==4.9.0",
+    ),
+    "arq": ("arq==0.28.0", "hiredis==3.5.0", "uvloop==0.23.0"),
     "bullmq": ("bullmq==3.4.4", "hiredis==3.5.0", "uvloop==0.23.0"),
+    "celery": ("celery[redis]==5.7.0", "hiredis==3.5.0"),
     "dramatiq": ("dramatiq[redis]==2.2.1", "hiredis==3.5.0"),
     "huey": ("huey==3.5.4", "redis==8.1.0", "hiredis==3.5.0"),
     "pgqueuer": ("pgqueuer==1.6.0", "asyncpg==0.32.0", "uvloop==0.23.0", "orjson"),
     "procrastinate": ("procrastinate==3.10.0", "psycopg[binary,pool]==3.3.8"),
+    "rq": ("rq==2.12.0", "hiredis==3.5.0"),
     "saq": ("saq[redis,hiredis]==0.26.4", "typing_extensions", "uvloop==0.23.0"),
     "taskiq": ("taskiq==0.13.0", "taskiq-redis==1.2.4", "hiredis==3.5.0", "uvloop==0.23.0"),
     "node-bullmq": ("node@22", "bullmq@6.7.0", "ioredis@6.0.0"),
     "graphile-worker": ("node@22", "graphile-worker@0.18.0"),
+    "pg-boss": ("node@22", "pg-boss@12.35.0"),
 }
-NODES = ("node-bullmq", "graphile-worker")
+NODES = ("node-bullmq", "graphile-worker", "pg-boss")
 RECORD = struct.Struct("<dII")
 TICKS = os.sysconf("SC_CLK_TCK")
 CALM = 0.4  # cores that other work on the machine may take
@@ -101,9 +116,8 @@ class Server:
 
     def __enter__(self) -> Self:
         self._postgres.start()
-        self.pid = int((self._folder / "postmaster.pid").read_text().split()[0])
         self.url = f"postgresql://postgres@/bench?host={self._postgres.socket_folder}"
-        pin(self.pid, self._cpus)  # backends to come inherit it
+        self._place()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -122,12 +136,23 @@ class Server:
         """Make an empty database; the checkpoint keeps the dirty pages of one measurement out of the next."""
         self.sql("DROP DATABASE IF EXISTS bench WITH (FORCE)", "CREATE DATABASE bench", "CHECKPOINT")
 
+    def allow(self, connections: int) -> None:
+        """Take so many connections at once; the server is started anew."""
+        self.sql(f"ALTER SYSTEM SET max_connections = {connections}")
+        self._postgres.halt()
+        self._postgres.resume()
+        self._place()
+
     def settle(self) -> None:
         """Do what autovacuum does by itself for tables that grow more slowly than ours."""
         self.sql("VACUUM ANALYZE", database="bench")
 
     def cpu(self) -> float:
         return cpu_seconds(self.pid)
+
+    def _place(self) -> None:
+        self.pid = int((self._folder / "postmaster.pid").read_text().split()[0])
+        pin(self.pid, self._cpus)  # backends to come inherit it
 
 
 class Redis:
@@ -393,6 +418,14 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in (head, *rows)]
     lines.insert(1, ["-" * width for width in widths])
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def load(name: str) -> ModuleType:
+    """Import another bench, by its path: redis.py has the name of a library."""
+    spec = importlib.util.spec_from_file_location(f"bench_{name}", HERE / f"{name}.py")
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def machine(server: Server | None = None, queues: Redis | None = None) -> dict[str, Any]:

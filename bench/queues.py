@@ -52,10 +52,14 @@ class Bench:
 
     def run(self) -> None:
         for _ in range(self.options.reps):
-            for row in self.options.rows:
-                for peer in self.peers:
-                    if self.takes_part(peer, row):
-                        self.calmest(row, peer)
+            self.once()
+
+    def once(self) -> None:
+        """Measure each row of each contestant."""
+        for row in self.options.rows:
+            for peer in self.peers:
+                if self.takes_part(peer, row):
+                    self.calmest(row, peer)
 
     def takes_part(self, peer: Peer, row: str) -> bool:
         raise NotImplementedError
@@ -133,8 +137,9 @@ class Bench:
         return figures
 
     def filled(self, peer: Peer, count: int, cpus: str | None = None) -> dict[str, Any]:
-        """Let a peer send about so many jobs, by its call for many if it has one."""
-        command = ("many", max(1, count // SIZE - 1), SIZE) if peer.info["many"] else ("single", count)
+        """Let a peer send about so many jobs, by its call for many if it has one and they are."""
+        many = peer.info["many"] and count >= 2 * SIZE
+        command = ("many", count // SIZE - 1, SIZE) if many else ("single", count)
         return peer.call(*command, cpus=cpus or self.pins.client)
 
     def middle(self, figure: str, contestant: str) -> float | None:

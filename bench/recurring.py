@@ -1,4 +1,4 @@
-"""Recurring jobs: ours beside APScheduler 3 with its SQLAlchemyJobStore, on one durable Postgres, in one run.
+"""Recurring jobs: ours beside APScheduler 3 and its pre-release 4, on one durable Postgres, in one run.
 
     python bench/recurring.py                     # about twenty minutes
     python bench/recurring.py --quick             # a look of a minute
@@ -8,8 +8,8 @@ Rows: fires, fires2 (a burst of no-op jobs due in one second, by 1 and by 2 proc
 finish alone), lateness (1,000 jobs due in one second), register (10,000 jobs, and a restart with them), tenants (as
 many over 1,000 tenants, by two instances in the bench's own process), idle, failover.
 Repetitions are interleaved, so that a slow minute hits both. "elsewhere" is how many cores other work on the machine
-took during the measurements (ours / theirs); a measurement with much of it is made again and the calmest is kept,
-whatever it says. Bars are printed, never asserted.
+took during the measurements (by contestant); a measurement with much of it is made again and the calmest is kept,
+whatever it says. Ratios and bars are against APScheduler 3; bars are printed, never asserted.
 """
 
 import math
@@ -30,6 +30,7 @@ from harness import Peer, Pins, Server, Stamps, say
 from scheduler import Registration, Scheduler
 
 ROWS = ("fires", "fires2", "bare", "lateness", "register", "tenants", "idle", "failover")
+PEERS = ("apscheduler3", "apscheduler4")
 FAR = 30 * 86400
 
 
@@ -45,9 +46,13 @@ class Bench:
 
     def run(self) -> None:
         for _ in range(self.options.reps):
-            for row in self.options.rows:
-                for peer in self.peers:
-                    self.calmest(row, peer)
+            self.once()
+
+    def once(self) -> None:
+        """Measure each row of each contestant."""
+        for row in self.options.rows:
+            for peer in self.peers:
+                self.calmest(row, peer)
 
     def calmest(self, row: str, peer: Peer) -> None:
         """Measure until other work leaves the machine alone, or a few times; keep the calmest, whatever it says."""
@@ -326,7 +331,7 @@ def lines(options) -> list[Line]:
 
 
 def table(bench: Bench) -> str:
-    ours, theirs = (peer.name for peer in bench.peers)
+    ours, theirs = "ours", PEERS[0]
     ledger, bare = bench.figures["ledger1"][ours], bench.figures["bare1000"][ours]
     bench.figures["of_bare"][ours] = [a / b for a, b in zip(ledger, bare, strict=False)]
     rows = []
@@ -344,32 +349,35 @@ def table(bench: Bench) -> str:
             (
                 line.text,
                 harness.spread(mine),
-                line.theirs or harness.spread(other),
+                *(line.theirs or harness.spread(bench.figures[line.figure][peer.name]) for peer in bench.peers[1:]),
                 "-" if math.isnan(ratio) else f"{ratio:.3g}",
                 line.bar,
                 verdict,
-                " / ".join(f"{statistics.median(busy[name]):.1f}" for name in (ours, theirs) if busy[name]),
+                " / ".join(f"{statistics.median(busy[peer.name]):.1f}" for peer in bench.peers if busy[peer.name]),
             )
         )
-    head = ("figure", "ours", f"APScheduler {bench.peers[1].info['version']}", "ratio", "bar", "", "elsewhere")
+    others = (f"APScheduler {peer.info['version']}" for peer in bench.peers[1:])
+    head = ("figure", "ours", *others, "ratio", "bar", "", "elsewhere")
     return harness.table(head, rows)
 
 
-def options():
+def options(given: list[str] | None = None):
     parser = harness.arguments(__doc__)
     parser.add_argument("--rows", default=",".join(ROWS), help=f"which of {','.join(ROWS)}")
+    parser.add_argument("--peers", default=",".join(PEERS), help=f"which of {','.join(PEERS)}")
     parser.add_argument("--burst", type=int, default=20_000, help="jobs of our burst")
     parser.add_argument("--peer-burst", type=int, default=2_000, help="jobs of APScheduler's burst")
-    parser.add_argument("--lateness", type=int, default=1_000, help="jobs due in one second, for both")
+    parser.add_argument("--lateness", type=int, default=1_000, help="jobs due in one second, for all")
     parser.add_argument("--registered", type=int, default=10_000)
     parser.add_argument("--tenants", type=int, default=1_000, help="over which the row tenants spreads them")
     parser.add_argument("--singles", type=int, default=1_000, help="jobs registered one by one")
     parser.add_argument("--idle", type=float, default=70.0, help="seconds; below 60 no sync is inside")
     parser.add_argument("--lease", type=float, default=30.0, help="seconds, for the failover")
-    parser.add_argument("--workers", type=int, default=16, help="threads that run bodies, for both")
+    parser.add_argument("--workers", type=int, default=16, help="threads that run bodies; APScheduler 4 has 100 tasks")
     parser.add_argument("--unsettled", action="store_true", help="no VACUUM ANALYZE after registering: a first day")
-    chosen = parser.parse_args()
+    chosen = parser.parse_args(given)
     chosen.rows = [row for row in ROWS if row in chosen.rows.split(",")]
+    chosen.peers = [name for name in PEERS if name in chosen.peers.split(",")]
     if chosen.quick:
         small = {"reps": 1, "burst": 4000, "peer_burst": 400, "lateness": 400, "registered": 1000, "tenants": 100,
                  "singles": 100, "idle": 3.0, "lease": 3.0, "patience": 0.0, "tries": 1}  # fmt: skip
@@ -379,24 +387,26 @@ def options():
     return chosen
 
 
+def contest(chosen, server: Server, folder: Path) -> Bench:
+    """Bring the contestants together, ours first."""
+    stamps, log = Stamps(folder / "recurring-stamps"), folder / "recurring-log"
+    variables = {
+        "BENCH_URL": server.url,
+        "BENCH_STAMPS": str(stamps.path),
+        "BENCH_WORKERS": str(chosen.workers),
+        "BENCH_LEASE": f"{chosen.lease:g}s",
+    }
+    found = {name: harness.installed(name) for name in chosen.peers}
+    peers = [Peer("ours", Path(sys.executable), "ours.py", variables, log)]
+    peers += [Peer(name, python, f"{name}.py", variables, log) for name, python in found.items() if python]
+    return Bench(chosen, server, Pins.of(chosen.pin), peers, stamps)
+
+
 def main() -> None:
     chosen = options()
-    pins = Pins.of(chosen.pin)
-    python = harness.environment("apscheduler3", "apscheduler<4", "sqlalchemy", "psycopg[binary]")
-    with tempfile.TemporaryDirectory() as folder, Server(pins.server) as server:
-        stamps, log = Stamps(Path(folder, "stamps")), Path(folder, "log")
-        variables = {
-            "BENCH_URL": server.url,
-            "BENCH_STAMPS": str(stamps.path),
-            "BENCH_WORKERS": str(chosen.workers),
-            "BENCH_LEASE": f"{chosen.lease:g}s",
-        }
-        peers = [
-            Peer("ours", Path(sys.executable), "ours.py", variables, log),
-            Peer("apscheduler3", python, "apscheduler3.py", variables, log),
-        ]
+    with tempfile.TemporaryDirectory() as folder, Server(Pins.of(chosen.pin).server) as server:
+        bench = contest(chosen, server, Path(folder))
         machine = harness.machine(server)
-        bench = Bench(chosen, server, pins, peers, stamps)
         began = time.monotonic()
         bench.run()
         shown = table(bench)
@@ -407,7 +417,7 @@ def main() -> None:
     print(f"{chosen.reps} (least..greatest).\n\n{shown}")
     for error in bench.errors:
         print(f"note: {error}")
-    result = {"machine": machine, "options": vars(chosen), "peers": {peer.name: peer.info for peer in peers},
+    result = {"machine": machine, "options": vars(chosen), "peers": {peer.name: peer.info for peer in bench.peers},
               "figures": bench.figures, "errors": bench.errors}  # fmt: skip
     say(f"stored in {harness.store('recurring', result)}")
 

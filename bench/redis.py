@@ -1,4 +1,4 @@
-"""Queues in Redis alone: ours beside taskiq, saq, dramatiq, huey and bullmq, on one Redis, in one run.
+"""Queues in Redis alone: ours beside bullmq, rq, arq, saq, dramatiq, huey, taskiq and celery, on one Redis, in one run.
 
     python bench/redis.py                              # some minutes
     python bench/redis.py --quick                      # a look of a minute
@@ -6,7 +6,7 @@
     python bench/redis.py --dialect bullmq             # beside BullMQ on Node and for Python
     python bench/redis.py --dialect conveyor           # beside our reliable dialect
 
-Rows: single (sent one by one), many (1,000 in a call; saq and taskiq have none, theirs are concurrent calls for one),
+Rows: single (sent one by one), many (1,000 in a call; arq, saq and taskiq have none, theirs are concurrent calls),
 drain and drain2 (a queue that was filled before, by 1 and by 2 worker processes), trips (commands that clients send
 while jobs are drained, seen by MONITOR in a drain of their own; those inside scripts are not sent, a pipeline is as
 many as it has), pickup (call -> handler, one by one, queue idle; who sends shares the worker's CPU).
@@ -31,9 +31,10 @@ from queues import SIZE, Bar, Figures
 
 ROWS = ("single", "many", "drain", "drain2", "trips", "pickup")
 OURS = ("ours", "ours async")
-PYTHON = ("taskiq", "saq", "dramatiq", "huey", "bullmq")
+PYTHON = ("taskiq", "saq", "dramatiq", "huey", "bullmq", "arq", "rq", "celery")
 PEERS = (*PYTHON, "node-bullmq")
-ACKNOWLEDGING = ("taskiq", "saq", "dramatiq", "bullmq")
+ACKNOWLEDGING = tuple(name for name in PYTHON if name != "huey")
+SLOW = ("rq", "celery")  # they drain a third of what the others do
 DIALECTS = {"reliable": PEERS, "bullmq": ("bullmq", "node-bullmq"), "conveyor": ()}
 CONCURRENCY = {"reliable": 10, "bullmq": 50, "conveyor": 10}
 TEXTS = {
@@ -113,7 +114,8 @@ class Bench(queues.Bench):
     def fill(self, peer: Peer, part: int) -> int:
         self.server.reset()
         quick = peer.name in (*OURS, "reliable", "node-bullmq")
-        return self.filled(peer, (self.options.jobs if quick else self.options.peer_jobs) // part)["sent"]
+        count = self.options.jobs if quick else self.options.peer_jobs // (3 if peer.name in SLOW else 1)
+        return self.filled(peer, count // part)["sent"]
 
 
 def bullmq_bars(bench: Bench) -> str:
@@ -162,7 +164,7 @@ def bars(bench: Bench) -> str:
     return queues.bars(found)
 
 
-def options():
+def options(given: list[str] | None = None):
     parser = harness.arguments(__doc__)
     parser.add_argument("--rows", default=",".join(ROWS), help=f"which of {','.join(ROWS)}")
     parser.add_argument("--dialect", choices=DIALECTS, default="reliable", help="what ours speaks (default reliable)")
@@ -173,7 +175,7 @@ def options():
     parser.add_argument("--peer-jobs", type=int, default=6_000, help="jobs that the others drain")
     parser.add_argument("--samples", type=int, default=150, help="jobs whose pick-up is measured")
     parser.add_argument("--concurrency", type=int, help="of our workers; with bullmq, of all (default 10; 50)")
-    chosen = parser.parse_args()
+    chosen = parser.parse_args(given)
     chosen.rows = [row for row in ROWS if row in chosen.rows.split(",")]
     chosen.peers = [name for name in DIALECTS[chosen.dialect] if name in chosen.peers.split(",")]
     chosen.concurrency = chosen.concurrency or CONCURRENCY[chosen.dialect]
@@ -186,25 +188,29 @@ def options():
     return chosen
 
 
+def contest(chosen, server: Redis, folder: Path) -> Bench:
+    """Bring the contestants together."""
+    stamps, log = Stamps(folder / "redis-stamps"), folder / "redis-log"
+    variables = {"BENCH_URL": server.url, "BENCH_STAMPS": str(stamps.path),
+                 "BENCH_WORKERS": str(chosen.concurrency)}  # fmt: skip
+    ours = "ours"
+    if chosen.dialect == "bullmq":
+        ours = "ours_bullmq"
+        variables["BENCH_CONCURRENCY"] = str(chosen.concurrency)
+    elif chosen.dialect == "conveyor":
+        variables["BENCH_DIALECT"] = "conveyor"
+    peers = queues.peers_of("redis", [*OURS, *chosen.peers], variables, log, ours=ours)
+    if chosen.dialect == "conveyor":
+        sync = variables | {"BENCH_KIND": "sync", "BENCH_DIALECT": "reliable"}
+        peers.append(Peer("reliable", Path(sys.executable), "redis_ours.py", sync, log))
+    return Bench(chosen, Pins.of(chosen.pin), peers, stamps, server=server)
+
+
 def main() -> None:
     chosen = options()
-    pins = Pins.of(chosen.pin)
-    with tempfile.TemporaryDirectory() as folder, Redis(pins.server) as server:
-        stamps = Stamps(Path(folder, "stamps"))
-        variables = {"BENCH_URL": server.url, "BENCH_STAMPS": str(stamps.path),
-                     "BENCH_WORKERS": str(chosen.concurrency)}  # fmt: skip
-        ours = "ours"
-        if chosen.dialect == "bullmq":
-            ours = "ours_bullmq"
-            variables["BENCH_CONCURRENCY"] = str(chosen.concurrency)
-        elif chosen.dialect == "conveyor":
-            variables["BENCH_DIALECT"] = "conveyor"
-        peers = queues.peers_of("redis", [*OURS, *chosen.peers], variables, Path(folder, "log"), ours=ours)
-        if chosen.dialect == "conveyor":
-            sync = variables | {"BENCH_KIND": "sync", "BENCH_DIALECT": "reliable"}
-            peers.append(Peer("reliable", Path(sys.executable), "redis_ours.py", sync, Path(folder, "log")))
+    with tempfile.TemporaryDirectory() as folder, Redis(Pins.of(chosen.pin).server) as server:
+        bench = contest(chosen, server, Path(folder))
         machine = harness.machine(queues=server)
-        bench = Bench(chosen, pins, peers, stamps, server=server)
         began = time.monotonic()
         bench.run()
     shown = {"bullmq": bullmq_bars, "conveyor": conveyor_bars}.get(chosen.dialect, bars)

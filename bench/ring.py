@@ -4,8 +4,9 @@
     python bench/ring.py --quick                      # a look of a minute
     python bench/ring.py --rows through --peers pgqueuer
 
-Rows: backlog (jobs that were submitted before: drained, until the last is settled), through (submitted in calls of
-1,000 while all run: from the first call until the last is settled), pickup (one by one, all idle: from the call, and
+Rows: single (submitted one by one, each committed by itself), many (1,000 in a call), backlog (jobs that were submitted
+before: drained, until the last is settled), through (submitted in calls of 1,000 while all run: from the first call
+until the last is settled), pickup (one by one, all idle: from the call, and
 from its return with the commit, to the handler). Handlers write 16 bytes. Ours are three processes: one submits, an
 instance feeds and settles, a worker runs; settled is a row in the ledger. The servers are on CPU 0; a peer's worker is
 alone on CPU 1, our instance and worker are on both, as are workers while others submit. Before a backlog is drained
@@ -27,15 +28,17 @@ import queues
 from harness import Peer, Pins, Redis, Server, Stamps
 from queues import SIZE, Bar, Figures
 
-ROWS = ("backlog", "through", "pickup")
+ROWS = ("single", "many", "backlog", "through", "pickup")
 OURS = ("ours", "ours async")
-PEERS = ("pgqueuer", "procrastinate", "graphile-worker")
-SLOW = ("procrastinate",)  # it takes part in pickup alone
+PEERS = ("pgqueuer", "procrastinate", "graphile-worker", "pg-boss")
+SLOW = ("procrastinate",)  # it drains a tenth of what the others do
 CONCURRENCY = 10
 WRITTEN = """
 SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')::float8,
   (SELECT coalesce(sum(n_tup_ins + n_tup_upd + n_tup_del), 0)::float8 FROM pg_stat_user_tables)"""
 TEXTS = {
+    "single": "submit, jobs/s, one by one",
+    "many": f"submit, jobs/s, {SIZE:,} in a call",
     "through": f"submit -> settled, jobs/s, {SIZE:,} in a call",
     "wal_through": "  WAL bytes/job",
     "tuples_through": "  tuples written/job",
@@ -64,7 +67,10 @@ class Bench(queues.Bench):
         self.server, self.redis = server, redis
 
     def takes_part(self, peer: Peer, row: str) -> bool:
-        return row == "pickup" or peer.name not in SLOW
+        return row not in ("single", "many") or peer.name != "ours async"
+
+    def jobs(self, peer: Peer) -> int:
+        return self.options.jobs // (10 if peer.name in SLOW else 1)
 
     def fresh(self) -> None:
         self.server.reset()
@@ -90,9 +96,19 @@ class Bench(queues.Bench):
         ((wal, tuples),) = self.server.sql(WRITTEN, database="bench")
         return wal, tuples
 
+    def single(self, peer: Peer) -> Figures:
+        self.fresh()
+        answer = peer.call("single", self.options.singles, cpus=self.pins.client)
+        return {"single": answer["timed"] / answer["seconds"]}
+
+    def many(self, peer: Peer) -> Figures:
+        self.fresh()
+        answer = self.filled(peer, self.options.many)
+        return {"many": answer["timed"] / answer["seconds"]}
+
     def backlog(self, peer: Peer) -> Figures:
         self.fresh()
-        queued = self.filled(peer, self.options.jobs)["sent"]
+        queued = self.filled(peer, self.jobs(peer))["sent"]
         self.server.settle()
         time.sleep(0.2)
         wal, tuples = self.written()
@@ -114,7 +130,7 @@ class Bench(queues.Bench):
             self.server.sql("CHECKPOINT")
             wal, _ = self.written()
             before = {name: cpu() for name, cpu in watched.items()}
-            answer = self.filled(peer, self.options.jobs, self.pins.clients)
+            answer = self.filled(peer, self.jobs(peer), self.pins.clients)
             sent, timed = answer["sent"], answer["timed"]
             self.stamps.wait(sent, limit=queues.LIMIT)
             left, end = self.left(peer), time.monotonic() + queues.LIMIT
@@ -160,22 +176,33 @@ def bars(bench: Bench) -> str:
     return queues.bars(found)
 
 
-def options():
+def options(given: list[str] | None = None):
     parser = harness.arguments(__doc__)
     parser.add_argument("--rows", default=",".join(ROWS), help=f"which of {','.join(ROWS)}")
     parser.add_argument("--peers", default=",".join(PEERS), help=f"which of {','.join(PEERS)}")
+    parser.add_argument("--singles", type=int, default=1_000, help="jobs submitted one by one")
+    parser.add_argument("--many", type=int, default=30_000, help="jobs submitted by calls for many")
     parser.add_argument("--jobs", type=int, default=30_000, help="jobs that are drained, and that go through")
     parser.add_argument("--samples", type=int, default=200, help="jobs whose pick-up is measured")
     parser.add_argument("--concurrency", type=int, default=CONCURRENCY, help="of our worker")
-    chosen = parser.parse_args()
+    chosen = parser.parse_args(given)
     chosen.rows = [row for row in ROWS if row in chosen.rows.split(",")]
     chosen.peers = [name for name in PEERS if name in chosen.peers.split(",")]
     if chosen.quick:
-        small = {"reps": 1, "jobs": 5_000, "samples": 50, "patience": 0.0, "tries": 1}
+        small = {"reps": 1, "singles": 200, "many": 10_000, "jobs": 5_000, "samples": 50, "patience": 0.0, "tries": 1}
         for name, value in small.items():
             if getattr(chosen, name) == parser.get_default(name):
                 setattr(chosen, name, value)
     return chosen
+
+
+def contest(chosen, server: Server, redis: Redis, folder: Path) -> Bench:
+    """Bring the contestants together."""
+    stamps = Stamps(folder / "ring-stamps")
+    variables = {"BENCH_URL": server.url, "BENCH_REDIS": redis.url, "BENCH_STAMPS": str(stamps.path),
+                 "BENCH_WORKERS": str(chosen.concurrency)}  # fmt: skip
+    peers = queues.peers_of("ring", [*OURS, *chosen.peers], variables, folder / "ring-log")
+    return Bench(chosen, Pins.of(chosen.pin), peers, stamps, server=server, redis=redis)
 
 
 def main() -> None:
@@ -183,12 +210,8 @@ def main() -> None:
     pins = Pins.of(chosen.pin)
     with tempfile.TemporaryDirectory() as folder, Server(pins.server) as server, Redis(pins.server) as redis:
         server.reset()
-        stamps = Stamps(Path(folder, "stamps"))
-        variables = {"BENCH_URL": server.url, "BENCH_REDIS": redis.url, "BENCH_STAMPS": str(stamps.path),
-                     "BENCH_WORKERS": str(chosen.concurrency)}  # fmt: skip
-        peers = queues.peers_of("ring", [*OURS, *chosen.peers], variables, Path(folder, "log"))
+        bench = contest(chosen, server, redis, Path(folder))
         machine = harness.machine(server, redis)
-        bench = Bench(chosen, pins, peers, stamps, server=server, redis=redis)
         began = time.monotonic()
         bench.run()
     queues.conclude("ring", bench, machine, began, f"{queues.table(bench, TEXTS)}\n\n{bars(bench)}")

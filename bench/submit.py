@@ -244,7 +244,7 @@ def ratios(bench: Bench) -> str:
     return harness.table(("ratio of medians", "", "bar", ""), rows)
 
 
-def options():
+def options(given: list[str] | None = None):
     parser = harness.arguments(__doc__)
     parser.add_argument("--rows", default=",".join(ROWS), help=f"which of {','.join(ROWS)}")
     parser.add_argument("--singles", type=int, default=2_000, help="jobs submitted one by one")
@@ -254,7 +254,7 @@ def options():
     parser.add_argument("--small", type=int, default=40_000, help="live rows, and history rows, of the small tables")
     parser.add_argument("--live", type=int, default=200_000, help="live rows of the large tables")
     parser.add_argument("--history", type=int, default=1_000_000, help="history rows of the large tables")
-    chosen = parser.parse_args()
+    chosen = parser.parse_args(given)
     chosen.rows = [row for row in ROWS if row in chosen.rows.split(",")]
     if chosen.quick:
         small = {"reps": 1, "singles": 300, "calls": 5, "batches": 5, "warm": 5, "small": 12_000, "live": 50_000,

@@ -14,29 +14,40 @@ from scheduler.service import collect_rarely
 
 REDIS = os.environ["BENCH_REDIS"]
 KIND = os.environ.get("BENCH_KIND", "sync")
+TENANTS = int(os.environ.get("BENCH_TENANTS", "1"))
+FILL = "x" * int(os.environ.get("BENCH_FILL", "0"))  # bytes that a payload has beside its number
 LEFT = "SELECT count(*) FROM scheduler.job_queue"
 
 
+def number_of(payload):
+    return payload["number"] if FILL else payload
+
+
 @handler("sync", queue="bench")
-def sync(_, number):
-    jobs.stamp(0, number)
+def sync(_, payload):
+    jobs.stamp(0, number_of(payload))
 
 
 @handler("async", queue="bench")
-async def coroutine(_, number):
-    jobs.stamp(0, number)
+async def coroutine(_, payload):
+    jobs.stamp(0, number_of(payload))
 
 
 def connect():
     return Scheduler(URL).start()
 
 
+def given(number):
+    """Tenant, type and payload."""
+    return f"bench{number % TENANTS}", KIND, {"number": number, "fill": FILL} if FILL else number
+
+
 def send(scheduler, number):
-    scheduler.submit("bench", KIND, number, queue="bench")
+    scheduler.submit(*given(number), queue="bench")
 
 
 def many(scheduler, numbers):
-    scheduler.submit_many([NewJob("bench", KIND, number, queue="bench") for number in numbers])
+    scheduler.submit_many([NewJob(*given(number), queue="bench") for number in numbers])
 
 
 def work(role):
