@@ -16,6 +16,7 @@ export const load = (name) => import(require.resolve(name));
 
 const now = () => (performance.timeOrigin + performance.now()) / 1000;
 const rest = (ms) => new Promise((go) => setTimeout(go, ms));
+const seconds = (used) => Object.values(process.cpuUsage(used)).reduce((sum, each) => sum + each) / 1e6;
 const numbers = (from, count) => Array.from({ length: count }, (_, i) => from + i);
 
 export function stamp(number) {
@@ -28,9 +29,9 @@ export function stamp(number) {
 async function single({ connect, send }, count) {
   const context = await connect();
   for (const number of numbers(0, WARM)) await send(context, number);
-  const start = now();
+  const began = now(), used = process.cpuUsage();
   for (const number of numbers(WARM, count)) await send(context, number);
-  return { seconds: now() - start, timed: count, sent: WARM + count };
+  return { seconds: now() - began, began, cpu: seconds(used), timed: count, sent: WARM + count };
 }
 
 async function many({ connect, many: sendMany }, batches, size) {
@@ -38,9 +39,7 @@ async function many({ connect, many: sendMany }, batches, size) {
   await sendMany(context, numbers(0, size));
   const began = now(), used = process.cpuUsage();
   for (let batch = 1; batch <= batches; batch++) await sendMany(context, numbers(batch * size, size));
-  const { user, system } = process.cpuUsage(used);
-  const cpu = (user + system) / 1e6;
-  return { seconds: now() - began, began, cpu, timed: batches * size, sent: (batches + 1) * size };
+  return { seconds: now() - began, began, cpu: seconds(used), timed: batches * size, sent: (batches + 1) * size };
 }
 
 async function pickup({ connect, send }, count) {
