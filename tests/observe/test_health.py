@@ -46,6 +46,9 @@ class Role:
 Start = Callable[..., Role]
 
 
+STARTING = 60.0  # seconds that a process may take to start on a machine that is busy
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -85,7 +88,7 @@ def answers(address: str, path: str = "/healthz") -> bool:
 @pytest.mark.parametrize("role", ["scheduler", "worker", "all"])
 def test_every_role_says_how_it_is(start: Start, redis: object, role: str) -> None:
     address = start(role, "--app=app:register").address
-    wait_for(lambda: answers(address, "/readyz"), "it is ready")
+    wait_for(lambda: answers(address, "/readyz"), "it is ready", timeout=STARTING)
     assert get(address, "/healthz") == (200, "ok\n")
     assert ready(address) == (200, [])
     assert get(address, "/elsewhere")[0] == 404
@@ -101,7 +104,7 @@ def test_a_producer_says_what_it_queued(start: Start, redis: object, tmp_path: P
     for number in range(30):
         (tmp_path / "data" / f"{number}.txt").touch()
     address = start("producer", PRODUCER_RATE_LIMIT_PER_SEC="10").address
-    wait_for(lambda: answers(address), "it answers")
+    wait_for(lambda: answers(address), "it answers", timeout=STARTING)
     wait_for(lambda: (Scrape.of(address).value("jobs_produced_total", queue="files") or 0) >= 10, "some are queued")
 
 
@@ -109,7 +112,7 @@ def test_a_producer_without_redis_is_not_ready(start: Start, tmp_path: Path) -> 
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "a.txt").touch()
     address = start("producer", REDIS_ADDR=f"127.0.0.1:{free_port()}").address
-    wait_for(lambda: answers(address), "it answers")
+    wait_for(lambda: answers(address), "it answers", timeout=STARTING)
     wait_for(lambda: ready(address)[0] == 503, "it is not ready")
     assert "Redis" in ready(address)[1][0]
 
@@ -126,7 +129,7 @@ def test_without_the_extra_there_are_no_metrics_and_the_page_says_the_cure() -> 
 def test_several_processes_are_one_to_whoever_asks(start: Start, redis: object) -> None:
     workers = start("worker", "--app=app", WORKER_PROCESSES="2", WORKER_GRACE="1s")
     address = workers.address
-    wait_for(lambda: answers(address, "/readyz"), "both are heard of")
+    wait_for(lambda: answers(address, "/readyz"), "both are heard of", timeout=STARTING)
     start("scheduler", "--app=app:register")
     wait_for(lambda: _completed(address) == 20, "all ran")
     scrape = Scrape.of(address)
@@ -149,7 +152,9 @@ def test_a_port_that_is_taken_keeps_nobody_from_work(start: Start, redis: object
         taken.listen()
         start("worker", "--app=app", port=int(taken.getsockname()[1]))
         said = tmp_path / "said-0"
-        wait_for(lambda: "observability.metrics_port: nobody can ask" in said.read_text(), "it says so")
+        wait_for(
+            lambda: "observability.metrics_port: nobody can ask" in said.read_text(), "it says so", timeout=STARTING
+        )
         wait_for(lambda: "queues mail" in said.read_text(), "it works")
 
 
