@@ -94,7 +94,9 @@ class Endpoint:
             return refused
         caller = self._site.identify(request)
         given = _given(route, request)
-        body = None if route.body is None else await read_json(request, self._site.largest_body)
+        body: object = None
+        if route.body is not None:
+            body = await self._site.blocking(parsed, await read_json(request, self._site.largest_body))
         status, data = await self._site.perform(route, caller, given, body)
         if isinstance(data, Response):
             return data
@@ -128,12 +130,16 @@ async def read_body(request: Request, most: int) -> bytes:
     raise Problem("too_large", f"the body has more than {most:,} bytes")
 
 
-async def read_json(request: Request, most: int) -> object:
-    """Read a body of JSON."""
+async def read_json(request: Request, most: int) -> bytes:
+    """Read a body that says it is JSON."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":  # also what keeps forms of other sites out
         raise Problem("unsupported_media_type", f"the body is {kind or 'of no type'!r}")
-    body = await read_body(request, most)
+    return await read_body(request, most)
+
+
+def parsed(body: bytes) -> object:
+    """Parse JSON; a large one takes a while, and a thread."""
     try:
         value: object = json.loads(body, parse_constant=_no_number)
         if b"\\ud" in body.lower():  # half a character is none that could be stored
@@ -172,6 +178,9 @@ class Guard:
 
 def _given(route: Route, request: Request) -> dict[str, Any]:
     schemas = route.asked
+    twice = set(request.query_params) & set(request.path_params)
+    if twice:
+        raise Problem("invalid_request", f"{', '.join(sorted(twice))}: is in the path, and not for the query")
     query = {name: plain(schemas.get(name, {}), request.query_params.getlist(name)) for name in request.query_params}
     return {**query, **request.path_params}
 

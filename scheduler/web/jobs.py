@@ -93,7 +93,7 @@ def list_jobs(call: Call) -> object:
         limit=given.get("limit", 100),
         cursor=given.get("cursor"),
     )
-    return {"items": [_shown(call, job) for job in found.jobs], "cursor": found.cursor}
+    return {"items": [shapes.job_json(job, payloads=False) for job in found.jobs], "cursor": found.cursor}
 
 
 def get_job(call: Call) -> object:
@@ -191,7 +191,7 @@ ROUTES = (
         name="list_jobs",
         method="GET",
         path="/jobs",
-        summary="List jobs: live ones, newest first, then those that ended, the last to end first",
+        summary="List jobs, without payloads: live ones, newest first, then those that ended, the last to end first",
         scope=READ,
         call=list_jobs,
         query={

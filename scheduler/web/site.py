@@ -95,7 +95,7 @@ class Site:
             checks = self._checks[route.name] = route.checks()
         checks[0].check(given)
         if checks[1] is not None:
-            checks[1].check(body)
+            await self.blocking(checks[1].check, body)  # a batch has a thousand jobs to look at
         if route.fleet:
             caller.needs_all_tenants()
         tenant = "" if route.fleet else caller.tenant(given.get("tenant"))

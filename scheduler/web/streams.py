@@ -180,7 +180,7 @@ class Streams:
         while not self._idle(stream):
             try:
                 seen = await self._blocking(self._news, tenant, stream, seen, hears.is_alive())  # type: ignore[assignment]
-            except SchedulerError as error:
+            except (SchedulerError, Problem) as error:
                 logger.debug("the ledger cannot be watched: %s", error)
             await asyncio.sleep(LEDGER_EVERY)
         del self._streams[tenant], self._hearing[tenant]

@@ -81,6 +81,7 @@ def test_a_wrong_query_or_address_is_refused_with_its_culprit(http: httpx.Client
         "/jobs?tenant=%00": (400, "tenant"),
         "/jobs?tag_value=1": (400, "tag_value"),
         "/jobs/7": (400, "id"),
+        "/jobs/00000000-0000-4000-8000-000000000000?id=7": (400, "id"),
         "/jobs/00000000-0000-4000-8000-000000000000": (404, "00000000-0000"),
         "/recurring/nobody": (404, "'nobody'"),
         "/recurring/": (400, "job_id"),
@@ -135,6 +136,24 @@ def test_while_postgres_is_away_it_says_so(redis_server: EmbeddedRedis) -> None:
                 away = http.get("/jobs")
                 assert (away.status_code, away.json()["code"]) == (503, "unavailable")
                 assert int(away.headers["retry-after"]) >= 1
+        finally:
+            server.stop()
+            ring.cancel(timeout=0)
+
+
+def test_while_redis_is_away_jobs_are_read_and_queues_say_so(dsn: str, schema: str) -> None:
+    with EmbeddedRedis() as redis:
+        ring = Scheduler(dsn, schema=schema, redis=redis.url, queues={"mail": {"dialect": "reliable"}}).start()
+        server = Server(application(ring), "127.0.0.1", 0)
+        server.start()
+        try:
+            with httpx.Client(base_url=server.url + API, timeout=30) as http:
+                assert http.get("/queues/mail/peek").json() == {"items": []}
+                redis.stop()
+                away = http.get("/queues/mail/peek")
+                assert (away.status_code, away.json()["code"]) == (503, "unavailable")
+                assert http.get("/queues").json()["items"][0]["error"]
+                assert http.get("/jobs", params={"tenant": "acme"}).status_code == 200
         finally:
             server.stop()
             ring.cancel(timeout=0)
