@@ -56,9 +56,9 @@ class Diary:
         """Write what a transaction is about to submit."""
         os.write(self._file, f"try {json.dumps(page)}\n".encode())
 
-    def ended(self, tx: str, how: str) -> None:
-        """Write how a transaction ended, if one knows."""
-        os.write(self._file, f"{how} {tx}\n".encode())
+    def ended(self, tx: str, how: str, jobs: int) -> None:
+        """Write how a transaction of so many jobs ended, if one knows."""
+        os.write(self._file, f"{how} {tx} {jobs}\n".encode())
 
 
 def read_jobs(folder: Path) -> Iterator[Line]:
@@ -81,7 +81,7 @@ def read_orders(folder: Path) -> tuple[list[Page], dict[str, str]]:
                 if what == "try":
                     pages.append(_page(json.loads(rest)))
                 else:
-                    ends[rest] = what
+                    ends[rest.split()[0]] = what
     return pages, ends
 
 

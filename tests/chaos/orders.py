@@ -22,7 +22,7 @@ SHOP = "shop"
 QUEUES = {"work": {"dialect": "reliable"}, "video": {"dialect": "bullmq"}, "go": {"dialect": "conveyor"}}
 PATIENT = RetryPolicy(max_attempts=50, backoff="constant", initial_delay="100ms", max_delay="1s", jitter=False)
 VISIBLE = Timeouts(visibility="10s")
-BATCH = 40
+A_SECOND = 5  # transactions
 KEYS = 2000
 ROLLED_BACK = 0.1
 SECONDS, WEIGHTS = (0.0, 0.01, 0.05, 0.2, 3.0), (700, 100, 100, 95, 5)  # how long handlers take, and how often
@@ -39,6 +39,7 @@ class Submitter:
         self._diary = diary
         self._rng = random.Random(seed)
         self._rate = rate
+        self._size = max(10, round(rate / A_SECOND))
         self._connection: psycopg.Connection[tuple[object, ...]] | None = None
         self._earlier: list[str] = []
 
@@ -52,7 +53,7 @@ class Submitter:
                 logger.info("a transaction ended badly: %s", error)
                 self._close()
                 stop.wait(0.2)
-            submitted += BATCH
+            submitted += self._size
         self._close()
 
     def _transaction(self) -> None:
@@ -70,17 +71,17 @@ class Submitter:
         self._diary.page(Page(tx, began, orders))
         if self._rng.random() < ROLLED_BACK:
             connection.rollback()
-            self._diary.ended(tx, "rolledback")
+            self._diary.ended(tx, "rolledback", len(orders))
             return
         connection.commit()
-        self._diary.ended(tx, "committed")
+        self._diary.ended(tx, "committed", len(orders))
         self._earlier = [order.id for order in orders if not order.fails and not order.cancelled][:5]
         if cancelled:
             self._cancel(orders)
 
     def _batch(self) -> list[NewJob]:
         batch: list[NewJob] = []
-        while len(batch) < BATCH:
+        while len(batch) < self._size:
             chance = self._rng.random()
             if chance < 0.1:
                 batch += self._family()

@@ -1,5 +1,6 @@
 """A run: servers, members, the adversary for so long, peace until all is done, and the verdict."""
 
+import re
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from tests.chaos.diary import read_jobs, read_orders
 from tests.chaos.fires import check_feeds, check_fires, read_fires
 from tests.chaos.house import House
 from tests.chaos.member import Options, feeds, fires
-from tests.chaos.orders import BATCH, SCHEMA, TENANT
+from tests.chaos.orders import SCHEMA, TENANT
 from tests.chaos.plan import INSTANCES, SUBMITTERS, WORKERS, timeline
 from tests.chaos.verdict import Ended, Jobs, Recovery, Verdict, check_jobs, recoveries
 from tests.support.checker import LedgerRow, read_ledger
@@ -87,7 +88,7 @@ class Progress:
             self._read[path] = self._read.get(path, 0) + len(lines) - 1
             self._counts["fires"] += lines.count(b'\n{"phase": "end"')
             self._counts["ended"] += lines.count(b"\nend ")
-            self._counts["submitted"] += BATCH * lines.count(b"\ncommitted ")
+            self._counts["submitted"] += sum(map(int, re.findall(rb"\ncommitted \S+ (\d+)", lines)))
         return self._counts
 
 
