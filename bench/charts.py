@@ -55,35 +55,31 @@ def bars(
     return _svg(height, parts)
 
 
-def ratios(title: str, rows: Sequence[tuple[str, float | None, float | None]]) -> str:
-    """Draw how many times better we are than the best Python peer, and paler than the best of any language.
+def ratios(title: str, rows: Sequence[tuple[str, Sequence[tuple[float, str]]]]) -> str:
+    """Draw how many times better we are than one peer, and paler than another: ratios with their verdicts.
 
-    The scale is logarithmic; what goes to the left of the line at 1 is lost.
+    The scale is logarithmic; what goes to the left of the line at 1 is worse. A tie is grey.
     """
-    known = [ratio for _, *pair in rows for ratio in pair if ratio]
-    reach = max(abs(math.log10(ratio)) for ratio in known) or 1
-    left, right = 300, WIDTH - 90
-    lowest = min(0.0, *(math.log10(ratio) for ratio in known))
-    scale = (right - left) / (reach - lowest)
-    one = left - lowest * scale
+    known = [math.log10(ratio) for _, pairs in rows for ratio, _ in pairs]
+    low, high = min([0.0, *known]), max([0.1, *known])
+    left, right, each = 300, WIDTH - 60, LINE + 10
+    scale = (right - left) / (high - low)
+    one = left - low * scale
     parts = [_text(0, 18, title, "title")]
-    for place, (text, *pair) in enumerate(rows):
-        top = 34 + place * (LINE + 6)
-        parts.append(_text(290, top + 14, text, anchor="end"))
-        for offset, ratio, kind in zip((0, 12), pair, ("", " any"), strict=True):
-            if ratio:
-                at = one + math.log10(ratio) * scale
-                colour = ("ours" if ratio >= 1 else "lost") + kind
-                parts.append(_bar(colour, min(at, one), top + offset, abs(at - one), 10))
-                parts.append(
-                    _text(max(at, one) + 5, top + offset + 10, f"{ratio:.2g}" if ratio < 10 else f"{ratio:.0f}")
-                )
-    height = 34 + len(rows) * (LINE + 6)
+    for place, (text, pairs) in enumerate(rows):
+        top = 34 + place * each
+        parts.append(_text(290, top + 18, text, anchor="end"))
+        for number, (ratio, verdict) in enumerate(pairs):
+            at, y = one + math.log10(ratio) * scale, top + number * 15
+            colour = "bar" if verdict.startswith("tie") else "ours" if ratio >= 1 else "lost"
+            parts.append(_bar(f"{colour} any" if number else colour, min(at, one), y, abs(at - one), 11))
+            parts.append(_text(max(at, one) + 5, y + 10, f"{ratio:.2g}" if ratio < 10 else f"{ratio:.0f}"))
+    height = 34 + len(rows) * each
     parts.append(f'<path class="limit" d="M{one:.1f} 28V{height}"/>')
     return _svg(height, parts)
 
 
-def curves(title: str, unit: str, lines: Mapping[str, Sequence[tuple[float, float]]]) -> str:
+def curves(title: str, lines: Mapping[str, Sequence[tuple[float, float]]]) -> str:
     """Draw figures over a size, both on logarithmic axes: whatever grows in proportion rises by the same slope."""
     points = [(x, y) for line in lines.values() for x, y in line if x > 0 and y > 0]
     xs, ys = [math.log10(x) for x, _ in points], [math.log10(y) for _, y in points]
@@ -103,7 +99,6 @@ def curves(title: str, unit: str, lines: Mapping[str, Sequence[tuple[float, floa
         ]
     for x in sorted({x for x, _ in points}):
         parts.append(_text(place(x, 10.0**low)[0], bottom + 18, f"{x:,g}", "dim", "middle"))
-    parts.append(_text(right + 14, bottom + 18, unit, "dim"))
     for number, (name, line) in enumerate(lines.items()):
         kind = f"c{number % 4}"
         placed = [place(x, y) for x, y in line if x > 0 and y > 0]

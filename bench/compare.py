@@ -136,8 +136,12 @@ def drawn(result: dict[str, Any]) -> dict[str, str]:
         title = f"{each.row.text} ({'more' if each.row.more else 'less'} is better)"
         found[chart(each.row)] = charts.bars(title, each.figures, more=each.row.more, limit=limit)
     size = "a quick look" if result["options"]["quick"] else f"median of {result['repetitions']}"
-    title = f"times better than the best Python peer, and (pale) than any; {result['machine']['when'][:10]}, {size}"
-    ratios = [(each.row.text, each.ratio(each.python), each.ratio(each.best)) for each in rows]
+    title = f"Times better than the best Python peer, and (pale) than any; {result['machine']['when'][:10]}, {size}"
+    ratios = [
+        (each.row.text, [(ratio, each.verdict(who)) for who in dict.fromkeys((each.python, each.best))
+                         if (ratio := each.ratio(who))])
+        for each in rows
+    ]  # fmt: skip
     return found | {"overview": charts.ratios(title, ratios)}
 
 

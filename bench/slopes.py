@@ -104,5 +104,5 @@ def drawn(result: dict[str, Any]) -> dict[str, str]:
             for figure, sizes in curves.items()
             if figure != "elsewhere"
         }
-        found[f"growth-{row}"] = charts.curves(f"Growing: {DIMENSIONS[row].text}", DIMENSIONS[row].text, lines)
+        found[f"growth-{row}"] = charts.curves(f"Growing: {DIMENSIONS[row].text}", lines)
     return found
