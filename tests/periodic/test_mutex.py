@@ -125,7 +125,7 @@ def test_no_lock_is_held_across_io(
         await asyncio.sleep(0)
 
     instance = recorder.listen(scheduler.initialise(road.dsn, schema=schema, lease="2s"))
-    other = Scheduler(road.dsn, schema=schema, lease="2s", tenants="all")
+    other = recorder.listen(Scheduler(road.dsn, schema=schema, lease="2s", tenants="all"))
     try:
         unsubscribe = instance.subscribe(listener)
         other.subscribe(listener)
