@@ -8,7 +8,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -144,7 +144,8 @@ def _look_for_unscheduled(
     verdict: Verdict, jobs: list[Job], starts: dict[Fire, list[Record]], ledger: Sequence[LedgerRow]
 ) -> None:
     seen = {*starts, *(row.fire for row in ledger)}
-    scheduled = {fire for job in jobs for fire in schedule(job, max((fire.at for fire in seen), default=job.start_at))}
+    last = max((fire.at for fire in seen), default=datetime.min.replace(tzinfo=UTC))
+    scheduled = {fire for job in jobs for fire in schedule(job, last)}
     verdict.contradictions.extend(f"{fire}: not a fire of the schedule" for fire in sorted(seen - scheduled))
     ran_and_missed = _missed(jobs, ledger) & starts.keys()
     verdict.contradictions.extend(f"{fire}: it ran and is inside a missed row" for fire in sorted(ran_and_missed))
