@@ -75,7 +75,7 @@ class Caller:
         """Return the tenant that is meant; without a name, the only one of the caller."""
         if wanted is None:
             if self.tenants is None or len(self.tenants) != 1:
-                raise Problem("invalid_request", "tenant: name one; only a token of one tenant may leave it out")
+                raise Problem("refused", "tenant: name one; only a token of one tenant may leave it out")
             return next(iter(self.tenants))
         if self.tenants is not None and wanted not in self.tenants:
             raise Problem("forbidden", f"{self.name} has not the tenant {wanted!r}")

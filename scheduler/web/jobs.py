@@ -83,7 +83,7 @@ def list_jobs(call: Call) -> object:
     given = call.given
     tag, value = given.get("tag"), given.get("tag_value")
     if tag is None and value is not None:
-        raise Problem("invalid_request", "tag_value: needs tag beside it")
+        raise Problem("refused", "tag_value: needs tag beside it")
     found = call.scheduler.find(
         call.tenant,
         state=given.get("state") or None,

@@ -79,7 +79,7 @@ def test_a_wrong_query_or_address_is_refused_with_its_culprit(http: httpx.Client
         "/jobs?stat=dead": (400, "'stat' was unexpected"),
         "/jobs?state=gone": (400, "state"),
         "/jobs?tenant=%00": (400, "tenant"),
-        "/jobs?tag_value=1": (400, "tag_value"),
+        "/jobs?tag_value=1": (422, "tag_value"),
         "/jobs/7": (400, "id"),
         "/jobs/00000000-0000-4000-8000-000000000000?id=7": (400, "id"),
         "/jobs/00000000-0000-4000-8000-000000000000": (404, "00000000-0000"),
