@@ -25,7 +25,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=1.0, help="how long the adversary has (1)")
     parser.add_argument("--seed", type=int, default=None, help="what it does follows from it; by chance if not given")
     parser.add_argument("--fires", type=int, default=330, help="fires of recurring jobs in a second (330)")
-    parser.add_argument("--jobs", type=int, default=850, help="submitted jobs in a second (850)")
+    parser.add_argument("--jobs", type=int, default=1000, help="submitted jobs in a second (1000)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there, too")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -52,7 +52,7 @@ class Size:
     seconds: float
     fires: int = 330
     feeds: int = 10
-    rate: float = 850.0
+    rate: float = 1000.0
     silence: float = 30.0
     patience: float = 300.0
 
