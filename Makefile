@@ -14,10 +14,10 @@ endif
 PYTHON ?= python3
 
 .DEFAULT_GOAL := help
-.PHONY: help up test check lint types imports proto bench chaos clean
+.PHONY: help up test check lint types imports proto bench chaos screenshots clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' Makefile
 
 up: $(VENV)/.up ## watch sample jobs fire, on servers of its own; Ctrl-C ends it
 	@$(BIN)/scheduler up $(ARGS)
@@ -45,6 +45,9 @@ bench: $(VENV)/.dev ## measure everything beside others; BENCH=growth: how cost 
 
 chaos: $(VENV)/.dev ## attack the whole system: ARGS="--minutes 30 --seed 7"
 	@$(BIN)/python -m tests.chaos $(ARGS)
+
+screenshots: $(VENV)/.dev ## look at the dashboard with Chromium, into docs/screenshots
+	@$(BIN)/python -m tests.browser.screenshots
 
 clean: ## remove the environment, caches and builds
 	rm -rf $(VENV) .mypy_cache .ruff_cache .import_linter_cache .hypothesis .pytest_cache dist build

@@ -24,6 +24,7 @@ LARGEST_FORM = 100_000
 THEMES = ("auto", "light", "dark")
 THEME = "scheduler_theme"
 YEAR = 365 * 24 * 3600
+ORIGIN = {"referrer-policy": "same-origin"}  # with none at all, browsers do not say whose forms these are
 KINDS = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8", "svg": "image/svg+xml"}
 NAVIGATION = (
     ("/", "Overview"),
@@ -193,7 +194,7 @@ class Desk:
             count=request.query_params.get("n", "") if request.query_params.get("n", "").isdecimal() else None,
             **shown.values,
         )
-        return Response(text, status, media_type="text/html")
+        return Response(text, status, ORIGIN, media_type="text/html")
 
 
 async def _form(request: Request) -> dict[str, list[str]]:

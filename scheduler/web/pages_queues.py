@@ -35,7 +35,7 @@ async def queue(visit: Visit) -> Shown:
     found = await visit.ask("get_queue", name=name)
     rated = visit.tenants[:RATED]
     hours: dict[str, Hour] = await visit.each(HOUR, rated, most=SAMPLE // max(1, len(rated)))
-    entries = await visit.maybe("peek_queue", name=name, n=NEXT)
+    entries = await visit.maybe("peek_queue", name=name, limit=NEXT)
     trouble = isinstance(entries, Problem)
     return Shown(
         "queue.html",
@@ -57,7 +57,7 @@ async def dead(visit: Visit) -> Shown:
     shown = []
     for each in found["items"]:
         if each["dead"] and only in (None, each["name"]):
-            letters = await visit.ask("list_dead", name=each["name"], n=LETTERS)
+            letters = await visit.ask("list_dead", name=each["name"], limit=LETTERS)
             shown.append({**each, "groups": _groups(letters["items"])})
     return Shown("dead.html", {"queues": shown, "problem": None, "most": LETTERS})
 

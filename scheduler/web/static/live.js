@@ -7,7 +7,7 @@
   const body = document.body;
   const word = document.getElementById("live-word");
   const state = document.getElementById("live");
-  if (!body.dataset.events || !word) return;
+  if (!body.dataset.events || !word || !document.querySelector("[data-live]")) return;
 
   const sources = [];
   let hears = 0;
@@ -38,8 +38,9 @@
     busy = true;
     try {
       const answer = await fetch(location.href, { headers: { accept: "text/html" }, redirect: "error" });
-      if (answer.ok) show(new DOMParser().parseFromString(await answer.text(), "text/html"));
-      else throw new Error(String(answer.status));
+      const text = await answer.text();
+      if (!answer.ok) throw new Error(String(answer.status));
+      show(new DOMParser().parseFromString(text, "text/html"));
       saidHow();
     } catch {
       say("away", "The server does not answer");
