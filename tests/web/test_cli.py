@@ -20,7 +20,7 @@ from scheduler.embedded.redis import EmbeddedRedis
 from scheduler.errors import ConfigError
 from scheduler.web.access import hashed
 from tests.support.waiting import wait_for
-from tests.web.conftest import API
+from tests.web.conftest import client_of
 
 
 def free_port() -> int:
@@ -91,11 +91,12 @@ def test_scheduler_web_serves_until_it_is_told_to_end(
         def there() -> bool:
             assert process.poll() is None
             try:
-                return httpx.get(f"http://127.0.0.1:{port}{API}/jobs", params={"tenant": "acme"}).status_code == 200
+                with client_of(f"http://127.0.0.1:{port}", None) as http:
+                    return http.get("/jobs", params={"tenant": "acme"}).status_code == 200
             except httpx.TransportError:
                 return False
 
-        wait_for(there, "its answer", every=0.2)
+        wait_for(there, "its answer", timeout=60, every=0.2)
         second = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=30)
         assert second.returncode == 2
         assert f"web.port: cannot listen at 127.0.0.1, port {port}" in second.stderr
