@@ -45,7 +45,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Quick tests first: what breaks most often is seen soonest."""
-    items.sort(key=lambda item: "flows" in item.nodeid or "simulation" in item.nodeid)
+    items.sort(key=lambda item: any(slow in item.nodeid for slow in ("tests/chaos", "flows", "simulation")))
 
 
 @pytest.fixture(scope="session")
