@@ -93,17 +93,21 @@ class Comparison:
         }
 
 
+def size(result: dict[str, Any]) -> str:
+    """How much weight the figures bear."""
+    found = "a quick look" if result["options"]["quick"] else f"medians of {result['repetitions']}"
+    busy = standing.elsewhere(result)
+    return found if busy < harness.CALM else f"{found} on a busy machine: not to be quoted"
+
+
 def headline(result: dict[str, Any]) -> str:
-    machine, size = (
-        result["machine"],
-        "quick look: sizes too small to quote" if result["options"]["quick"] else "full size",
-    )
+    machine = result["machine"]
     return (
-        f"{machine['when'][:16].replace('T', ' ')}, revision {machine['revision']}, {size}, repetitions:"
-        f" {result['repetitions']}. {machine['cpu']}, Python {machine['python']}, Postgres {machine['postgres']} with"
-        f" fsync {machine['fsync']}, Redis {machine['redis']}, pinned: {result['options']['pin']}; machine speed"
-        f" {machine['speed']:.0f} before, {machine['speed_after']:.0f} after; load {machine['load']:.1f} before,"
-        f" {machine['load_after']:.1f} after."
+        f"{machine['when'][:16].replace('T', ' ')}, revision {machine['revision']}, {size(result)} (repetitions:"
+        f" {result['repetitions']}; other work took {standing.elsewhere(result):.1f} cores). {machine['cpu']}, Python"
+        f" {machine['python']}, Postgres {machine['postgres']} with fsync {machine['fsync']}, Redis {machine['redis']},"
+        f" pinned: {result['options']['pin']}; machine speed {machine['speed']:.0f} before,"
+        f" {machine['speed_after']:.0f} after."
     )
 
 
@@ -135,8 +139,9 @@ def drawn(result: dict[str, Any]) -> dict[str, str]:
         limit = (each.row.limit[1], each.limit) if each.row.limit and each.limit else None
         title = f"{each.row.text} ({'more' if each.row.more else 'less'} is better)"
         found[chart(each.row)] = charts.bars(title, each.figures, more=each.row.more, limit=limit)
-    size = "a quick look" if result["options"]["quick"] else f"median of {result['repetitions']}"
-    title = f"Times better than the best Python peer, and (pale) than any; {result['machine']['when'][:10]}, {size}"
+    title = (
+        f"Times better than the best Python peer, and (pale) than any: {result['machine']['when'][:10]}, {size(result)}"
+    )
     ratios = [
         (each.row.text, [(ratio, each.verdict(who)) for who in dict.fromkeys((each.python, each.best))
                          if (ratio := each.ratio(who))])

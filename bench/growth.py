@@ -157,8 +157,12 @@ class Growth:
             f"SELECT pg_total_relation_size('live{count}.job_queue') + pg_total_relation_size('live{count}.job_ready')"
         )
         memory = self.server.sql(size, database=submit.TABLES)[0][0] / count
-        found = self.tables.batches(f"live{count}")
-        return {"feed": found["feed"], "settle": found["settle"], "memory": memory}
+        self.tables.refill(f"live{count}", count)
+        used, batches = self.used([], self.server.cpu), self.options.batches
+        counts = batches, batches, SIZE
+        answer = self.tables.peers[0].call("batches", submit.TABLES, f"live{count}", *counts, cpus=self.pins.client)
+        rates = {name: batches * SIZE / answer[f"{name}_s"] for name in ("feed", "settle")}
+        return rates | {"cpu": (used() + answer["cpu_s"]) / (2 * batches * SIZE) * 1e6, "memory": memory}
 
     def workers(self, processes: int) -> Figures:
         """Drain a queue."""

@@ -58,16 +58,19 @@ def exponent(points: Sequence[tuple[float, float]]) -> float:
     return statistics.linear_regression(xs, ys).slope
 
 
-def grown(row: str, figure: str, sizes: Mapping[Any, Sequence[float]]) -> tuple[float, str] | None:
-    """Say how the cost of a job grows, and what that is called."""
+def grown(row: str, figure: str, curves: Mapping[str, Mapping[Any, Sequence[float]]]) -> tuple[float, str] | None:
+    """Say how the cost of a job grows, and what that is called; with a question mark if other work disturbed it."""
+    sizes = curves[figure]
     points = [(float(size), statistics.median(values)) for size, values in sizes.items() if values]
     points = [(size, 1 / value if figure in RATES else value) for size, value in points if value > 0]
     if len(points) < 2:
         return None
     found = exponent(points)
+    busy = [statistics.median(values) for values in curves.get("elsewhere", {}).values()]
+    sure = "?" if max(busy, default=0.0) > harness.CALM else ""
     if found <= FLAT:
-        return found, "flat" if found >= -FLAT else "falls"
-    return found, "grows" if found <= DIMENSIONS[row].may + FLAT else "WORSE THAN LINEAR"
+        return found, ("flat" if found >= -FLAT else "falls") + sure
+    return found, ("grows" if found <= DIMENSIONS[row].may + FLAT else "WORSE THAN LINEAR") + sure
 
 
 def text(result: dict[str, Any], *, drawn: bool = False) -> str:
@@ -84,7 +87,7 @@ def text(result: dict[str, Any], *, drawn: bool = False) -> str:
         sizes = list(dict.fromkeys(size for values in curves.values() for size in values))
         lines = []
         for figure, values in curves.items():
-            found = grown(row, figure, values) if figure != "elsewhere" else None
+            found = grown(row, figure, curves) if figure != "elsewhere" else None
             name = dimension.memory if figure == "memory" else TEXTS[figure]
             cells = [harness.spread(values.get(size, [])) for size in sizes]
             lines.append((name, *cells, *((f"{found[0]:+.2f}", found[1]) if found else ("", ""))))

@@ -74,6 +74,7 @@ class Standing:
     best: str | None
     figures: dict[str, list[float]]
     limit: float | None
+    calm: bool
 
     def ratio(self, other: str | None) -> float | None:
         """How many times better ours is."""
@@ -84,11 +85,11 @@ class Standing:
         return self._over(self.limit) if self.limit else None
 
     def verdict(self, other: str | None) -> str:
-        """first or behind, outside the spread; else a tie. A question mark: too few repetitions to know."""
+        """first or behind, outside the spread; else a tie. A question mark: too few repetitions, or disturbed ones."""
         if other is None:
             return ""
         theirs = self.figures[other]
-        sure = "" if min(len(self.values), len(theirs)) >= ENOUGH else "?"
+        sure = "" if self.calm and min(len(self.values), len(theirs)) >= ENOUGH else "?"
         if max(min(self.values), min(theirs)) <= min(max(self.values), max(theirs)):
             return f"tie{sure}"
         return ("first" if (self.ratio(other) or 0) > 1 else "behind") + sure
@@ -118,7 +119,14 @@ def _standing(result: dict[str, Any], row: Row) -> Standing | None:
     peers = [name for name in figures if name not in (*OURS, *row.aside)]
     python = best([name for name in peers if name not in harness.NODES])
     return Standing(row=row, ours=ours, values=figures[ours], python=python, best=best(peers), figures=figures,
-                    limit=_limit(result, row))  # fmt: skip
+                    limit=_limit(result, row), calm=elsewhere(result) < harness.CALM)  # fmt: skip
+
+
+def elsewhere(result: dict[str, Any]) -> float:
+    """How many cores went to work that was not the bench's: the median over all measurements."""
+    found = [value for figures in result["figures"].values() for name, of in figures.items()
+             if name.startswith("elsewhere") for values in of.values() for value in values]  # fmt: skip
+    return median(found) if found else 0.0
 
 
 def _limit(result: dict[str, Any], row: Row) -> float | None:
