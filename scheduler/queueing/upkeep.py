@@ -107,8 +107,8 @@ class Upkeep:
         for name, feeds in silent.items():
             known = self._ring.queue(name).known([str(key.id) for key, _ in feeds])
             lost = [feed for feed, each in zip(feeds, known, strict=True) if each is None]
-            if lost:
-                again = self._ledger.rows(self._ledger.ring.feed_again(lost))
+            again = self._ledger.rows(self._ledger.ring.feed_again(lost)) if lost else []
+            if again:  # if not, they have ended meanwhile
                 said = "queue %s: %d jobs that Redis does not know are fed again"
                 logger.warning(said, name, len(again), extra=keys(queue=name))
                 self._events.emit(JobsFedAgain(queue=name, count=len(again)))
