@@ -8,15 +8,19 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 
+import orjson
+
 from scheduler.dialects.channel import Channel
 from scheduler.dialects.client import Client
 from scheduler.dialects.interface import Admin, Cancelling, Known, Queue
-from scheduler.dialects.opening import RELIABLE, open_admin, open_queue
+from scheduler.dialects.opening import RELIABLE, open_admin, open_queue, unsupported
 from scheduler.dialects.reliable.keys import Keys
-from scheduler.errors import QueueError
+from scheduler.errors import QueueError, UnsupportedByDialect
 from scheduler.log import keys
 from scheduler.model.oneshot import Job
+from scheduler.model.policies import policy_of
 from scheduler.model.states import State
+from scheduler.model.submission import Draft
 from scheduler.store.job_queue import JobKey
 
 logger = logging.getLogger("scheduler")
@@ -54,6 +58,12 @@ class Ring:
                 )  # fmt: skip
                 self._queues[name] = found
             return found
+
+    def check(self, draft: Draft) -> None:
+        """Refuse a job that the dialect of its queue cannot carry; a handler that submits knows no dialects."""
+        retry, _ = policy_of(None if draft.policy is None else orjson.loads(draft.policy))
+        if reason := unsupported(self._dialects.get(draft.queue, RELIABLE), retry):
+            raise UnsupportedByDialect(f"queue {draft.queue!r}: {reason}")
 
     def dialect(self, name: str) -> str:
         """Name the dialect of a queue."""

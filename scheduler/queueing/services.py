@@ -57,7 +57,7 @@ class RingServices:
         with self._lock:
             if queue in self._settling or not self._started:
                 return
-            settler = Settler(self.ring.queue(queue), self._ledger, self._events, self._settled)
+            settler = Settler(self.ring.queue(queue), self._ledger, self._events, self._settled, self.ring.check)
             service = Service(f"settle-{queue}", settler.step, last_backoff=LAST_BACKOFF)
             self._settling[queue], self._settlers[queue] = service, settler
         service.start()

@@ -24,6 +24,7 @@ from scheduler.model.durations import microseconds
 from scheduler.model.failures import describe
 from scheduler.model.handling import draft_of
 from scheduler.model.states import State
+from scheduler.model.submission import Draft
 from scheduler.model.texts import storable
 from scheduler.queueing.ending import end
 from scheduler.queueing.ledger import Ledger
@@ -53,11 +54,13 @@ class Settler:
         ledger: Ledger,
         events: Events,
         settled: Callable[[Sequence[tuple[JobKey, State]]], None],
+        check: Callable[[Draft], None] = lambda _: None,
     ) -> None:
         self._queue = queue
         self._ledger = ledger
         self._events = events
         self._on_settled = settled
+        self._check = check
         self._left: list[Outcomes] = []  # read, and not yet forgotten in Redis
         self._refused = False
         self._settled: list[Outcomes] = []  # in the ledger, and not yet forgotten in Redis
@@ -143,7 +146,7 @@ class Settler:
                 return [culprit]
 
     def _run(self, ends: Sequence[AttemptEnd]) -> list[AttemptEnd]:
-        held, missed, settled = self._ledger.run(settle(self._ledger, ends), deadline=DEADLINE)
+        held, missed, settled = self._ledger.run(settle(self._ledger, ends, self._check), deadline=DEADLINE)
         self._on_settled(settled)
         if self._events:
             changes = tuple((key.tenant, str(key.id), state) for key, state in settled)
@@ -155,7 +158,7 @@ class Settler:
 
 
 def settle(
-    ledger: Ledger, ends: Sequence[AttemptEnd]
+    ledger: Ledger, ends: Sequence[AttemptEnd], check: Callable[[Draft], None]
 ) -> Steps[tuple[list[AttemptEnd], int, list[tuple[JobKey, State]]]]:
     """Settle ends in one transaction.
 
@@ -175,6 +178,8 @@ def settle(
         if spawning:
             ended = dict(over)
             drafts = [draft_of(new) for key, each in spawning if ended.get(key) is each.state for new in each.spawned]
+            for draft in drafts:
+                check(draft)
             yield from submit(ledger.jobs, drafts)
     known = set(settled)
     missed = [(key, each) for key, each in keyed if (key, each.state) not in known]

@@ -9,7 +9,7 @@ import pytest
 import redis as redis_py
 
 import scheduler
-from scheduler import Worker, handler
+from scheduler import RetryPolicy, Scheduler, State, Worker, handler
 from scheduler.dialects.bullmq.add import NewJob, add
 from scheduler.dialects.bullmq.keys import Keys
 from scheduler.dialects.client import Client, script
@@ -93,3 +93,17 @@ def test_a_worker_that_stops_keeps_nothing_that_it_takes_meanwhile(
 def test_what_a_queue_is_told_is_checked(options: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         scheduler.Scheduler(queues={"mail": options})
+
+
+def test_a_job_that_a_handler_submits_to_a_queue_that_cannot_carry_it_fails_the_handlers(
+    ring: Scheduler, make_worker: MakeWorker
+) -> None:
+    @handler("parent", queue="mail")
+    def parent(ctx: scheduler.JobContext, payload: object) -> None:
+        ctx.submit("child", queue="other", retry=RetryPolicy(backoff="linear"))
+
+    make_worker()
+    job = ring.wait("acme", ring.submit("acme", "parent", queue="mail").id, timeout=10)
+    assert job.state is State.FAILED
+    assert "queue 'other'" in (job.reason or "")
+    assert [each.type for each in ring.find("acme").jobs] == ["parent"]
