@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import psycopg
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 from psycopg.sql import SQL, Identifier
 
 from scheduler.embedded.redis import EmbeddedRedis
@@ -16,14 +16,24 @@ from scheduler.web.app import application
 from scheduler.web.serve import Server
 from tests.browser.seed import Seeded, seeded
 
+PATIENCE = 30_000
 MakePage = Callable[..., Page]
+
+expect.set_options(timeout=PATIENCE)
 
 
 @pytest.fixture(scope="package")
-def house(dsn: str, redis_server: EmbeddedRedis) -> Iterator[Seeded]:
+def own_redis() -> Iterator[str]:
+    """A Redis that no other test pauses or empties."""
+    with EmbeddedRedis() as server:
+        yield server.url
+
+
+@pytest.fixture(scope="package")
+def house(dsn: str, own_redis: str) -> Iterator[Seeded]:
     """A seeded scheduler."""
     schema = f"t_{uuid4().hex[:12]}"
-    with seeded(dsn, schema, redis_server.url) as made:
+    with seeded(dsn, schema, own_redis) as made:
         yield made
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(Identifier(schema)))
@@ -64,7 +74,7 @@ def page(browser: Browser, site: str, complaints: list[str]) -> Iterator[MakePag
         def make(**options: Any) -> Page:
             context: BrowserContext = browser.new_context(base_url=site, **options)
             stack.callback(context.close)
-            context.set_default_timeout(10_000)
+            context.set_default_timeout(PATIENCE)
             made = context.new_page()
             made.on("console", lambda said: complaints.append(said.text) if said.type == "error" else None)
             made.on("pageerror", lambda error: complaints.append(str(error)))

@@ -11,7 +11,6 @@ from playwright.sync_api import Browser, expect
 from psycopg.sql import SQL, Identifier
 
 from scheduler import PermanentError, Scheduler, Worker
-from scheduler.embedded.redis import EmbeddedRedis
 from scheduler.model.handling import JobContext
 from scheduler.queueing.handlers import handler
 from scheduler.web.app import application
@@ -43,12 +42,12 @@ def fails() -> None:
 
 
 @pytest.fixture(scope="module")
-def harmed(dsn: str, redis_server: EmbeddedRedis) -> Iterator[tuple[str, dict[str, UUID], Scheduler]]:
+def harmed(dsn: str, own_redis: str) -> Iterator[tuple[str, dict[str, UUID], Scheduler]]:
     schema = f"t_{uuid4().hex[:12]}"
     ids: dict[str, UUID] = {}
     tenant = evil("tenant")
-    with Scheduler(dsn, schema=schema, redis=redis_server.url, label=evil("label")) as made:
-        worker = Worker(redis_server.url, handlers=[harmful])
+    with Scheduler(dsn, schema=schema, redis=own_redis, label=evil("label")) as made:
+        worker = Worker(own_redis, handlers=[harmful])
         worker.start()
         made.register(tenant, evil("job id"), fails, every="1h")
         made.register(tenant, LINK, fails, every="1h")

@@ -93,7 +93,7 @@ def test_a_token_of_one_tenant_sees_it_alone(visitor: Visitor, ring: Scheduler) 
 @pytest.mark.parametrize("who", ["acme", "reader"])
 def test_payloads_are_for_who_may_see_them(visitor: Visitor, ring: Scheduler, who: str) -> None:
     made = ring.submit("acme", "charge", {"card": "4111"}, delay="1h")
-    page = visitor(who).get("/job", params={"tenant": "acme", "id": made.id}).text
+    page = visitor(who).get("/job", params={"tenant": "acme", "id": str(made.id)}).text
     assert ("4111" in page) is (who == "acme")
     assert ("it takes a token with the scope" in page) is (who == "reader")
 
