@@ -49,8 +49,10 @@ def reasons(watched: Sequence[Watched]) -> list[str]:
     found: list[str] = []
     for each in watched:
         try:
-            found += [f"{part.name}: {part.trouble}" for part in each.look().parts if part.trouble is not None]
-            each.reach()
+            troubles = [f"{part.name}: {part.trouble}" for part in each.look().parts if part.trouble is not None]
+            found += troubles
+            if not troubles:  # or whoever asks would wait for a server that hangs, to hear the same
+                each.reach()
         except LifecycleError:
             found.append("not started")
         except SchedulerError as error:

@@ -1,7 +1,9 @@
 """Metrics for Prometheus: what happens is counted, what is at a moment is looked at when somebody asks."""
 
+import contextlib
+import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import timedelta
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -12,6 +14,8 @@ from scheduler.errors import LifecycleError
 from scheduler.observe.counts import Counts, Labels
 from scheduler.observe.watched import OTHERS, Watched
 from scheduler.sight import QueueSight, Sight
+
+PATIENCE = 2.0  # seconds for a look at queues: while Redis hangs, the rest is told without them
 
 
 class Metrics(Collector):
@@ -28,6 +32,7 @@ class Metrics(Collector):
         self._sample_every = sample_every.total_seconds()
         self._watched: list[Watched] = []
         self._looked = float("-inf")
+        self._looking = threading.Thread()
         self._sights: list[Sight] = []
         self._firsts: dict[tuple[str, int], tuple[bytes, float]] = {}  # what is first in a list, and since when
 
@@ -65,12 +70,16 @@ class Metrics(Collector):
         now = time.monotonic()
         if now - self._looked < self._sample_every:
             return
-        self._looked, sights = now, list[Sight]()
-        for watched in self._watched:
-            try:
-                sights.append(watched.look(self._labels.known, OTHERS))
-            except LifecycleError:  # not started, or not any more: there is nothing to see
-                continue
+        self._looked = now
+        if not self._looking.is_alive():
+            self._looking = threading.Thread(target=self._see, name="scheduler-look", daemon=True)
+            self._looking.start()
+        self._looking.join(PATIENCE)
+        if self._looking.is_alive():
+            self._sights = self._seen((), 0)
+
+    def _see(self) -> None:
+        sights, now = self._seen(self._labels.known, OTHERS), time.monotonic()
         before, self._firsts = self._firsts, {}
         for queue in (each for sight in sights for each in sight.queues):
             for place, head in enumerate(queue.heads):
@@ -78,6 +87,13 @@ class Metrics(Collector):
                 if head:
                     self._firsts[queue.name, place] = head, since if head == known else now
         self._sights = sights
+
+    def _seen(self, known: Collection[str], others: int) -> list[Sight]:
+        sights = list[Sight]()
+        for watched in self._watched:
+            with contextlib.suppress(LifecycleError):  # not started, or not any more: there is nothing to see
+                sights.append(watched.look(known, others))
+        return sights
 
     def _queues(self, queues: Sequence[QueueSight]) -> Iterator[Metric]:
         yield self._by_queue(

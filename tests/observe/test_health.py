@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -13,9 +14,11 @@ from pathlib import Path
 import pytest
 
 from scheduler import Scheduler, Worker, handler
+from scheduler.dialects.client import Client
 from scheduler.embedded.postgres import EmbeddedPostgres
 from scheduler.embedded.redis import EmbeddedRedis
 from scheduler.observe.health import Pages
+from scheduler.observe.metrics import PATIENCE
 from scheduler.observe.serving import SAMPLE, Serving
 from tests.observe.scrapes import Scrape, get, needs_promtool, promtool, ready
 from tests.queueing.conftest import MakeWorker
@@ -176,6 +179,32 @@ def test_redis_that_is_away_is_the_reason(make_worker: MakeWorker) -> None:
             assert get(address, "/healthz")[0] == 200
             assert Scrape.of(address).value("queue_length", queue="mail") is None
             assert Scrape.of(address).value("circuit_breaker_state", queue="mail") == 0
+
+
+def test_a_redis_that_hangs_keeps_nobody_from_the_rest_of_the_metrics(make_worker: MakeWorker) -> None:
+    @handler("mail", queue="mail")
+    def mail(_: object, __: object) -> None: ...
+
+    with EmbeddedRedis() as own, ExitStack() as stack:
+        client = Client(own.url)
+        pid = client.call("INFO", "server")["process_id"]
+        client.close()
+        worker = Worker(f"{own.url}?timeout=2s&max_retries=9")
+        worker.start()
+        stack.callback(worker.stop, grace=0.0)
+        with Serving(0, ["mail"], SAMPLE) as serving:
+            serving.watch(worker)
+            address = serving.address or ""
+            wait_for(lambda: Scrape.of(address).value("queue_length", queue="mail") == 0, "it is seen")
+            os.kill(pid, signal.SIGSTOP)
+            stack.callback(os.kill, pid, signal.SIGCONT)
+            wait_for(lambda: Scrape.of(address).value("queue_length", queue="mail") is None, "it hangs")
+            begun = time.monotonic()
+            assert Scrape.of(address).value("jobs_completed_total", queue="mail") == 0
+            assert "worker-keep" in Scrape.of(address).labels("part")
+            assert time.monotonic() - begun < 2 * PATIENCE + 1
+            os.kill(pid, signal.SIGCONT)
+            wait_for(lambda: Scrape.of(address).value("queue_length", queue="mail") == 0, "it is seen again")
 
 
 def test_postgres_that_is_away_is_the_reason(schema: str) -> None:
