@@ -149,6 +149,7 @@ CREATE TABLE job_queue (
   CONSTRAINT lives_before_it_ends CHECK (expires_at > created_at)
 ) WITH (fillfactor = 90);
 CREATE INDEX job_queue_tenant_seq ON job_queue (tenant, seq);
+CREATE INDEX job_queue_pending ON job_queue (queue, seq) WHERE open_dependencies > 0;
 CREATE INDEX job_queue_cancel ON job_queue (cancel_requested_at) WHERE cancel_requested_at IS NOT NULL;
 
 -- The jobs that wait to be fed, and nothing else of them: a feed is a DELETE here. No foreign key: an id without a

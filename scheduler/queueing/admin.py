@@ -55,12 +55,12 @@ class Queues:
             raise UnknownQueue(f"there is no queue {str(name)[:100]!r}; {there}")
         return self._opened(name)
 
-    def stats(self) -> list[QueueStats]:
-        """Say how much is in each; once Redis does not answer, it is not asked again."""
+    def stats(self, most: int | None = None) -> list[QueueStats]:
+        """Say how much is in each, counted up to `most`; once Redis does not answer, it is not asked again."""
         found: list[QueueStats] = []
         away: str | None = None
         names = self.names()
-        rows = _rows(self._ledger, names)
+        rows = _rows(self._ledger, names, most)
         for name in names:
             found.append(self._opened(name).told(rows, away))
             away = found[-1].error
@@ -109,9 +109,9 @@ class QueueAdmin:
         self._ledger = ledger
         self._letters = None if ledger is None else Letters(ledger, name)
 
-    def stats(self) -> QueueStats:
-        """Say how much is in it."""
-        return self.told(_rows(self._ledger, [self.name]), None)
+    def stats(self, most: int | None = None) -> QueueStats:
+        """Say how much is in it; what Postgres knows is counted up to `most`."""
+        return self.told(_rows(self._ledger, [self.name], most), None)
 
     def told(self, rows: Mapping[str, Row], away: str | None) -> QueueStats:
         """Say how much is in it, given what Postgres knows; `away`: why Redis is not asked."""
@@ -226,10 +226,10 @@ class QueueAdmin:
             skip += len(page)
 
 
-def _rows(ledger: Ledger | None, names: list[str]) -> dict[str, Row]:
+def _rows(ledger: Ledger | None, names: list[str], most: int | None) -> dict[str, Row]:
     if ledger is None:
         return {}
-    return {name: tuple(rest) for name, *rest in ledger.rows(ledger.jobs.queues.stats(names))}
+    return {name: tuple(rest) for name, *rest in ledger.rows(ledger.jobs.queues.stats(names, most=most))}
 
 
 def _number(value: object, what: str, *, least: int = 1) -> int:

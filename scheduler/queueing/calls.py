@@ -90,9 +90,13 @@ class QueueCalls(JobCalls):
     def _queues(self) -> Queues:
         """Return the queues as a person sees them; raises `ConfigError` if there is no Redis."""
 
-    def queues(self) -> list[QueueStats]:
-        """Say how much is in each queue that is configured, was ever fed, or has jobs that wait."""
-        return self._queues().stats()
+    def queues(self, *, most: int | None = None) -> list[QueueStats]:
+        """Say how much is in each queue that is configured, was ever fed, or has jobs that wait.
+
+        most: what Postgres knows (ready, pending, dead) is counted up to so many, which takes no longer where there are
+        millions; None: all.
+        """
+        return self._queues().stats(most)
 
     def queue(self, name: str) -> QueueAdmin:
         """Look at a queue, and see to its dead letters; `UnknownQueue` if there is none of that name."""

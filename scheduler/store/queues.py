@@ -19,9 +19,9 @@ class QueuesTable:
         """Read the names of queues."""
         return self._statement("names")
 
-    def stats(self, queues: Sequence[str]) -> Statement:
-        """Count: (queue, paused_at, ready, oldest, pending, dead) each."""
-        return self._statement("stats", queues=list(queues))
+    def stats(self, queues: Sequence[str], *, most: int | None = None) -> Statement:
+        """Count, up to `most`: (queue, paused_at, ready, oldest, pending, dead) each."""
+        return self._statement("stats", queues=list(queues), most=most)
 
     def of_queue(self, name: str, queue: str) -> Statement:
         """Make a statement on one queue: pause, resume, paused."""

@@ -11,6 +11,7 @@ from scheduler.web.charts import Column, Point
 from scheduler.web.formats import number, span
 from scheduler.web.pages_data import AHEAD, HOUR, MINUTE, MOST_LETTERS, SAMPLE, Hour, Minute
 from scheduler.web.problems import Problem
+from scheduler.web.queues import COUNTED
 from scheduler.web.visit import Shown, Visit
 
 LANES = 8
@@ -131,6 +132,7 @@ def _tiles(hours: dict[str, Hour], queues: Any) -> list[dict[str, Any]]:
         waiting = sum(sum(each["waiting"].values()) + each["ready"] for each in items)
         tiles += [
             {"name": "Waiting in queues", "path": "/queues", "value": waiting,
+             "more": any(each["ready"] >= COUNTED for each in items),
              "note": f"{sum(1 for each in items if each['paused'])} of {len(items)} queues paused", "tone": ""},
             {"name": "Running now", "path": "/queues", "value": sum(each["running"] for each in items),
              "note": f"{number(sum(each['retrying'] for each in items))} wait for another attempt", "tone": ""},

@@ -10,16 +10,17 @@ from scheduler.web.schemas import LARGEST_PAGE, LIMIT, MOMENT, YES, listed, name
 
 NAME = {"name": QUEUE}
 DEEPEST = 10_000
+COUNTED = 10_000
 
 
 def list_queues(call: Call) -> object:
     """Say how much is in each queue."""
-    return {"items": [_queue(each) for each in call.scheduler.queues()]}
+    return {"items": [_queue(each) for each in call.scheduler.queues(most=COUNTED)]}
 
 
 def get_queue(call: Call) -> object:
     """Say how much is in a queue."""
-    return _queue(call.scheduler.queue(call.given["name"]).stats())
+    return _queue(call.scheduler.queue(call.given["name"]).stats(COUNTED))
 
 
 def peek_queue(call: Call) -> object:

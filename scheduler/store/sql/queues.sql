@@ -4,26 +4,45 @@ WITH RECURSIVE ready AS (
   (SELECT r.queue FROM {schema}.job_ready r ORDER BY r.queue LIMIT 1)
   UNION ALL
   SELECT (SELECT r.queue FROM {schema}.job_ready r WHERE r.queue > g.queue ORDER BY r.queue LIMIT 1)
-  FROM ready g WHERE g.queue IS NOT NULL)
+  FROM ready g WHERE g.queue IS NOT NULL),
+dead AS (
+  (SELECT l.queue FROM {schema}.job_letter l ORDER BY l.queue LIMIT 1)
+  UNION ALL
+  SELECT (SELECT l.queue FROM {schema}.job_letter l WHERE l.queue > d.queue ORDER BY l.queue LIMIT 1)
+  FROM dead d WHERE d.queue IS NOT NULL)
 SELECT queue FROM {schema}.job_epoch UNION SELECT queue FROM ready WHERE queue IS NOT NULL
-UNION SELECT queue FROM {schema}.job_letter ORDER BY queue;
+UNION SELECT queue FROM dead WHERE queue IS NOT NULL ORDER BY queue;
 
 -- name: stats
 -- What Postgres knows of queues: since when it is paused, how many wait to be fed and since when the oldest that is due,
--- how many wait for others, dead letters. No row for one: nothing.
-WITH ready AS (
-  SELECT r.queue, count(*) AS ready,
-    min(r.run_at) FILTER (WHERE r.run_at <= coalesce(%(now)s::timestamptz, now())) AS oldest
-  FROM {schema}.job_ready r WHERE r.queue = ANY(%(queues)s::text[]) GROUP BY r.queue),
-pending AS (
-  SELECT q.queue, count(*) AS pending FROM {schema}.job_queue q
-  WHERE q.queue = ANY(%(queues)s::text[]) AND q.open_dependencies > 0 GROUP BY q.queue),
-letters AS (
-  SELECT l.queue, count(*) AS dead FROM {schema}.job_letter l WHERE l.queue = ANY(%(queues)s::text[]) GROUP BY l.queue)
-SELECT n.queue, e.paused_at, coalesce(r.ready, 0), r.oldest, coalesce(p.pending, 0), coalesce(l.dead, 0)
+-- how many wait for others, dead letters; each is counted up to `most`, NULL for all. Always one row for each.
+WITH RECURSIVE waiting AS (
+  SELECT f.queue, f.priority, f.tenant, f.run_at, 1 AS turn
+  FROM unnest(%(queues)s::text[]) AS n(queue) CROSS JOIN LATERAL (
+    SELECT r.queue, r.priority, r.tenant, r.run_at FROM {schema}.job_ready r WHERE r.queue = n.queue
+    ORDER BY r.queue, r.priority, r.tenant, r.run_at, r.seq LIMIT 1) f
+  UNION ALL
+  SELECT n.queue, n.priority, n.tenant, n.run_at, w.turn + 1 FROM waiting w CROSS JOIN LATERAL (
+    SELECT r.queue, r.priority, r.tenant, r.run_at FROM {schema}.job_ready r
+    WHERE r.queue = w.queue AND (r.priority, r.tenant) > (w.priority, w.tenant)
+    ORDER BY r.queue, r.priority, r.tenant, r.run_at, r.seq LIMIT 1) n
+  WHERE w.turn < coalesce(%(most)s::int8, 9223372036854775807)),
+oldest AS (
+  SELECT w.queue, min(w.run_at) AS run_at FROM waiting w
+  WHERE w.run_at <= coalesce(%(now)s::timestamptz, now()) GROUP BY w.queue)
+SELECT n.queue, e.paused_at, r.ready, o.run_at, p.pending, l.dead
 FROM unnest(%(queues)s::text[]) AS n(queue)
-LEFT JOIN {schema}.job_epoch e ON e.queue = n.queue LEFT JOIN ready r ON r.queue = n.queue
-LEFT JOIN pending p ON p.queue = n.queue LEFT JOIN letters l ON l.queue = n.queue;
+LEFT JOIN oldest o ON o.queue = n.queue
+LEFT JOIN LATERAL (SELECT e.paused_at FROM {schema}.job_epoch e WHERE e.queue = n.queue LIMIT 1) e ON true
+CROSS JOIN LATERAL (SELECT count(*) AS ready FROM (
+  SELECT FROM {schema}.job_ready r WHERE r.queue = n.queue
+  ORDER BY r.queue, r.priority, r.tenant, r.run_at, r.seq LIMIT %(most)s::int8) r) r
+CROSS JOIN LATERAL (SELECT count(*) AS pending FROM (
+  SELECT FROM {schema}.job_queue q WHERE q.queue = n.queue AND q.open_dependencies > 0
+  ORDER BY q.queue, q.seq LIMIT %(most)s::int8) q) p
+CROSS JOIN LATERAL (SELECT count(*) AS dead FROM (
+  SELECT FROM {schema}.job_letter l WHERE l.queue = n.queue
+  ORDER BY l.queue, l.at LIMIT %(most)s::int8) l) l;
 
 -- name: pause
 -- Pause a queue, after those who feed it at the moment. Always one row: since when.

@@ -2,6 +2,7 @@
 -- Jobs carry the context of the span in which they were submitted.
 
 ALTER TABLE job_queue ADD COLUMN trace text;
+CREATE INDEX job_queue_pending ON job_queue (queue, seq) WHERE open_dependencies > 0;
 ALTER TABLE job_epoch ADD COLUMN paused_at timestamptz;
 
 CREATE TABLE job_letter (
