@@ -66,6 +66,7 @@ def database_options(command: F) -> F:
         config = replace(config, scheduler=replace(config.scheduler, **flags))
         if "redis" in rest:
             config = _with_redis(config, rest.pop("redis"))
+            config = replace(config, redis=replace(config.redis, max_retries=0))  # a person waits for it
         return command(*args, config=config, **rest)
 
     given_options = (

@@ -1,6 +1,8 @@
 """The commands about queues, on real tables and a real Redis, beside a real scheduler and a real worker."""
 
+import contextlib
 import json
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -94,6 +96,24 @@ def test_a_redis_that_is_away_is_said_and_what_postgres_knows_is_shown(command: 
     told = {each["queue"]: each for each in document(result)}
     assert told["mail"]["ready"] == 1
     assert "Redis" in told["mail"]["error"]
+
+
+def test_a_redis_that_hangs_is_not_waited_for_again_and_again(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("REDIS_READ_TIMEOUT", "REDIS_WRITE_TIMEOUT"):
+        monkeypatch.setenv(name, "200ms")
+    with socket.create_server(("127.0.0.1", 0), backlog=50) as silent:
+        result = command("peek", "video", "--redis", f"redis://127.0.0.1:{silent.getsockname()[1]}", database=False)
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert "Timeout" in result.stderr
+        silent.setblocking(False)
+        opened = 0
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                silent.accept()[0].close()
+                opened += 1
+    assert 0 < opened <= 4  # by configuration each would be tried three times more
 
 
 def test_the_next_jobs_without_their_payload_unless_it_is_asked_for(command: Command, ring: Scheduler) -> None:
