@@ -13,9 +13,9 @@ from typing import Any, TypedDict, Unpack
 from scheduler.errors import InvalidOption, SchedulerError
 
 SECRETS = (
-    (re.compile(r"(://)[^\s/@]*@"), r"\1***@"),
+    (re.compile(r"(://)\S*@"), r"\1***@"),  # to the last: a password may have slashes and more of these
     (re.compile(r"(://[^\s?]*\?)[^\s'\"]+"), r"\1***"),
-    (re.compile(r"(password=)\S+"), r"\1***"),
+    (re.compile(r"(password=)('(?:[^'\\]|\\.)*'|\S+)"), r"\1***"),
 )
 MOST_FRAMES = 15
 OWN = ("scheduler", "scheduler.web")

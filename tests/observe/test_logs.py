@@ -175,9 +175,11 @@ def test_what_postgres_says_of_a_row_is_in_no_line_however_it_is_formatted(dsn: 
         ("redis://ada:pw7@host/0 is away", "redis://***@host/0 is away"),
         ("moved to https://host/hook?token=pw7", "moved to https://host/hook?***"),
         ("host=h password=pw7 user=u", "host=h password=*** user=u"),
+        ("redis://ada:p/w@7@host/0 is away", "redis://***@host/0 is away"),
+        ("host=h password='p w\\'7' user=u", "host=h password=*** user=u"),
         ("mail to ada@example.org: 3 of 4 done?", "mail to ada@example.org: 3 of 4 done?"),
     ],
-    ids=["user", "query", "dsn", "harmless"],
+    ids=["user", "query", "dsn", "slashes", "quoted", "harmless"],
 )
 def test_secrets_of_urls_are_hidden(said: str, written: str, lines: Lines) -> None:
     logger.warning("%s", said)
