@@ -3,10 +3,11 @@
     python bench/web.py                                                            # a look of a minute
     python bench/web.py --recurring 10000 --queued 1000000 --history 10000000      # some ten minutes
 
-Two schedulers on one Postgres and one Redis, each served over HTTP by the real server: one has nothing, the other
-recurring jobs, queued jobs that wait to be fed and history over some days; half of it all is one tenant's, the rest of
-twenty others. Its queues are paused, so that nothing moves. Each address is asked for some times that do not count,
-and then on either system in turns. The bar, 5 times what the empty system takes, is printed, never asserted.
+Three schedulers on one Postgres and one Redis, each served over HTTP by the real server. One has nothing; one a little
+of everything, so that its pages are as full, and cost as much to draw; one has recurring jobs, queued jobs that wait to
+be fed and history over some days. Half of it all is one tenant's, the rest of twenty others. Queues are paused, so that
+nothing moves. Each address is asked for some times that do not count, and then on each system in turns. The bar, 5
+times what the empty system takes, is printed, never asserted.
 
 Then every statement that these requests sent is run once more with EXPLAIN ANALYZE, with its parameters and the
 settings of a connection of ours: how many rows of a table it read at most, and whether it scanned a large table.
@@ -37,6 +38,7 @@ from scheduler.web.serve import Server
 from scheduler.web.table import ROUTES
 
 BAR = 5.0
+SMALL = (400, 2000, 20_000)
 WARM = 5  # each of some connections makes its plans
 LARGE = 20_000  # rows, from which on a table is not to be scanned
 QUEUES = ("default", "mail", "reports", "video")
@@ -159,8 +161,8 @@ def install(postgres: Postgres, schema: str) -> None:
         postgres.sql(PAUSED.format(schema=schema, queue=queue), database="bench")
 
 
-def fill(postgres: Postgres, schema: str, options: Any) -> None:
-    """Make the tables of the full system."""
+def fill(postgres: Postgres, schema: str, recurring: int, queued: int, history: int) -> None:
+    """Make the tables of a system."""
     began = time.monotonic()
     tenant = TENANT.format(others=OTHERS)
 
@@ -168,24 +170,21 @@ def fill(postgres: Postgres, schema: str, options: Any) -> None:
         postgres.sql(text.format(schema=schema, tenant=tenant, **values), database="bench")
 
     sql(PARTITIONS, days=DAYS)
-    sql(RECURRING, count=options.recurring)
+    sql(RECURRING, count=recurring)
     sql(LOCKS)
     with unindexed(postgres, f"{schema}.job_queue"), unindexed(postgres, f"{schema}.job_ready"):
-        sql(QUEUED, count=options.queued)
+        sql(QUEUED, count=queued)
         sql(READY)
     sql(EDGES)
-    half = options.history // 2
+    half = history // 2
     step = f"interval '{DAYS * 86400 / max(1, half):.6f} second'"
     with unindexed(postgres, f"{schema}.job_history"):
         for text in (FIRES, ENDED):
             for begin in range(1, half + 1, CHUNK):
-                sql(text, begin=begin, end=min(half, begin + CHUNK - 1), step=step, recurring=options.recurring)
+                sql(text, begin=begin, end=min(half, begin + CHUNK - 1), step=step, recurring=recurring)
     sql(LETTERS)
     postgres.sql("VACUUM ANALYZE", "CHECKPOINT", database="bench")
-    say(
-        f"{options.recurring:,} recurring, {options.queued:,} queued, {options.history:,} in the ledger, "
-        f"in {time.monotonic() - began:.0f} s"
-    )
+    say(f"{recurring:,} recurring, {queued:,} queued, {history:,} ended, in {time.monotonic() - began:.0f} s")
 
 
 @contextmanager
@@ -218,18 +217,17 @@ def measured(clients: dict[str, httpx.Client], watch: Watch, requests: int) -> l
     for address in addresses():
         for _ in range(WARM):
             asked(clients["empty"], address)
+            asked(clients["small"], address)
             with watch.of(address):
                 asked(clients["filled"], address)
         times: dict[str, list[float]] = {name: [] for name in clients}
         for _ in range(requests):
             for name, client in clients.items():
                 times[name].append(asked(client, address))
-        empty, full = (statistics.median(times[name]) for name in ("empty", "filled"))
+        empty, small, full = (statistics.median(times[name]) for name in clients)
         verdict = "" if full < BAR * empty else "  <-- above the bar"
-        tail = [harness.number(harness.percentile(times[name], 0.95)) for name in ("empty", "filled")]
-        rows.append(
-            [address, harness.number(empty), tail[0], harness.number(full), tail[1], f"{full / empty:.1f}{verdict}"]
-        )
+        shown = [f"{statistics.median(each):.1f} ({harness.percentile(each, 0.95):.1f})" for each in times.values()]
+        rows.append([address, *shown, f"{full / empty:.1f}{verdict}", f"{full / small:.1f}"])
         say(f"{address}: {empty:.1f} ms, {full:.1f} ms")
     return rows
 
@@ -242,7 +240,7 @@ def explained(dsn: str, schema: str, watch: Watch, names: dict[bytes, str]) -> l
         for sent in watch.sent.values():
             query = b"EXPLAIN (ANALYZE, TIMING off, FORMAT json) " + sent.query
             ((plan,),) = connection.execute(query, sent.parameters).fetchall()
-            read, where = most_read(plan[0]["Plan"], sizes)
+            read, _, where = most_read(plan[0]["Plan"], sizes)
             name = names.get(sent.query) or re.sub(r"\s+", " ", sent.query.decode())[:50]
             if name not in found or read > found[name][0]:
                 found[name] = (read, where, plan[0]["Execution Time"], sent.address)
@@ -252,16 +250,16 @@ def explained(dsn: str, schema: str, watch: Watch, names: dict[bytes, str]) -> l
     ]
 
 
-def most_read(node: dict[str, Any], sizes: dict[str, int]) -> tuple[int, str]:
+def most_read(node: dict[str, Any], sizes: dict[str, int]) -> tuple[int, bool, str]:
     """Find the node of a plan that reads the most rows: how many, and whether it scans a large table."""
-    own = (0, "")
+    own = (0, False, "")
     if table := node.get("Relation Name"):
         dropped = node.get("Rows Removed by Filter", 0) + node.get("Rows Removed by Index Recheck", 0)
         rows = int((node["Actual Rows"] + dropped) * node["Actual Loops"])
         large = sizes.get(table, 0) > LARGE
-        scans = large and rows and (node["Node Type"] == "Seq Scan" or rows > sizes[table] / 4)
-        own = (rows, f"{table}: scanned" if scans else table)
-    return max(own, *(most_read(each, sizes) for each in node.get("Plans", [])), (0, ""))
+        scans = large and rows and (node["Node Type"] == "Seq Scan" or rows / node["Actual Loops"] > sizes[table] / 4)
+        own = (rows, bool(scans), f"{table}: scanned" if scans else table)
+    return max(own, *(most_read(each, sizes) for each in node.get("Plans", [])), (0, False, ""))
 
 
 def statements(schema: str) -> dict[bytes, str]:
@@ -286,10 +284,14 @@ def main() -> None:
     with Postgres(pins.server) as postgres, Redis(pins.server) as redis, ExitStack() as stack:
         postgres.reset()
         clients = {}
-        for number, name in enumerate(("empty", "filled")):
+        for number, name in enumerate(("empty", "small", "filled")):
             install(postgres, name)
-            if name == "filled":
-                fill(postgres, name, options)
+            if name != "empty":
+                fill(
+                    postgres,
+                    name,
+                    *(SMALL if name == "small" else (options.recurring, options.queued, options.history)),
+                )
             queues = {queue: {"dialect": "reliable"} for queue in QUEUES}
             url = f"{redis.url.rstrip('/').removesuffix('/0')}/{number}"
             made = stack.enter_context(Scheduler(postgres.url, schema=name, redis=url, queues=queues))
@@ -298,7 +300,10 @@ def main() -> None:
             stack.callback(server.stop)
             clients[name] = stack.enter_context(httpx.Client(base_url=server.url, timeout=60))
         rows = measured(clients, watch, options.requests)
-        print(harness.table(["address", "empty p50 ms", "p95", "full p50 ms", "p95", "ratio"], rows), "\n")
+        print(
+            harness.table(["address", "empty: p50 (p95) ms", "small", "full", "full / empty", "full / small"], rows),
+            "\n",
+        )
         found = explained(postgres.url, "filled", watch, statements("filled"))
         print(harness.table(["statement", "most rows read", "of", "ms", "by"], found))
 
