@@ -55,7 +55,7 @@ def bars(
     return _svg(height, parts)
 
 
-def ratios(title: str, rows: Sequence[tuple[str, Sequence[tuple[float, str]]]]) -> str:
+def ratios(title: str, under: str, rows: Sequence[tuple[str, Sequence[tuple[float, str]]]]) -> str:
     """Draw how many times better we are than one peer, and paler than another: ratios with their verdicts.
 
     The scale is logarithmic; what goes to the left of the line at 1 is worse. A tie is grey.
@@ -65,17 +65,17 @@ def ratios(title: str, rows: Sequence[tuple[str, Sequence[tuple[float, str]]]]) 
     left, right, each = 300, WIDTH - 60, LINE + 10
     scale = (right - left) / (high - low)
     one = left - low * scale
-    parts = [_text(0, 18, title, "title")]
+    parts = [_text(0, 18, title, "title"), _text(0, 36, under, "dim")]
     for place, (text, pairs) in enumerate(rows):
-        top = 34 + place * each
+        top = 52 + place * each
         parts.append(_text(290, top + 18, text, anchor="end"))
         for number, (ratio, verdict) in enumerate(pairs):
             at, y = one + math.log10(ratio) * scale, top + number * 15
             colour = "bar" if verdict.startswith("tie") else "ours" if ratio >= 1 else "lost"
             parts.append(_bar(f"{colour} any" if number else colour, min(at, one), y, abs(at - one), 11))
             parts.append(_text(max(at, one) + 5, y + 10, f"{ratio:.2g}" if ratio < 10 else f"{ratio:.0f}"))
-    height = 34 + len(rows) * each
-    parts.append(f'<path class="limit" d="M{one:.1f} 28V{height}"/>')
+    height = 52 + len(rows) * each
+    parts.append(f'<path class="limit" d="M{one:.1f} 46V{height}"/>')
     return _svg(height, parts)
 
 

@@ -124,7 +124,7 @@ def text(result: dict[str, Any], *, drawn: bool = False) -> str:
     parts.append(f"**Limits**\n\n{standing.limits(result)}")
     if result["left_out"]:
         parts.append(f"Left out, as it could not be installed: {', '.join(dict.fromkeys(result['left_out']))}.")
-    parts += [f"Note: {error}" for error in result["errors"]]
+    parts += [f"Note: {error.split(', see ')[0]}" for error in result["errors"]]
     return "\n\n".join(parts)
 
 
@@ -139,15 +139,14 @@ def drawn(result: dict[str, Any]) -> dict[str, str]:
         limit = (each.row.limit[1], each.limit) if each.row.limit and each.limit else None
         title = f"{each.row.text} ({'more' if each.row.more else 'less'} is better)"
         found[chart(each.row)] = charts.bars(title, each.figures, more=each.row.more, limit=limit)
-    title = (
-        f"Times better than the best Python peer, and (pale) than any: {result['machine']['when'][:10]}, {size(result)}"
-    )
+    title = "Times better than the best Python peer, and (pale) than the best of all"
+    under = f"{result['machine']['when'][:10]}, {size(result)}"
     ratios = [
         (each.row.text, [(ratio, each.verdict(who)) for who in dict.fromkeys((each.python, each.best))
                          if (ratio := each.ratio(who))])
         for each in rows
     ]  # fmt: skip
-    return found | {"overview": charts.ratios(title, ratios)}
+    return found | {"overview": charts.ratios(title, under, ratios)}
 
 
 def options():

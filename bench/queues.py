@@ -68,11 +68,13 @@ class Bench:
         """Measure until other work leaves the machine alone, or a few times; keep the calmest, whatever it says."""
         kept: Figures = {}
         for _ in range(self.options.tries):
+            known = len(self.errors)
             try:
                 harness.quiet(self.options.patience)
                 self.stamps.clear()
                 with harness.elsewhere() as busy:
                     found = getattr(self, row)(peer)
+                self.errors[known:] = [f"{row}, {peer.name}: {error}" for error in self.errors[known:]]
             except Exception as error:  # one failure must not cost the other rows
                 self.errors.append(f"{row}, {peer.name}: {error}")
                 say(self.errors[-1])

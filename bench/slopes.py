@@ -94,7 +94,7 @@ def text(result: dict[str, Any], *, drawn: bool = False) -> str:
         head = (dimension.text, *(f"{int(size):,}" for size in sizes), "exponent", "a job's cost")
         picture = f"![{dimension.text}](charts/growth-{row}.svg)\n\n" if drawn else ""
         parts.append(picture + harness.table(head, lines))
-    return "\n\n".join([*parts, *(f"Note: {error}" for error in result["errors"])])
+    return "\n\n".join([*parts, *(f"Note: {error.split(', see ')[0]}" for error in result["errors"])])
 
 
 def drawn(result: dict[str, Any]) -> dict[str, str]:

@@ -163,7 +163,7 @@ def _against(each: Standing, other: str | None) -> tuple[str, str, str]:
 def part(result: dict[str, Any], name: str) -> str:
     """Show every contestant of a part: medians, least..greatest, and how many times our figure each is."""
     rows = [each for each in standings(result) if each.row.part == name]
-    contestants = list(dict.fromkeys(who for each in rows for who in each.figures))
+    contestants = sorted(dict.fromkeys(who for each in rows for who in each.figures), key=lambda who: who not in OURS)
     lines = []
     for who in contestants:
         info = result["peers"].get(name, {}).get(who, {})
