@@ -3,7 +3,7 @@
 import contextlib
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -14,7 +14,7 @@ from psycopg.sql import SQL, Identifier
 
 from scheduler import NewJob, PermanentError, Priority, RetryPolicy, Scheduler, Worker
 from scheduler.model.handling import JobContext
-from scheduler.queueing.handlers import handler
+from scheduler.queueing.handlers import handler, handlers
 from tests.support.recorder import until
 
 QUEUES = {name: {"dialect": "reliable"} for name in ("billing", "images", "mail")}
@@ -35,26 +35,36 @@ ERROR = 'ConnectionError: the shop answered 503\n  File "orders.py", line 41, in
 go_on = threading.Event()
 
 
-@handler("send-receipt", queue="mail")
 def send_receipt(ctx: JobContext, payload: Any) -> dict[str, object]:
     if payload.get("bounce"):
         raise PermanentError(f"550 no such mailbox: {payload['bounce']}")
     return {"sent": payload["order"]}
 
 
-@handler("resize", queue="images")
 def resize(ctx: JobContext, payload: Any) -> None:
     ctx.progress(62, "page 31 of 50")
     go_on.wait(300)
 
 
-@handler("charge", queue="billing")
 def charge(ctx: JobContext, payload: Any) -> None:
     if ctx.attempt < 2:
         raise TimeoutError("the bank did not answer within 10 s")
 
 
-HANDLERS = [send_receipt, resize, charge]
+HANDLERS = {("send-receipt", "mail"): send_receipt, ("resize", "images"): resize, ("charge", "billing"): charge}
+
+
+def working(redis: str, work: Mapping[tuple[str, str], Callable[..., Any]]) -> Worker:
+    """Make a worker with functions by type and queue, which no other test knows."""
+    others = dict(handlers)
+    handlers.clear()
+    try:
+        for (type_, queue), function in work.items():
+            handler(type_, queue=queue)(function)
+        return Worker(redis, concurrency=8)
+    finally:
+        handlers.clear()
+        handlers.update(others)
 
 
 @dataclass
@@ -92,7 +102,7 @@ def seeded(dsn: str, schema: str, redis: str) -> Iterator[Seeded]:
         _register(scheduler, soon)
         _remember(connection)
         _neighbours(connection)
-        worker = Worker(redis, handlers=HANDLERS, concurrency=8)
+        worker = working(redis, HANDLERS)
         worker.start()
         try:
             _submit(made)

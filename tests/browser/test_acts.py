@@ -12,6 +12,7 @@ MOST_TABS = 150
 
 def press(page: Page, name: str) -> None:
     """Go to a button or link by Tab, and press it by Enter."""
+    expect(page.locator("a, button, summary").filter(has_text=name).first).to_be_visible()  # the page before is left
     for _ in range(MOST_TABS):
         page.keyboard.press("Tab")
         if page.evaluate("document.activeElement.textContent.replace(/\\s+/g, ' ').trim()") == name:

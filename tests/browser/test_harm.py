@@ -10,12 +10,12 @@ import pytest
 from playwright.sync_api import Browser, expect
 from psycopg.sql import SQL, Identifier
 
-from scheduler import PermanentError, Scheduler, Worker
+from scheduler import PermanentError, Scheduler
 from scheduler.model.handling import JobContext
-from scheduler.queueing.handlers import handler
 from scheduler.web.app import application
 from scheduler.web.serve import Server
 from tests.browser.conftest import MakePage
+from tests.browser.seed import working
 from tests.support.recorder import until
 
 EVIL = """'"></title></script><script>owned=1</script><img src=x onerror="owned=1">{{7*7}}<svg onload=owned=1>"""
@@ -27,7 +27,6 @@ def evil(field: str) -> str:
     return EVIL.replace("owned=1", f"owned='{field}'")[:190]
 
 
-@handler(evil("type"), queue="harm")
 def harmful(ctx: JobContext, payload: Any) -> object:
     ctx.progress(50, evil("message"))
     if payload == "wait":
@@ -47,7 +46,7 @@ def harmed(dsn: str, own_redis: str) -> Iterator[tuple[str, dict[str, UUID], Sch
     ids: dict[str, UUID] = {}
     tenant = evil("tenant")
     with Scheduler(dsn, schema=schema, redis=own_redis, label=evil("label")) as made:
-        worker = Worker(own_redis, handlers=[harmful])
+        worker = working(own_redis, {(evil("type"), "harm"): harmful})
         worker.start()
         made.register(tenant, evil("job id"), fails, every="1h")
         made.register(tenant, LINK, fails, every="1h")

@@ -96,6 +96,7 @@ def body(options: Options, ctx: JobContext, payload: dict[str, Any]) -> dict[str
         threading.Event().wait(SLICE)  # in slices: who is stopped meanwhile has the rest before him
     note(options, "end", ctx.id, ctx.attempt)
     if ctx.attempt <= payload.get("fails", 0):
+        ctx.checkpoint(ctx.attempt)
         raise ValueError(f"not yet, {ctx.attempt}")
     return {"attempt": ctx.attempt}
 
