@@ -3,7 +3,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 ARGS ?=
 BENCH ?= compare
-PARALLEL ?= -n 2 --dist loadfile
+PARALLEL ?= -n 3 --dist loadfile
 
 # A Python that has every wheel; a PYTHON that was given is taken as it is.
 ifeq ($(origin PYTHON),undefined)
