@@ -108,7 +108,7 @@ def simulation_schema(dsn: str, schema: str) -> str:
 def test_ours_neither_loses_nor_doubles_a_fire(dsn: str, simulation_schema: str, full: bool) -> None:
     seen: Counter[str] = Counter()
     connections: list[psycopg.Connection[Any]] = []
-    for seed in dict.fromkeys([*BIT, *range(3000 if full else 25)]):
+    for seed in dict.fromkeys([*BIT, *range(3000 if full else 40)]):
         try:
             seen += simulate(seed, dsn, simulation_schema, connections)
         except BaseException as error:
