@@ -18,6 +18,21 @@ from scheduler.embedded.redis import EmbeddedRedis
 from tests.support.recorder import Recorder
 
 embedded = pytest.StashKey[EmbeddedPostgres]()
+LONGEST = (
+    "tests/simulation",
+    "tests/chaos/test_chaos",
+    "tests/queueing/test_stateful",
+    "tests/flows",
+    "tests/queueing/test_ring",
+    "tests/examples",
+    "tests/browser",
+    "tests/interop",
+    "tests/web",
+    "tests/cli",
+    "tests/conveyor",
+    "tests/queueing",
+    "tests/observe",
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -43,9 +58,14 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Quick tests first: what breaks most often is seen soonest."""
-    items.sort(key=lambda item: any(slow in item.nodeid for slow in ("tests/chaos", "flows", "simulation")))
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The longest files last, to see soon what breaks often; side by side first, so that none is waited for."""
+
+    def place(item: pytest.Item) -> int:
+        file = item.nodeid.partition("::")[0]
+        return next((place for place, part in enumerate(LONGEST) if part in file), len(LONGEST))
+
+    items.sort(key=place, reverse=not hasattr(config, "workerinput"))
 
 
 @pytest.fixture(scope="session")

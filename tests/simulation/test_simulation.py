@@ -244,7 +244,7 @@ def drain(world: World, plans: Plans, schema: str) -> None:
         else:
             raise AssertionError("a busy loop: actors are ready for ever")
         world.settle(schema, next(iter(plans)).tenant)
-        world.pass_time(1.0)
+        world.pass_time(2.0)  # no more often than lost runs are looked for
 
 
 def check(world: World, log: Log, plans: Plans, schema: str, dsn: str) -> None:
