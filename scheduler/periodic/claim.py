@@ -17,8 +17,9 @@ from scheduler.model.definition import Key
 from scheduler.model.job import MOST_STARTS
 from scheduler.model.schedules import due
 from scheduler.periodic.enqueue import LAST_RETRY, REFUSED_RETRY, Enqueuer, heal, tell
+from scheduler.periodic.entry import Entry
 from scheduler.periodic.lease import Leases
-from scheduler.periodic.registry import Entry, Registry
+from scheduler.periodic.registry import Registry
 from scheduler.periodic.run import Run, Runner
 from scheduler.store.job_lock import Expired, LockTable, Wanted
 
@@ -58,6 +59,10 @@ class Claimer:
         """Claim what is due, as far as there is room, and start it."""
         now = self._database_clock.now()
         entries = self._registry.due(now, min(self._runner.room(), BATCH))
+        theirs = [entry for entry in entries if entry.theirs and entry.trigger_at is None]
+        if theirs:
+            entries = [entry for entry in entries if not entry.theirs or entry.trigger_at is not None]
+            self._look(theirs)
         asked: list[Entry] = []
         wanted: list[Wanted] = []
         for entry in entries:
@@ -138,14 +143,28 @@ class Claimer:
         for answer in answers:
             entry, want = asked[answer.position], wanted[answer.position]
             if answer.verdict is None:
-                self.stale |= heal(self._registry, entry, want, answer)
+                self.stale |= heal(self._registry, entry, answer)
                 continue
+            entry.theirs = False
             self._registry.put_back(entry, want.due.next_run_at)
             if answer.verdict == "run" and answer.fence is not None and entry.body is not None:
                 runs.append(_first_run(entry, want.due.fire_at, answer.fence, answer.now, until))
             else:
                 tell(self._events, entry, want, answer.verdict)
         self._begin(runs)
+
+    def _look(self, theirs: list[Entry]) -> None:
+        """See whether others have taken what was to be theirs; what they left is asked for at the next step."""
+        try:
+            moved = self._locks.moved([(entry.key, entry.next_run_at) for entry in theirs])
+        except StoreError:
+            moved = {}  # asked for like any other: that tells what is wrong
+        for position, entry in enumerate(theirs):
+            if position in moved:
+                self.stale |= heal(self._registry, entry, moved[position])
+            else:
+                entry.theirs = False
+                self._registry.put_back(entry, entry.next_run_at)
 
     def _pull(self, triggered: list[Entry], now: datetime) -> None:
         """Take triggers; one whose job runs waits for it, one that somebody else has taken is forgotten."""

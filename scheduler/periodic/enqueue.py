@@ -12,7 +12,8 @@ from scheduler.errors import StoreError, StoreUnavailable
 from scheduler.events import Events, FireQueued, FireSkipped
 from scheduler.log import keys
 from scheduler.model.schedules import Due
-from scheduler.periodic.registry import Entry, Registry
+from scheduler.periodic.entry import Entry
+from scheduler.periodic.registry import Registry
 from scheduler.store.job_lock import Claimed, LockTable, Verdict, Wanted
 
 logger = logging.getLogger("scheduler")
@@ -46,7 +47,8 @@ class Enqueuer:
             self._registry.put_back(entry, entry.next_run_at, not_before=now + REFUSED_RETRY)
             return False
         if answer.verdict is None:
-            return heal(self._registry, entry, want, answer)
+            return heal(self._registry, entry, answer)
+        entry.theirs = False
         self._registry.put_back(entry, want.due.next_run_at)
         return False
 
@@ -88,19 +90,20 @@ class Enqueuer:
         return answer
 
 
-def heal(registry: Registry, entry: Entry, want: Wanted, answer: Claimed) -> bool:
+def heal(registry: Registry, entry: Entry, answer: Claimed) -> bool:
     """Heal the mirror by the row as it is now; what is merely locked or leased is asked for again, ever later.
 
     Says whether the mirror has to be read anew: its definition is not the row's.
     """
-    if answer.spec_hash != want.spec_hash or answer.paused_at is not None:
-        registry.put_back(entry, want.seen, not_before=answer.now + LAST_RETRY)
+    if answer.spec_hash != entry.spec_hash or answer.paused_at is not None:
+        registry.put_back(entry, entry.next_run_at, not_before=answer.now + LAST_RETRY)
         return True
-    if answer.next_run_at != want.seen:
+    if answer.next_run_at != entry.next_run_at:
+        entry.lost()
         registry.put_back(entry, answer.next_run_at)
     else:
         delay = min(FIRST_RETRY * 2 ** min(entry.tries, 8), LAST_RETRY)
-        registry.put_back(entry, want.seen, not_before=answer.now + delay)
+        registry.put_back(entry, entry.next_run_at, not_before=answer.now + delay)
     return False
 
 

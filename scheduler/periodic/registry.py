@@ -5,50 +5,21 @@ No I/O under its lock.
 """
 
 import heapq
+import random
 import threading
 from collections.abc import Iterable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from scheduler.errors import DuplicateJob, UnknownJob
 from scheduler.model.body import Body
 from scheduler.model.definition import JobSpec, Key
 from scheduler.model.job import JobInfo
-from scheduler.model.outcomes import Outcome
+from scheduler.periodic.entry import Entry
 from scheduler.store.job import JobRow
 
 AT_ONCE = datetime.min.replace(tzinfo=UTC)
-
-
-class Entry:
-    """One mirrored job. `wake_at` is when the loop looks at it next; `epoch` orders local writes and syncs.
-
-    `fire_wait` and `trigger_wait` put off a fire or trigger that was asked for in vain.
-    """
-
-    __slots__ = (
-        "body", "epoch", "fire_wait", "key", "next_run_at", "paused", "row", "spec", "spec_hash", "tries",
-        "trigger_at", "trigger_wait", "wake_at",
-    )  # fmt: skip
-
-    def __init__(self, key: Key, body: Body | None) -> None:
-        self.key = key
-        self.body = body
-        self.row: JobRow | None = None
-        self.spec: JobSpec
-        self.spec_hash = b""
-        self.next_run_at: datetime | None = None
-        self.paused = False
-        self.trigger_at: datetime | None = None
-        self.fire_wait: datetime | None = None
-        self.trigger_wait: datetime | None = None
-        self.wake_at: datetime | None = None
-        self.epoch = 0
-        self.tries = 0
-
-    @property
-    def runnable(self) -> bool:
-        """Whether this process can do what a fire asks for: call its function, or submit a job."""
-        return not self.spec.foreign and (self.body is not None or self.spec.work is not None)
+LARGEST_LOOK = 1000
+PATIENCE = (0.05, 0.15)  # seconds; each instance has its own, so that one of them comes first
 
 
 class Registry:
@@ -59,7 +30,8 @@ class Registry:
         self._tenants: dict[str, dict[str, Entry]] = {}
         self._bodies = dict(bodies or {})
         self._dormant: dict[Key, Body] = {}  # unregistered by another instance; run again if it comes back
-        self._heap: list[tuple[datetime, Key]] = []
+        self._heap: list[tuple[datetime, float, Key]] = []
+        self._patience = timedelta(seconds=random.uniform(*PATIENCE))  # noqa: S311 - spreads instances
         self._epoch = 0
         self.version = 0  # grows whenever what this process can run changes
         self._gone: dict[Key, int] = {}  # unregistered here, by epoch: a sync under way may still show them
@@ -136,16 +108,20 @@ class Registry:
             return count
 
     def due(self, now: datetime, limit: int) -> list[Entry]:
-        """Take up to `limit` jobs that are due and runnable here; each must be handed back by `put_back`."""
+        """Take up to `limit` jobs that are due and runnable here; each must be handed back by `put_back`.
+
+        Those that are another's do not count: they are only looked at.
+        """
         taken: list[Entry] = []
         with self._lock:
-            while self._heap and len(taken) < limit and self._heap[0][0] <= now:
-                wake_at, key = heapq.heappop(self._heap)
+            while self._heap and limit and len(taken) < LARGEST_LOOK and self._heap[0][0] <= now:
+                wake_at, _, key = heapq.heappop(self._heap)
                 entry = self._tenants.get(key.tenant, {}).get(key.job_id)
                 if entry is None or entry.wake_at != wake_at or not entry.runnable:
                     continue  # superseded by a newer heap entry
                 entry.wake_at = None
                 taken.append(entry)
+                limit -= not entry.theirs
         return taken
 
     def put_back(self, entry: Entry, next_run_at: datetime | None, *, not_before: datetime | None = None) -> None:
@@ -177,7 +153,7 @@ class Registry:
         """Return when the next runnable job is due."""
         with self._lock:
             while self._heap:
-                wake_at, key = self._heap[0]
+                wake_at, _, key = self._heap[0]
                 entry = self._tenants.get(key.tenant, {}).get(key.job_id)
                 if entry is not None and entry.wake_at == wake_at and entry.runnable:
                     return wake_at
@@ -213,7 +189,7 @@ class Registry:
         """Show the mirror."""
         with self._lock:
             chosen = self._tenants if tenant is None else {tenant: self._tenants.get(tenant, {})}
-            return [_info(entry) for name in sorted(chosen) for _, entry in sorted(chosen[name].items())]
+            return [entry.info() for name in sorted(chosen) for _, entry in sorted(chosen[name].items())]
 
     def _mirror(self, entry: Entry, row: JobRow) -> None:
         entry.row = row
@@ -238,7 +214,7 @@ class Registry:
     def _rebuild(self) -> None:
         """Forget the heap entries of jobs that were unregistered or moved before they came due."""
         entries = [entry for jobs in self._tenants.values() for entry in jobs.values()]
-        self._heap = [(entry.wake_at, entry.key) for entry in entries if entry.wake_at and entry.runnable]
+        self._heap = [(entry.wake_at, entry.turn, entry.key) for entry in entries if entry.wake_at and entry.runnable]
         heapq.heapify(self._heap)
 
     def _sleep(self, key: Key) -> None:
@@ -267,27 +243,9 @@ class Registry:
         entry.next_run_at = next_run_at
         moments = []
         if next_run_at is not None and not entry.paused:
-            moments.append(max(next_run_at, entry.fire_wait or next_run_at))
+            moments.append(max(next_run_at, entry.fire_wait or entry.look_at(next_run_at, self._patience)))
         if entry.trigger_at is not None:
             moments.append(entry.trigger_wait or AT_ONCE)
         entry.wake_at = min(moments, default=None)
         if entry.wake_at is not None and entry.runnable:
-            heapq.heappush(self._heap, (entry.wake_at, entry.key))
-
-
-def _info(entry: Entry) -> JobInfo:
-    row = entry.row
-    return JobInfo(
-        tenant=entry.key.tenant,
-        job_id=entry.key.job_id,
-        spec=entry.spec,
-        runnable=entry.runnable,
-        next_run_at=entry.next_run_at,
-        paused_at=row.paused_at if row else None,
-        trigger_at=entry.trigger_at,
-        running_fire_at=row.running_fire_at if row else None,
-        holder=row.holder if row else None,
-        last_fire_at=row.ledger_at if row else None,
-        last_outcome=Outcome(row.last_outcome) if row and row.last_outcome else None,
-        last_finished_at=row.last_finished_at if row else None,
-    )
+            heapq.heappush(self._heap, (entry.wake_at, entry.turn, entry.key))

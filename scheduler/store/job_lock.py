@@ -128,6 +128,12 @@ class LockTable:
         )
         return [Claimed(ord_ - 1, *rest) for ord_, *rest in rows]
 
+    def moved(self, seen: Sequence[tuple[Key, datetime | None]]) -> dict[int, Claimed]:
+        """Find jobs whose next fire is another than was seen, by position; without a verdict, nothing is taken."""
+        keys, fires = [key for key, _ in seen], [fire for _, fire in seen]
+        rows = self._run("moved", tenants=[key[0] for key in keys], ids=[key[1] for key in keys], seen=fires)
+        return {ord_ - 1: Claimed(ord_ - 1, None, None, *rest) for ord_, *rest in rows}
+
     def claim_queued(self, want: Wanted, work: Work, queued_id: UUID, *, triggered: bool) -> Claimed:
         """Submit the job that a fire or trigger becomes, if nobody else has; never waits."""
         ((verdict, *rest, _),) = self._run(

@@ -49,6 +49,15 @@ LEFT JOIN LATERAL (
   SELECT j.next_run_at, j.spec_hash, j.paused_at FROM {schema}.job j
   WHERE d.verdict IS NULL AND j.tenant = d.tenant AND j.id = d.id) j ON true;
 
+-- name: moved
+-- The jobs whose next fire is not the one that was seen, as their rows are now. No row back for one: nobody took it.
+SELECT p.ord, coalesce(%(now)s::timestamptz, now()), j.next_run_at, j.spec_hash, j.paused_at
+FROM unnest((SELECT %(tenants)b::text[]), (SELECT %(ids)b::text[]), (SELECT %(seen)b::timestamptz[]))
+  WITH ORDINALITY AS p(tenant, id, seen, ord)
+LEFT JOIN LATERAL (
+  SELECT j.next_run_at, j.spec_hash, j.paused_at FROM {schema}.job j WHERE j.tenant = p.tenant AND j.id = p.id) j ON true
+WHERE j.next_run_at IS DISTINCT FROM p.seen;
+
 -- name: claim_queued
 -- One row. verdict 'queue': the fire or trigger became a job, both rows are written; 'skip' and 'pass' as in claim;
 -- NULL: not ours, or the job before it still lives, with the present row to heal the mirror by. No lease is taken.

@@ -1,0 +1,80 @@
+"""An entry of the registry: one job as this process knows it."""
+
+import random
+from datetime import datetime, timedelta
+
+from scheduler.model.body import Body
+from scheduler.model.definition import JobSpec, Key
+from scheduler.model.job import JobInfo
+from scheduler.model.outcomes import Outcome
+from scheduler.store.job import JobRow
+
+ROUND = 100_000  # microseconds
+SHORTEST_GRACE = timedelta(seconds=5)  # of a job whose fires may wait for another instance: far from missed
+
+
+class Entry:
+    """One mirrored job. `wake_at` is when the loop looks at it next; `epoch` orders local writes and syncs.
+
+    `fire_wait` and `trigger_wait` put off a fire or trigger that was asked for in vain. `theirs`: another instance took
+    the fire before, and is expected to take the next. `turn` is chance: of what is due at one moment, each instance
+    begins with other jobs.
+    """
+
+    __slots__ = (
+        "body", "epoch", "fire_wait", "key", "next_run_at", "paused", "row", "spec", "spec_hash", "theirs",
+        "tries", "trigger_at", "trigger_wait", "turn", "wake_at",
+    )  # fmt: skip
+
+    def __init__(self, key: Key, body: Body | None) -> None:
+        self.key = key
+        self.body = body
+        self.row: JobRow | None = None
+        self.spec: JobSpec
+        self.spec_hash = b""
+        self.next_run_at: datetime | None = None
+        self.paused = False
+        self.trigger_at: datetime | None = None
+        self.fire_wait: datetime | None = None
+        self.trigger_wait: datetime | None = None
+        self.wake_at: datetime | None = None
+        self.epoch = 0
+        self.tries = 0
+        self.theirs = False
+        self.turn = random.random()  # noqa: S311
+
+    @property
+    def runnable(self) -> bool:
+        """Whether this process can do what a fire asks for: call its function, or submit a job."""
+        return not self.spec.foreign and (self.body is not None or self.spec.work is not None)
+
+    def lost(self) -> None:
+        """Note that another instance has taken a fire."""
+        self.theirs = self.spec.policy.grace >= SHORTEST_GRACE
+
+    def look_at(self, fire: datetime, patience: timedelta) -> datetime:
+        """Say when to see to a fire: at once, or a little after whoever took the one before should have taken it.
+
+        Rounded up, so that one statement looks at many.
+        """
+        if not self.theirs:
+            return fire
+        return fire + timedelta(microseconds=-fire.microsecond % ROUND) + patience
+
+    def info(self) -> JobInfo:
+        """Show it."""
+        row = self.row
+        return JobInfo(
+            tenant=self.key.tenant,
+            job_id=self.key.job_id,
+            spec=self.spec,
+            runnable=self.runnable,
+            next_run_at=self.next_run_at,
+            paused_at=row.paused_at if row else None,
+            trigger_at=self.trigger_at,
+            running_fire_at=row.running_fire_at if row else None,
+            holder=row.holder if row else None,
+            last_fire_at=row.ledger_at if row else None,
+            last_outcome=Outcome(row.last_outcome) if row and row.last_outcome else None,
+            last_finished_at=row.last_finished_at if row else None,
+        )
