@@ -61,11 +61,13 @@ class JobCalls(ABC):
         queue: str | None = None,
         limit: int = 100,
         cursor: str | None = None,
+        most: int | None = None,
     ) -> Page:
         """Find submitted jobs: live ones, newest first, then those that ended, the last to end first.
 
-        tag: a tag's name, or {name: value}. A page with a `cursor` is followed by another, also if it is short: what
-        runs and what does not is known only in Redis.
+        tag: a tag's name, or {name: value}. most: look at no more than so many rows for a page, None: at all that it
+        takes. A page with a `cursor` is followed by another, also if it is short or empty: the look stopped there, or
+        what was found does not run, which is known only in Redis.
         """
         databases, table, _ = self._queue()
         label, value = _tag(tag)
@@ -77,6 +79,7 @@ class JobCalls(ABC):
             filters={"type": type, "queue": queue, "tag": label, "tag_value": value},
             limit=_limit(limit),
             cursor=cursor,
+            most=most,
         )
         page = run(databases, steps)
         if ring is None:

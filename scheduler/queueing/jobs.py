@@ -5,6 +5,7 @@ import binascii
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 from uuid import UUID, uuid4
 
 import orjson
@@ -28,7 +29,7 @@ RETRIABLE = frozenset({State.FAILED, State.DEAD_LETTER, State.CANCELLED})
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Some of the jobs that were asked for; with a `cursor` there are more."""
+    """Some of the jobs that were asked for; with a `cursor` there may be more."""
 
     jobs: tuple[Job, ...]
     cursor: str | None
@@ -54,14 +55,18 @@ def find(
     filters: dict[str, object],
     limit: int,
     cursor: str | None,
+    most: int | None = None,
 ) -> Steps[Page]:
-    """Read a page: live jobs first, newest first, then those that ended, the last to end first."""
+    """Read a page: live jobs first, newest first, then those that ended, the last to end first.
+
+    `most`: look at so many rows of either; where that is not enough for a page, its cursor is where the look stopped.
+    """
     part, before, before_id = _read(cursor) if cursor else ("live", None, None)
-    last: Row = ()
     found: list[Job] = []
+    stopped: str | None = None
     for name, of, shape in (("live", LIVE, _live), ("over", TERMINAL, _over)):
         wanted = None if states is None else [state.value for state in states if state in of]
-        if (part, name) == ("over", "live") or wanted == [] or len(found) >= limit:
+        if (part, name) == ("over", "live") or wanted == [] or stopped is not None:
             continue
         rows = yield table.find(
             f"find_{name}",
@@ -71,14 +76,15 @@ def find(
                 "before": before if part == name else None,
                 **({"before_id": before_id if part == name else None} if name == "over" else {}),
                 "limit": limit - len(found),
+                "most": most,
                 **filters,
             },
         )
-        found += [shape(tenant, row) for row in rows]
-        last = rows[-1] if rows else last
-    cursor = _cursor(found[-1], last) if len(found) == limit else None
+        found += [shape(tenant, row) for *row, fits, _ in rows if fits]
+        if rows and (len(found) == limit or rows[-1][-1] == most):
+            stopped = _cursor(name, rows[-1])
     over = {job.id for job in found if job.state in TERMINAL}  # one may have ended between the two looks
-    return Page(tuple(job for job in found if job.state in TERMINAL or job.id not in over), cursor)
+    return Page(tuple(job for job in found if job.state in TERMINAL or job.id not in over), stopped)
 
 
 def update(table: QueueTable, key: JobKey, *, priority: Priority | None, **changes: str | None) -> Steps[Job]:
@@ -161,7 +167,7 @@ def retried(table: QueueTable, key: JobKey) -> Steps[Draft]:
     )
 
 
-def _live(tenant: str, row: Row) -> Job:
+def _live(tenant: str, row: Sequence[Any]) -> Job:
     (
         id_, type_, queue, priority, run_at, created_at, updated_at, expires_at, attempt, retrying, open_dependencies,
         json, payload, policy, tags, correlation_id, callback_url, retried_from, attempts, waits, cancel_at, now, _,
@@ -179,7 +185,7 @@ def _live(tenant: str, row: Row) -> Job:
     )  # fmt: skip
 
 
-def _over(tenant: str, row: Row) -> Job:
+def _over(tenant: str, row: Sequence[Any]) -> Job:
     (
         id_, outcome, reason, attempt, worker, started_at, finished_at, error, attempts, type_, queue, priority, run_at,
         created_at, json, rarer, payload, result, at,
@@ -202,8 +208,10 @@ def _over(tenant: str, row: Row) -> Job:
     )  # fmt: skip
 
 
-def _cursor(job: Job, row: Row) -> str:
-    place = ["live", row[-1]] if job.completed_at is None else ["over", row[-1].isoformat(), str(job.id)]
+def _cursor(part: str, row: Row) -> str:
+    """Write where a page ends: at the last row that was looked at."""
+    id_, *_, at, _, _ = row
+    place = [part, at] if part == "live" else [part, at.isoformat(), id_]
     return base64.urlsafe_b64encode(orjson.dumps(place)).decode()
 
 
@@ -214,8 +222,8 @@ def _read(cursor: str) -> tuple[str, datetime | int, str | None]:
             (seq,) = place
             return part, range(2**63)[seq], None
         moment, id_ = place
-        if part != "over":
+        if part != "over" or not isinstance(id_, str) or "\0" in id_:
             raise ValueError(part)
-        return part, datetime.fromisoformat(moment), str(UUID(id_))
+        return part, datetime.fromisoformat(moment), id_
     except (ValueError, TypeError, AttributeError, IndexError, binascii.Error):
         raise InvalidOption("cursor is not one that find() gave") from None

@@ -33,6 +33,7 @@ from scheduler.web.schemas import (
 )
 
 MOST = 1000
+LOOKED = 5000
 LONGEST_WAIT = 60
 FIRST_LOOK = 0.02
 LAST_LOOK = 1.0
@@ -92,6 +93,7 @@ def list_jobs(call: Call) -> object:
         tag=tag if value is None or tag is None else {tag: value},
         limit=given.get("limit", 100),
         cursor=given.get("cursor"),
+        most=LOOKED,
     )
     return {"items": [shapes.job_json(job, payloads=False) for job in found.jobs], "cursor": found.cursor}
 
@@ -191,7 +193,11 @@ ROUTES = (
         name="list_jobs",
         method="GET",
         path="/jobs",
-        summary="List jobs, without payloads: live ones, newest first, then those that ended, the last to end first",
+        summary=(
+            "List jobs, without payloads: live ones, newest first, then those that ended, the last to end first;"
+            f" a page looks at {LOOKED:,} of either, so that it may be short or empty and yet have a cursor:"
+            " what fits may come further on"
+        ),
         scope=READ,
         call=list_jobs,
         query={

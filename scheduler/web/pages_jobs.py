@@ -9,6 +9,7 @@ from scheduler.model.states import TERMINAL, State
 from scheduler.store.pages import Edge
 from scheduler.web import charts
 from scheduler.web.formats import first_line
+from scheduler.web.jobs import LOOKED
 from scheduler.web.pages_data import AROUND, MOST_EDGES
 from scheduler.web.visit import Shown, Visit
 
@@ -21,7 +22,7 @@ async def jobs(visit: Visit) -> Shown:
     tenant, query = visit.chosen, visit.request.query_params
     wanted = {name: query[name] for name in FILTERS if query.get(name)}
     values: dict[str, Any] = {
-        "tenant": tenant, "wanted": wanted, "states": list(State), "jobs": [], "cursor": None,
+        "tenant": tenant, "wanted": wanted, "states": list(State), "jobs": [], "cursor": None, "looked": None,
         "after": query.get("after"), "priorities": {each.value: each.name.lower() for each in Priority},
     }  # fmt: skip
     if tenant is not None:
@@ -29,7 +30,8 @@ async def jobs(visit: Visit) -> Shown:
         if query.get("after"):
             given["cursor"] = query["after"]
         page = await visit.ask("list_jobs", tenant=tenant, limit=ROWS, **given)
-        values.update(jobs=page["items"], cursor=page["cursor"])
+        short = page["cursor"] is not None and len(page["items"]) < ROWS
+        values.update(jobs=page["items"], cursor=page["cursor"], looked=LOOKED if short else None)
     return Shown("jobs.html", values)
 
 

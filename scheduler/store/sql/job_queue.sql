@@ -271,38 +271,55 @@ FROM {schema}.job_history h
 WHERE h.tenant = %(tenant)s AND h.job_id = %(id)s AND h.kind = 'job' LIMIT 1;
 
 -- name: find_live
--- Live jobs of a tenant, newest first. No row: that was all.
+-- Live jobs of a tenant that fit, newest first, among the next `most` (NULL: all), each with whether it fits and its place
+-- among these; the last of them also if it does not fit: the look stopped there. No row: that was all.
 SELECT q.id, q.type, q.queue, q.priority, q.run_at, q.created_at, q.updated_at, q.expires_at, q.attempt, q.retrying,
        q.open_dependencies, q.json, q.payload, q.policy, q.tags, q.correlation_id, q.callback_url, q.retried_from,
-       q.attempts, r.id IS NOT NULL AS waits, q.cancel_requested_at, coalesce(%(now)s::timestamptz, now()), q.seq
-FROM {schema}.job_queue q
+       q.attempts, r.id IS NOT NULL AS waits, q.cancel_requested_at, coalesce(%(now)s::timestamptz, now()), q.seq,
+       q.fits, q.place
+FROM (
+  SELECT q.*, f.fits FROM (
+    SELECT q.*, row_number() OVER (ORDER BY q.seq DESC) AS place FROM {schema}.job_queue q
+    WHERE q.tenant = %(tenant)s AND q.seq < coalesce(%(before)s::int8, 9223372036854775807)
+    ORDER BY q.seq DESC LIMIT %(most)s::int8) q
+  CROSS JOIN LATERAL (SELECT
+    (%(type)s::text IS NULL OR q.type = %(type)s) AND (%(queue)s::text IS NULL OR q.queue = %(queue)s)
+    AND (%(tag)s::text IS NULL
+         OR coalesce(q.tags ->> %(tag)s::text = coalesce(%(tag_value)s::text, q.tags ->> %(tag)s::text), false))
+    AND (%(states)b::text[] IS NULL OR CASE
+      WHEN q.open_dependencies > 0 THEN 'pending'
+      WHEN q.retrying THEN 'retrying'
+      WHEN NOT %(states)b::text[] && ARRAY['pending', 'delayed', 'scheduled'] THEN ''
+      WHEN (SELECT r.id FROM {schema}.job_ready r WHERE r.queue = q.queue AND r.priority = q.priority
+            AND r.tenant = q.tenant AND r.run_at = q.run_at AND r.seq = q.seq LIMIT 1) IS NULL THEN 'scheduled'
+      WHEN q.run_at > coalesce(%(now)s::timestamptz, now()) THEN 'delayed'
+      ELSE 'pending' END = ANY(%(states)b::text[])) AS fits OFFSET 0) f
+  WHERE f.fits OR q.place = %(most)s::int8
+  ORDER BY q.seq DESC LIMIT %(limit)s) q
 LEFT JOIN LATERAL (
   SELECT r.id FROM {schema}.job_ready r WHERE r.queue = q.queue AND r.priority = q.priority AND r.tenant = q.tenant
     AND r.run_at = q.run_at AND r.seq = q.seq LIMIT 1) r ON true
-WHERE q.tenant = %(tenant)s
-  AND (%(type)s::text IS NULL OR q.type = %(type)s) AND (%(queue)s::text IS NULL OR q.queue = %(queue)s)
-  AND (%(tag)s::text IS NULL OR q.tags ->> %(tag)s::text = coalesce(%(tag_value)s::text, q.tags ->> %(tag)s::text))
-  AND (%(states)b::text[] IS NULL OR CASE
-    WHEN q.open_dependencies > 0 THEN 'pending'
-    WHEN q.retrying THEN 'retrying'
-    WHEN r.id IS NULL THEN 'scheduled'
-    WHEN q.run_at > coalesce(%(now)s::timestamptz, now()) THEN 'delayed'
-    ELSE 'pending' END = ANY(%(states)b::text[]))
-  AND q.seq < coalesce(%(before)s::int8, 9223372036854775807)
-ORDER BY q.seq DESC LIMIT %(limit)s;
+ORDER BY q.seq DESC;
 
 -- name: find_over
--- Jobs of a tenant that have ended, newest end first. No row: that was all.
+-- Jobs of a tenant that have ended and fit, newest end first, among the next `most` rows of its ledger (NULL: all), as
+-- above. No row: that was all.
 SELECT h.job_id, h.outcome, h.reason, h.attempt, h.holder, h.started_at, h.finished_at, h.error, h.attempts, h.type,
-       h.queue, h.priority, h.run_at, h.created_at, h.json, h.job, h.payload, h.result, h.at
-FROM {schema}.job_history h
-WHERE h.tenant = %(tenant)s AND h.kind = 'job' AND h.at <= coalesce(%(before)s::timestamptz, 'infinity')
+       h.queue, h.priority, h.run_at, h.created_at, h.json, h.job, h.payload, h.result, h.at, f.fits, h.place
+FROM (
+  SELECT h.*, row_number() OVER (ORDER BY h.at DESC, h.job_id DESC, (h.kind = 'job') DESC) AS place
+  FROM {schema}.job_history h
+  WHERE h.tenant = %(tenant)s AND h.at <= coalesce(%(before)s::timestamptz, 'infinity')
+    AND (%(before)s::timestamptz IS NULL OR (h.at, h.job_id) < (%(before)s::timestamptz, %(before_id)s::text))
+  ORDER BY h.at DESC, h.job_id DESC, (h.kind = 'job') DESC LIMIT %(most)s::int8) h
+CROSS JOIN LATERAL (SELECT
+  h.kind = 'job'
   AND (%(type)s::text IS NULL OR h.type = %(type)s) AND (%(queue)s::text IS NULL OR h.queue = %(queue)s)
-  AND (%(tag)s::text IS NULL
-       OR h.job -> 'tags' ->> %(tag)s::text = coalesce(%(tag_value)s::text, h.job -> 'tags' ->> %(tag)s::text))
-  AND (%(states)b::text[] IS NULL OR h.outcome = ANY(%(states)b::text[]))
-  AND (%(before)s::timestamptz IS NULL OR (h.at, h.job_id) < (%(before)s::timestamptz, %(before_id)s::text))
-ORDER BY h.at DESC, h.job_id DESC LIMIT %(limit)s;
+  AND (%(tag)s::text IS NULL OR coalesce(
+    h.job -> 'tags' ->> %(tag)s::text = coalesce(%(tag_value)s::text, h.job -> 'tags' ->> %(tag)s::text), false))
+  AND (%(states)b::text[] IS NULL OR h.outcome = ANY(%(states)b::text[])) AS fits OFFSET 0) f
+WHERE f.fits OR h.place = %(most)s::int8
+ORDER BY h.at DESC, h.job_id DESC, (h.kind = 'job') DESC LIMIT %(limit)s;
 
 -- name: hold
 -- Keep whatever says where a job's ready row is from changing, until this transaction ends: a statement before
