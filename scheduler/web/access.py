@@ -24,6 +24,7 @@ KEYS = ("sha256", "scopes", "tenants")
 ALL = "all"
 BURST = 2.0  # seconds' worth of requests that may come at once
 SAFE = ("GET", "HEAD")
+PROXIES = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,11 +141,13 @@ class Access:
     def local(self, request: "HTTPConnection") -> Caller | None:
         """Return the caller on this machine, where there are no tokens.
 
-        A page of elsewhere, in a browser on this machine, is not it: its name in Host, or where it is from, tells.
+        A page of elsewhere, in a browser on this machine, is not it: its name in Host, or where it is from, tells. It
+        may have a link to us.
         """
         if not self.open or not _on_this_machine(request):
             return None
-        return LOCAL if request.scope["method"] in SAFE or same_origin(request) else None
+        looks = request.scope["method"] in SAFE and request.headers.get("sec-fetch-mode", "navigate") == "navigate"
+        return LOCAL if looks or same_origin(request) else None
 
     def spend(self, caller: Caller) -> None:
         """Count a request; refuse it if there were too many."""
@@ -168,7 +171,10 @@ def same_origin(request: "HTTPConnection") -> bool:
     if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         return False
     origin = request.headers.get("origin")
-    return origin is None or urlsplit(origin).netloc == request.headers.get("host")
+    try:
+        return origin is None or urlsplit(origin).netloc == request.headers.get("host")
+    except ValueError:
+        return False
 
 
 def loopback(host: str | None) -> bool:
@@ -183,7 +189,7 @@ def loopback(host: str | None) -> bool:
 
 def _on_this_machine(request: "HTTPConnection") -> bool:
     client, headers = request.client, request.headers
-    if client is None or not loopback(client.host) or "x-forwarded-for" in headers or "forwarded" in headers:
+    if client is None or not loopback(client.host) or any(each in headers for each in PROXIES):
         return False
     try:
         return loopback(urlsplit(f"//{headers.get('host', '')}").hostname)

@@ -181,8 +181,10 @@ def _given(route: Route, request: Request) -> dict[str, Any]:
     twice = set(request.query_params) & set(request.path_params)
     if twice:
         raise Problem("invalid_request", f"{', '.join(sorted(twice))}: is in the path, and not for the query")
-    query = {name: plain(schemas.get(name, {}), request.query_params.getlist(name)) for name in request.query_params}
-    return {**query, **request.path_params}
+    said: dict[str, list[str]] = {}
+    for name, value in request.query_params.multi_items():
+        said.setdefault(name, []).append(value)
+    return {**{name: plain(schemas.get(name, {}), values) for name, values in said.items()}, **request.path_params}
 
 
 def _no_number(said: str) -> object:

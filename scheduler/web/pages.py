@@ -167,10 +167,7 @@ class Desk:
 
     def _steering(self, request: Request, form: dict[str, list[str]]) -> Caller:
         self._site.sessions.check_csrf(request, _one(form, "csrf"))
-        caller = self._site.sessions.caller(request) or self._site.access.local(request)
-        if caller is None:
-            raise Problem("unauthorized", "you are not logged in, or no longer")
-        return caller
+        return self._site.identify(request, form=True)
 
     def _refused(self, request: Request, problem: Problem, visit: Visit | None = None) -> Response:
         shown = Shown("problem.html", {"problem": problem, "request_id": request_id.get()})

@@ -48,8 +48,8 @@ def record(properties: Mapping[str, Schema], *, required: tuple[str, ...] | None
 
 
 def listed(items: Schema, **more: object) -> Schema:
-    """A list."""
-    return {"type": "array", "items": items, **more}
+    """A list; its length is looked at first."""
+    return {"type": "array", **more, "items": items}
 
 
 def maybe(schema: Schema) -> Schema:
@@ -91,8 +91,9 @@ class Checked:
 
     def check(self, value: object) -> None:
         """Refuse what the schema does not allow, naming the place."""
-        error = best_match(self._validator.iter_errors(value))
-        if error is not None:
+        first = next(self._validator.iter_errors(value), None)  # the others of a large body would take a while
+        if first is not None:
+            error = best_match([first]) or first
             place = ".".join(map(str, (self._where, *error.absolute_path))).removeprefix(".")
             raise Problem("invalid_request", f"{place[:200]}: {error.message[:500]}")
 

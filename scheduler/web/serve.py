@@ -18,7 +18,8 @@ class Server:
     def __init__(self, app: Starlette, host: str, port: int) -> None:
         self._site: Site = app.state.site
         config = uvicorn.Config(
-            app, log_config=None, log_level="error", access_log=False, server_header=False, proxy_headers=False,
+            app, http="h11", ws="none", log_config=None, log_level="error", access_log=False, server_header=False,
+            proxy_headers=False,
             lifespan="off", timeout_graceful_shutdown=GRACE, h11_max_incomplete_event_size=64 * 1024,
         )  # fmt: skip
         self._socket = _bound(host, port)

@@ -44,12 +44,16 @@ class Site:
         self._waiting = 0
         self._checks: dict[str, tuple[Checked, Checked | None]] = {}
 
-    def identify(self, request: HTTPConnection) -> Caller:
-        """Say who asks: by a token, by being on this machine where there are none, or, to read, by a session."""
+    def identify(self, request: HTTPConnection, *, form: bool = False) -> Caller:
+        """Say who asks, and count the request.
+
+        By a token, by being on this machine where there are none, or by a session: to read, or in a `form` of ours.
+        """
         caller = self.access.bearer(request) or self.access.local(request)
-        if caller is None and request.scope["method"] in SAFE:
+        if caller is None and (form or request.scope["method"] in SAFE):
             caller = self.sessions.caller(request)
         if caller is not None:
+            self.access.spend(caller)
             return caller
         if self.access.open:
             raise Problem("unauthorized", "there are no tokens: only this machine is served, and no page of elsewhere")
@@ -61,7 +65,6 @@ class Site:
         """Do what a route does, for a caller; return the status and the data. Raises `Problem`."""
         answer = Answer(500, None)
         try:
-            self.access.spend(caller)
             answer = await self._answer(route, caller, given, body)
         except SchedulerError as error:
             problem = problem_of(error)
@@ -109,7 +112,7 @@ class Site:
 
 
 def _audit(route: Route, caller: Caller, given: Mapping[str, Any], answer: Answer) -> None:
-    """Leave one line for each write, also for each that was refused: who, what, which."""
+    """Leave one line for each write, also for each that was refused, unless it was for asking too often."""
     data = answer.data if isinstance(answer.data, dict) else {}
     made = [str(each["id"]) for each in data.get("items", [data]) if "id" in each]
     which = [f"{name}={str(value)[:200]!r}" for name, value in sorted(given.items())]

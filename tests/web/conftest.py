@@ -1,6 +1,7 @@
 """A scheduler on real servers, its application with tokens, and clients that have one."""
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator
 
 import httpx
@@ -45,6 +46,8 @@ def ring(dsn: str, schema: str, redis: Client, redis_server: EmbeddedRedis) -> I
 
 
 MakeClient = Callable[..., httpx.Client]
+Serve = Callable[..., str]
+Visitor = Callable[..., httpx.Client]
 
 
 @pytest.fixture
@@ -92,3 +95,29 @@ def working(server: EmbeddedRedis, type_: str, function: Callable[..., object]) 
         worker.stop(grace=2.0)
         handlers.clear()
         handlers.update(before)
+
+
+@pytest.fixture
+def visitor(serve: Serve) -> Iterator[Visitor]:
+    """Browsers of people who logged in with the token of that name; None: who did not."""
+    url = serve(*TOKENS)
+    with contextlib.ExitStack() as stack:
+
+        def visitor(who: str | None = "acme") -> httpx.Client:
+            made = stack.enter_context(browser(url))
+            if who is not None:
+                form = {"csrf": csrf(made.get("/login")), "token": f"secret of {who}"}
+                assert made.post("/login", data=form).headers["location"] == "/"
+            return made
+
+        yield visitor
+
+
+def browser(url: str) -> httpx.Client:
+    return httpx.Client(base_url=url, timeout=20, transport=httpx.HTTPTransport(verify=False))
+
+
+def csrf(page: httpx.Response) -> str:
+    found = re.search(r'name="csrf" value="(\w+)"', page.text)
+    assert found is not None
+    return found[1]

@@ -1,12 +1,9 @@
 """Pages over HTTP: who sees what, forms of elsewhere, logins, where one goes afterwards, mounted apps."""
 
-import contextlib
 import re
-from collections.abc import Callable, Iterator
 from html import unescape
 from typing import Any
 
-import httpx
 import pytest
 from starlette.applications import Starlette
 from starlette.routing import Mount
@@ -16,36 +13,7 @@ from scheduler.web.app import application
 from scheduler.web.pages import PAGES
 from scheduler.web.pages_acts import back_to
 from scheduler.web.serve import Server
-from tests.web.conftest import TOKENS
-
-Serve = Callable[..., str]
-Visitor = Callable[..., httpx.Client]
-
-
-@pytest.fixture
-def visitor(serve: Serve) -> Iterator[Visitor]:
-    """Browsers of people who logged in with the token of that name; None: who did not."""
-    url = serve(*TOKENS)
-    with contextlib.ExitStack() as stack:
-
-        def visitor(who: str | None = "acme") -> httpx.Client:
-            made = stack.enter_context(browser(url))
-            if who is not None:
-                form = {"csrf": csrf(made.get("/login")), "token": f"secret of {who}"}
-                assert made.post("/login", data=form).headers["location"] == "/"
-            return made
-
-        yield visitor
-
-
-def browser(url: str) -> httpx.Client:
-    return httpx.Client(base_url=url, timeout=20, transport=httpx.HTTPTransport(verify=False))
-
-
-def csrf(page: httpx.Response) -> str:
-    found = re.search(r'name="csrf" value="(\w+)"', page.text)
-    assert found is not None
-    return found[1]
+from tests.web.conftest import Serve, Visitor, browser, csrf
 
 
 def nothing() -> None:
