@@ -47,7 +47,7 @@ from scheduler.errors import (
 )
 from scheduler.model.addresses import RedisOptions, Tls
 from scheduler.model.body import Cancelled, RunContext
-from scheduler.model.breaker import BreakerRule
+from scheduler.model.breaker import BreakerRule, BreakerState
 from scheduler.model.definition import JobOptions, JobSpec, Registration
 from scheduler.model.handling import JobContext
 from scheduler.model.job import Explanation, HistoryEntry, JobInfo
@@ -60,6 +60,7 @@ from scheduler.model.retries import RetryPolicy
 from scheduler.model.schedules import CatchUp
 from scheduler.model.states import State
 from scheduler.model.submission import NewJob, Submission, SubmitOptions
+from scheduler.model.workers import HeldJob, WorkerInfo, WorkerQueue
 from scheduler.queueing.admin import QueueAdmin
 from scheduler.queueing.handlers import backoff, handler
 from scheduler.queueing.jobs import Page
@@ -72,6 +73,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AlreadyInitialised",
     "BreakerRule",
+    "BreakerState",
     "Cancelled",
     "CatchUp",
     "ConfigError",
@@ -80,6 +82,7 @@ __all__ = [
     "DependencyLimit",
     "DuplicateJob",
     "Explanation",
+    "HeldJob",
     "HistoryEntry",
     "IllegalTransition",
     "InvalidName",
@@ -131,6 +134,8 @@ __all__ = [
     "UnsupportedByDialect",
     "WaitTimeout",
     "Worker",
+    "WorkerInfo",
+    "WorkerQueue",
     "acancel",
     "acancel_job",
     "achain",
@@ -156,6 +161,7 @@ __all__ = [
     "aunregister",
     "aupdate_job",
     "await_job",
+    "aworkers",
     "backoff",
     "cancel",
     "cancel_job",
@@ -186,6 +192,7 @@ __all__ = [
     "update_job",
     "verify_callback",
     "wait",
+    "workers",
 ]
 
 _lock = threading.RLock()  # a signal's handler may cancel while this thread initialises
@@ -379,6 +386,11 @@ def queue(name: str) -> QueueAdmin:
     return _initialised().queue(name)
 
 
+def workers() -> list[WorkerInfo]:
+    """Say which workers live, what each holds, and how its circuit breakers are."""
+    return _initialised().workers()
+
+
 def totals(since: timedelta | str = "1h") -> Totals:
     """Count the jobs that ended within a span, by queue and state."""
     return _initialised().totals(since)
@@ -414,6 +426,7 @@ aretry_job = in_thread(retry_job)
 await_job = in_thread(wait)
 aqueues = in_thread(queues)
 aqueue = in_thread(queue)
+aworkers = in_thread(workers)
 atotals = in_thread(totals)
 apause_queue = in_thread(pause_queue)
 aresume_queue = in_thread(resume_queue)

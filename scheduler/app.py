@@ -273,6 +273,7 @@ class Scheduler(QueueCalls):
     await_job = in_thread(QueueCalls.wait)
     aqueues = in_thread(QueueCalls.queues)
     aqueue = in_thread(QueueCalls.queue)
+    aworkers = in_thread(QueueCalls.workers)
     atotals = in_thread(QueueCalls.totals)
     apause_queue = in_thread(QueueCalls.pause_queue)
     aresume_queue = in_thread(QueueCalls.resume_queue)

@@ -15,7 +15,7 @@ from scheduler.model.states import State
 
 QUEUE_HEADS = (
     "QUEUE", "DIALECT", "WAITING", "BY PRIORITY", "RUNNING", "RETRYING", "UNSETTLED", "DEAD", "READY", "OLDEST",
-    "PENDING", "WORKERS", "STATE",
+    "PENDING", "WORKERS", "BREAKER", "STATE",
 )  # fmt: skip
 QUEUE_FOLDS = {"QUEUE": 10, "BY PRIORITY": 12, "STATE": 12}
 ENTRY_HEADS = ("ID", "TENANT", "TYPE", "PRIORITY", "ATTEMPTS", "SINCE", "WHY")
@@ -41,6 +41,7 @@ def queue_facts(stats: QueueStats) -> dict[str, object]:
         "oldest": stats.oldest,
         "pending": stats.pending,
         "workers": stats.workers,
+        "breakers": {state.word: count for state, count in stats.breakers.items()},
         "error": stats.error,
     }
 
@@ -60,8 +61,18 @@ def queue_cells(stats: QueueStats, now: datetime) -> list[Text]:
         Text("-" if stats.oldest is None else brief(now - stats.oldest)),
         Text(str(stats.pending)),
         Text("-" if stats.workers is None else str(stats.workers)),
+        _breakers(stats),
         _state(stats),
     ]
+
+
+def _breakers(stats: QueueStats) -> Text:
+    """Say how circuit breakers are, the worst first; of how many workers, where they differ."""
+    found = sorted(stats.breakers.items(), reverse=True)
+    if not found:
+        return Text("-", style="quiet")
+    said = [state.word if len(found) == 1 else f"{state.word} {count}" for state, count in found]
+    return Text(", ".join(said), style="failure" if found[0][0] else "")
 
 
 def _state(stats: QueueStats) -> Text:

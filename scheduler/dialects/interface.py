@@ -11,9 +11,11 @@ from enum import Enum
 from typing import Any, NamedTuple, Protocol
 
 from scheduler.model.attempts import AttemptEnd, QueuedJob
+from scheduler.model.breaker import BreakerState
 from scheduler.model.labels import Priority
 from scheduler.model.queues import QueueEntry, QueueKey
 from scheduler.model.states import State
+from scheduler.model.workers import WorkerInfo
 
 
 class Pushed(Enum):
@@ -113,6 +115,30 @@ class Paused(NamedTuple):
     at_all: bool
 
 
+class About(NamedTuple):
+    """What a worker says of itself at one queue: where it is, for how long, what it holds.
+
+    `jobs`: id, tenant and type of some; `breaker_left`: in how many seconds an open breaker lets a job be tried.
+    """
+
+    host: str
+    pid: int
+    concurrency: int
+    age: float
+    holds: int
+    jobs: Sequence[tuple[str, str, str]]
+    breaker: BreakerState | None = None
+    breaker_left: float | None = None
+
+
+class Crew(NamedTuple):
+    """Who works at a queue at a time of Redis's clock: how many (None: it does not tell), and some of them."""
+
+    alive: int | None
+    at: datetime
+    workers: Sequence[WorkerInfo]
+
+
 class Queue(Protocol):
     """One queue in Redis. The worker's calls need one that was opened for a worker."""
 
@@ -131,8 +157,10 @@ class Queue(Protocol):
     def finish(self, results: Sequence[Result], *, fetch: int = 0) -> tuple[list[bool], list[Delivery]]:
         """End deliveries, each if it is still ours, and take up to `fetch` more, in one round trip."""
 
-    def renew(self, notes: Mapping[Delivery, Note | None], *, lease: timedelta) -> list[Renewed]:
-        """Keep deliveries for another lease, and say what their handlers said."""
+    def renew(
+        self, notes: Mapping[Delivery, Note | None], *, lease: timedelta, about: About | None = None
+    ) -> list[Renewed]:
+        """Keep deliveries for another lease, say what their handlers said, and for as long what we are like."""
 
     def held(self) -> list[Delivery]:
         """List what this worker holds: also what an answer that never came should have told it."""
@@ -191,8 +219,8 @@ class Admin(Protocol):
     def depths(self) -> Depths:
         """Count what is there."""
 
-    def workers(self) -> int | None:
-        """Count workers that live; None: Redis does not tell us."""
+    def workers(self, n: int) -> Crew:
+        """Say who lives to work at it, at most n of them."""
 
     def pause(self) -> None:
         """Let workers take nothing, for this ledger."""

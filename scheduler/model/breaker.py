@@ -19,6 +19,11 @@ class BreakerState(IntEnum):
     HALF_OPEN = 1
     OPEN = 2
 
+    @property
+    def word(self) -> str:
+        """How programs and people call it."""
+        return self.name.lower()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BreakerRule:
@@ -73,6 +78,10 @@ class Breaker:
         if self.state is BreakerState.OPEN:
             return self.since + self._cooldown - now
         return math.inf if self.probing else 0.0
+
+    def left(self, now: float) -> float | None:
+        """Say in how many seconds an open breaker lets something be tried; None: it is not open."""
+        return max(0.0, self.since + self._cooldown - now) if self.state is BreakerState.OPEN else None
 
     def allow(self, wanted: int, now: float) -> int:
         """Say how many may be taken now; one of a half-open breaker is its probe, until it is recorded or forgotten."""

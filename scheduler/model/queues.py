@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from scheduler.model.breaker import BreakerState
 from scheduler.model.labels import Priority
 from scheduler.model.states import State
 
@@ -14,7 +15,8 @@ class QueueStats:
 
     paused: nobody takes jobs, whoever stopped it; paused_at: since when `pause_queue` has.
     waiting, retrying, running, unsettled: in Redis; unsettled are ends that are not in the ledger yet.
-    dead: dead letters, of the ledger and of others. workers: those of ours that live.
+    dead: dead letters, of the ledger and of others. workers: those that live, as far as Redis tells.
+    breakers: how many of them have their circuit breaker in which state; those that have none are not among them.
     ready: in Postgres, to be fed once they are due; oldest: since when the first of them could be. pending: wait for
     other jobs.
     """
@@ -29,6 +31,7 @@ class QueueStats:
     unsettled: int = 0
     dead: int = 0
     workers: int | None = None
+    breakers: Mapping[BreakerState, int] = field(default_factory=dict)
     ready: int = 0
     oldest: datetime | None = None
     pending: int = 0

@@ -1,6 +1,7 @@
 """Queues as a person sees them: how much is where, the next jobs, dead letters, pauses; for commands and `app`."""
 
 import contextlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -13,6 +14,7 @@ from scheduler.errors import ConfigError, InvalidOption, QueueError, SchedulerEr
 from scheduler.model.labels import Priority
 from scheduler.model.queues import QueueEntry, QueueKey, QueueStats, Requeued, Totals
 from scheduler.model.states import State
+from scheduler.model.workers import WorkerInfo
 from scheduler.queueing.ledger import Ledger
 from scheduler.queueing.letters import Letters
 from scheduler.queueing.pausing import Pausing
@@ -65,6 +67,15 @@ class Queues:
             found.append(self._opened(name).told(rows, away))
             away = found[-1].error
         return found
+
+    def workers(self) -> list[WorkerInfo]:
+        """Say who lives to work at them, by name; at most some hundred at each."""
+        found: dict[tuple[str, str], WorkerInfo] = {}
+        for name in self.names():
+            for each in self._opened(name).workers():
+                key = each.kind, each.name
+                found[key] = found[key].also(each) if key in found else each
+        return [found[key] for key in sorted(found, key=lambda key: key[::-1])]
 
     def totals(self, span: timedelta) -> Totals:
         """Count the jobs that ended within a span."""
@@ -131,7 +142,7 @@ class QueueAdmin:
         if away is not None:
             return known
         try:
-            depths, workers, paused = self.redis.depths(), self.redis.workers(), self.redis.paused()
+            depths, crew, paused = self.redis.depths(), self.redis.workers(SOME), self.redis.paused()
             dead = letters + self.redis.dead_count()
         except QueueError as error:
             return replace(known, error=str(error))
@@ -143,8 +154,13 @@ class QueueAdmin:
             running=depths.running,
             unsettled=depths.unsettled,
             dead=dead,
-            workers=workers,
+            workers=crew.alive,
+            breakers=Counter(at.breaker for each in crew.workers for at in each.queues if at.breaker is not None),
         )
+
+    def workers(self) -> list[WorkerInfo]:
+        """Say who lives to work at it, by name; at most some hundred."""
+        return sorted(self.redis.workers(SOME).workers, key=lambda each: (each.name, each.kind))
 
     def peek(self, n: int = 10) -> list[QueueEntry]:
         """Read the next jobs in Redis, in the order in which they are taken, and leave them where they are."""

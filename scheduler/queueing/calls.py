@@ -16,6 +16,7 @@ from scheduler.model.policies import Timeouts
 from scheduler.model.queues import QueueStats, Totals
 from scheduler.model.retries import RetryPolicy
 from scheduler.model.submission import NewJob, Submission, SubmitOptions, draft_parts, drafts, independent
+from scheduler.model.workers import WorkerInfo
 from scheduler.queueing.admin import QueueAdmin, Queues
 from scheduler.queueing.job_calls import JobCalls
 from scheduler.queueing.submit import submit, submit_parts
@@ -101,6 +102,13 @@ class QueueCalls(JobCalls):
     def queue(self, name: str) -> QueueAdmin:
         """Look at a queue, and see to its dead letters; `UnknownQueue` if there is none of that name."""
         return self._queues().queue(name)
+
+    def workers(self) -> list[WorkerInfo]:
+        """Say which workers live, at which queues, what each holds, and how its circuit breakers are; by name.
+
+        Ours say it with their heartbeats; of BullMQ's and Conveyor's own what Redis shows. At most 500 at each queue.
+        """
+        return self._queues().workers()
 
     def totals(self, since: timedelta | str = "1h") -> Totals:
         """Count the jobs that ended within a span, by queue and state."""

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 
-from scheduler.dialects.interface import Delivery, Note, Queue, Renewed, Result
+from scheduler.dialects.interface import About, Delivery, Note, Queue, Renewed, Result
 from scheduler.errors import QueueError, TemporaryError
 from scheduler.events import Events, JobsEnded, JobsTaken
 from scheduler.model.breaker import BreakerRule, BreakerState
@@ -133,7 +133,7 @@ class Carrier:
                 self.fetching.wake()  # it may have looked while these were still in our hands
         return 0.0
 
-    def renew(self, lease: timedelta) -> None:
+    def renew(self, lease: timedelta, about: About | None = None) -> None:
         """Keep what is in our hands, pass on what handlers said, and hear what is not ours any more."""
         attempts = list(self.flight)
         notes: dict[Delivery, Note | None] = {}
@@ -141,7 +141,7 @@ class Carrier:
             notes[attempt.delivery] = attempt.note if attempt.said else None
             attempt.said = False
         try:
-            answers = self.queue.renew(notes, lease=lease)
+            answers = self.queue.renew(notes, lease=lease, about=about)
         except QueueError:
             for attempt in attempts:
                 attempt.said = attempt.said or notes[attempt.delivery] is not None

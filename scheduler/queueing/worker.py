@@ -41,7 +41,7 @@ from scheduler.queueing.family import Family
 from scheduler.queueing.handlers import backoffs, of_function, queues_of
 from scheduler.queueing.handlers import handlers as registered
 from scheduler.queueing.pool import Pool
-from scheduler.queueing.seeing import reach, sight_of
+from scheduler.queueing.seeing import Telling, reach, sight_of
 from scheduler.service import Asked, Service, collect_rarely
 from scheduler.sight import Sight
 
@@ -129,6 +129,7 @@ class Worker:
             raise LifecycleError("this worker is already started")
         self.name = f"{socket.gethostname()}-{os.getpid()}-{time.time_ns()}-{secrets.token_hex(2)}-0".replace(":", "_")
         self._pool = Pool(self.concurrency, self._ended)
+        self._telling = Telling(self.concurrency, breaks=self._breaker is not None)
         for name in self.queues:
             known = {handler.type: handler for handler in self._handlers if handler.queue == name}
             self._carriers.append(self._carrier(name, None, known))
@@ -250,14 +251,16 @@ class Worker:
         self._keeping.wake()
 
     def _keep(self) -> float:
-        """Renew when a third of the lease is over, or a handler said something; tell who is past its timeout."""
+        """Renew when a third of the lease is over, or there is something to say; tell who is past its timeout."""
         now = time.monotonic()
         soonest = min([carrier.watch(now) for carrier in self._carriers], default=now + 1.0)
         third = self._lease() / 3
-        if now >= self._renewed + third:
+        if (tells := self._telling.due(self._carriers, now, third)) or now >= self._renewed + third:
             for carrier in self._carriers:
-                carrier.renew(timedelta(seconds=self._lease()))
+                carrier.renew(timedelta(seconds=self._lease()), self._telling.about(carrier) if tells else None)
             self._renewed = now
+            if tells:
+                self._telling.told(now)
         with contextlib.suppress(QueueError):  # after the leases: nobody needs to be told
             self._watched = {each for each, channel in list(self._channels.items()) if channel.watched()}
         return max(0.01, min(soonest, self._renewed + third) - time.monotonic())

@@ -65,7 +65,11 @@ def purge_dead(call: Call) -> object:
 
 def _queue(stats: QueueStats) -> dict[str, object]:
     plain = {name: getattr(stats, name) for name in QueueStats.__dataclass_fields__}
-    return {**plain, "waiting": {str(level.value): count for level, count in stats.waiting.items()}}
+    return {
+        **plain,
+        "waiting": {str(level.value): count for level, count in stats.waiting.items()},
+        "breakers": {state.word: count for state, count in stats.breakers.items()},
+    }
 
 
 def _entry(call: Call, entry: QueueEntry) -> dict[str, object]:

@@ -185,6 +185,11 @@ _QUEUE: dict[str, Schema] = {
     **{word: whole(0) for word in ("retrying", "running", "unsettled")},
     **{word: whole(0, description="in Postgres up to 10,000 are counted") for word in ("dead", "ready", "pending")},
     "workers": maybe(whole(0)),
+    "breakers": {
+        "type": "object",
+        "additionalProperties": whole(0),
+        "description": "how many workers have their circuit breaker closed, half_open or open",
+    },
     "oldest": maybe(MOMENT),
     "error": maybe(text()),
 }

@@ -8,19 +8,20 @@ import pytest
 
 from scheduler.conveyor import Client as Conveyor
 from scheduler.dialects.client import Client, script
+from scheduler.dialects.conveyor.admin import ConveyorAdmin
 from scheduler.dialects.conveyor.queue import ConveyorQueue
 from scheduler.dialects.interface import Cancelling, Known, Note, Renewed
 from scheduler.embedded.redis import EmbeddedRedis
 from scheduler.errors import QueueError
 from scheduler.model.states import State
-from tests.dialects.values import back, ended, job, retried
+from tests.dialects.values import ABOUT, back, ended, job, retried
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = (ROOT / "docs/conveyor.md").read_text("utf-8")
 LINES = {words[2]: words[1:] for words in map(str.split, re.findall(r"^ACL SETUSER .+$", DOCUMENT, re.MULTILINE))}
 SCRIPTS = {
     "worker": ["finish", "renew", "silent", "held", "waits"],
-    "scheduler": ["push", "known", "cancel", "depths", "begin", "acknowledge", "waits"],
+    "scheduler": ["push", "known", "cancel", "depths", "begin", "acknowledge", "waits", "others", "crew/live"],
     "client": ["add"],
 }
 
@@ -37,8 +38,8 @@ def test_each_statement_about_conveyor_names_its_test() -> None:
 @pytest.mark.parametrize("role", SCRIPTS)
 def test_the_line_has_every_command_of_the_scripts_of_conveyor(role: str) -> None:
     allowed = {word[1:].upper().partition("|")[0] for word in LINES[role] if word.startswith("+")}
-    texts = [script("conveyor", name).text for name in SCRIPTS[role]]
-    assert {command for each in texts for command in re.findall(r"(?:redis\.call|try)\('(\w+)'", each)} <= allowed
+    texts = [script(*f"conveyor/{name}".split("/")[-2:]).text for name in SCRIPTS[role]]
+    assert {command for each in texts for command in re.findall(r"(?:redis\.p?call|try)\('(\w+)'", each)} <= allowed
 
 
 def test_few_rights_are_enough_for_conveyor(redis: Client, redis_server: EmbeddedRedis) -> None:
@@ -56,7 +57,9 @@ def test_few_rights_are_enough_for_conveyor(redis: Client, redis_server: Embedde
         one, two, three, four = queue.fetch(4, timeout=0.1)
         queue.fetch(0, timeout=0.01)
         assert ring.cancel([one.job.id]) == [Cancelling.RUNNING]
-        assert queue.renew({one: Note(1.0)}, lease=queue.lease) == [Renewed.CANCEL]
+        assert queue.renew({one: Note(1.0)}, lease=queue.lease, about=ABOUT) == [Renewed.CANCEL]
+        crew = ConveyorAdmin(as_scheduler, "mail", keys="upstream").workers(9)
+        assert [each.holds for each in crew.workers] == [ABOUT.holds]
         assert len(queue.held()) == 4
         assert queue.recover(retried) == 0
         ends = [ended(one), ended(two, State.FAILED, error="x"), retried(three, timedelta(hours=1)), back(four)]

@@ -10,12 +10,14 @@ import pytest
 from scheduler.dialects.bullmq.queue import BullMQQueue
 from scheduler.dialects.client import Client
 from scheduler.dialects.conveyor.queue import ConveyorQueue
-from scheduler.dialects.interface import Queue
+from scheduler.dialects.interface import Admin, Queue
+from scheduler.dialects.opening import open_admin
 from scheduler.dialects.reliable.queue import ReliableQueue
 from tests.dialects.servers import House, cluster, new_binary, old_binary, one
 
 INSTALLATION = "3f1e"
 MakeQueue = Callable[..., Queue]
+MakeAdmin = Callable[..., Admin]
 
 DIALECTS: dict[str, Callable[..., Queue]] = {
     "reliable": ReliableQueue,
@@ -113,3 +115,20 @@ def make_queue(dialect: str, house: House) -> Iterator[MakeQueue]:
     yield make
     for client in clients:
         client.close()
+
+
+@pytest.fixture
+def client(house: House) -> Iterator[Client]:
+    made = Client(house.url)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def make_admin(dialect: str, house: House, client: Client) -> MakeAdmin:
+    named = CLUSTERED[dialect] if house.clustered else {}
+
+    def make(installation: str = INSTALLATION, name: str = "mail") -> Admin:
+        return open_admin(client, name, {"dialect": dialect, **named}, installation=installation)
+
+    return make

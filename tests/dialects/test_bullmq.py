@@ -21,7 +21,7 @@ from scheduler.errors import ConfigError, QueueError
 from scheduler.model.labels import Priority
 from scheduler.model.states import State
 from tests.dialects.servers import House
-from tests.dialects.values import NOW, back, ended, fetch_all, job, retried
+from tests.dialects.values import ABOUT, NOW, back, ended, fetch_all, job, retried
 from tests.support.waiting import rest
 
 KEYS = Keys("mail")
@@ -30,7 +30,18 @@ DOCUMENT = (Path(__file__).parents[2] / "docs/bullmq.md").read_text("utf-8")
 LINES = {words[2]: words[1:] for words in map(str.split, re.findall(r"^ACL SETUSER .+$", DOCUMENT, re.MULTILINE))}
 SCRIPTS = {
     "worker": ["finish", "held", "iterate", "renew", "stalled", "waits"],
-    "scheduler": ["acknowledge", "begin", "cancel", "collect", "depths", "known", "pause", "push", "waits"],
+    "scheduler": [
+        "acknowledge",
+        "begin",
+        "cancel",
+        "collect",
+        "crew/live",
+        "depths",
+        "known",
+        "pause",
+        "push",
+        "waits",
+    ],
 }
 MakeOpen = Callable[..., BullMQQueue]
 
@@ -260,7 +271,8 @@ def test_few_rights_are_enough(lone: House, client: Client) -> None:
     one, two, three, four = queue.fetch(4, timeout=0.1)
     queue.fetch(0, timeout=0.01)
     assert ring.cancel([one.job.id]) == [Cancelling.RUNNING]
-    assert queue.renew({one: Note(1.0)}, lease=queue.lease) == [Renewed.CANCEL]
+    assert queue.renew({one: Note(1.0)}, lease=queue.lease, about=ABOUT) == [Renewed.CANCEL]
+    assert [each.holds for each in BullMQAdmin(as_scheduler, "mail").workers(9).workers] == [ABOUT.holds]
     assert len(queue.held()) == 4
     assert queue.recover(retried) == 0
     queue.finish([ended(one), ended(two, State.FAILED, error="x"), retried(three, SOON), back(four)], fetch=0)
@@ -277,7 +289,7 @@ def test_few_rights_are_enough(lone: House, client: Client) -> None:
 @pytest.mark.parametrize("role", SCRIPTS)
 def test_the_line_has_every_command_of_the_scripts_of_bullmq(role: str) -> None:
     allowed = {word[1:].upper() for word in LINES[role] if word.startswith("+")}
-    texts = [script("bullmq", name).text for name in SCRIPTS[role]]
+    texts = [script(*f"bullmq/{name}".split("/")[-2:]).text for name in SCRIPTS[role]]
     used = {command for each in texts for command in re.findall(r"redis\.p?call\('(\w+)'", each)}
     used |= {"RPUSH", "LPUSH"} if any("'RPUSH' or 'LPUSH'" in each for each in texts) else set()
     assert used <= allowed

@@ -23,16 +23,16 @@ from scheduler.model.states import State
 from scheduler.queueing.handlers import handlers
 from scheduler.queueing.producer import Producer
 from tests.dialects.servers import House
-from tests.dialects.values import back, ended, job, retried
+from tests.dialects.values import ABOUT, back, ended, job, retried
 from tests.support.waiting import wait_for
 
 DOCUMENT = (Path(__file__).parents[2] / "docs/redis.md").read_text("utf-8")
 LINES = {words[2]: words[1:] for words in map(str.split, re.findall(r"^ACL SETUSER .+$", DOCUMENT, re.MULTILINE))}
 SCRIPTS = {
     "worker": ["finish", "renew", "silent", "waits"],
-    "scheduler": ["acknowledge", "begin", "cancel", "depths", "known", "pause", "push", "waits"],
+    "scheduler": ["acknowledge", "begin", "cancel", "crew/live", "depths", "known", "pause", "push", "waits"],
     "producer": ["produce"],
-    "admin": ["depths", "pause", "purge", "requeue"],
+    "admin": ["crew/live", "depths", "pause", "purge", "requeue"],
 }
 ROLES = ("worker", "scheduler")  # of a queue with keys of ours
 
@@ -71,7 +71,9 @@ def test_everything_that_a_scheduler_and_a_worker_do(scheduler: Client, worker: 
     jobs = [job() for _ in range(6)]
     assert ledger.push(jobs, epoch="1") == [Pushed.NEW] * 6
     first, second, third, fourth, fifth = ours.fetch(5, timeout=1)
-    assert ours.renew({first: None, second: None}, lease=timedelta(seconds=30)) == [Renewed.KEPT] * 2
+    kept = ours.renew({first: None, second: None}, lease=timedelta(seconds=30), about=ABOUT)
+    assert kept == [Renewed.KEPT] * 2
+    assert ReliableAdmin(scheduler, "mail", installation="3f1e").workers(9).workers[0].holds == ABOUT.holds
     assert len(ours.held()) == 5
     assert all(ours.finish([ended(first), retried(second), back(third), ended(fourth, State.DEAD_LETTER)])[0])
     assert ledger.cancel([fifth.job.id, jobs[5].id]) == [Cancelling.RUNNING, Cancelling.REMOVED]
@@ -97,7 +99,7 @@ def test_everything_that_a_person_does(house: House, worker: Client) -> None:
     ours.finish([ended(delivery, State.DEAD_LETTER, error="gone")])
     assert next(each.reason for each in admin.dead(5)) == "gone"
     assert admin.requeue([each for each in admin.dead(5) if each.type]) == [True]
-    assert (admin.dead_count(), admin.purge(5), admin.workers(), admin.depths().dead) == (1, 1, 1, 0)
+    assert (admin.dead_count(), admin.purge(5), admin.workers(9).alive, admin.depths().dead) == (1, 1, 1, 0)
     admin.pause()
     assert admin.paused().ours
     admin.resume()
@@ -173,7 +175,7 @@ def test_a_producer_queues_files(lone_servers: House, tmp_path: Path) -> None:
 def test_the_line_has_every_command_of_the_scripts(role: str) -> None:
     """Also those of paths that are seldom taken; and no command that neither a script nor a call of ours names."""
     allowed = {word[1:].upper() for word in LINES[role] if word.startswith("+")}
-    texts = [script("reliable", name).text for name in SCRIPTS[role]]
+    texts = [script(*f"reliable/{name}".split("/")[-2:]).text for name in SCRIPTS[role]]
     used = {command for text in texts for command in re.findall(r"redis\.p?call\('(\w+)'", text)}
     sources = (Path(__file__).parents[2] / "scheduler/dialects").rglob("*.py")
     named = {"SUBSCRIBE"} | {word for path in sources for word in re.findall(r'"([A-Z]+)"', path.read_text("utf-8"))}

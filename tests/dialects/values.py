@@ -4,12 +4,23 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
-from scheduler.dialects.interface import Delivery, Queue, Result
+from scheduler.dialects.interface import About, Delivery, Queue, Result
 from scheduler.model.attempts import AttemptEnd, QueuedJob
+from scheduler.model.breaker import BreakerState
 from scheduler.model.labels import Priority
 from scheduler.model.states import State
 
 NOW = datetime(2026, 3, 1, 12, 30, 15, 123456, tzinfo=UTC)
+ABOUT = About(
+    host="box",
+    pid=7,
+    concurrency=50,
+    age=60.0,
+    holds=3,
+    jobs=[("a", "acme", "send"), ("b", "", "file")],
+    breaker=BreakerState.OPEN,
+    breaker_left=12.5,
+)
 
 
 def job(**changes: Any) -> QueuedJob:

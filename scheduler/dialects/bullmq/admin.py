@@ -2,16 +2,19 @@
 
 import re
 from collections.abc import Collection, Iterator, Sequence
+from datetime import datetime, timedelta
 from typing import Any
 
 from scheduler.dialects.bullmq import wire
 from scheduler.dialects.bullmq.keys import Keys
 from scheduler.dialects.bullmq.queue import BullMQQueue
 from scheduler.dialects.client import Client, script
-from scheduler.dialects.interface import Depths, Paused
+from scheduler.dialects.crew.said import crew
+from scheduler.dialects.interface import Crew, Depths, Paused
 from scheduler.dialects.looking import AT_ONCE, entry_of, erased, glob, scanned, sized, unreadable
 from scheduler.errors import QueueError, QueueUnavailable, WireError
 from scheduler.model.queues import QueueEntry, QueueKey
+from scheduler.model.workers import WorkerInfo, WorkerQueue
 
 PARTS = (
     "wait", "active", "paused", "delayed", "prioritized", "waiting-children", "completed", "failed", "stalled",
@@ -21,7 +24,7 @@ FIELDS = (
     b"name", b"data", b"opts", b"timestamp", b"priority", b"tenant", b"feed", b"installation", b"attempt", b"ring",
 )  # fmt: skip
 JOBS = "<id>"
-NAME = re.compile(rb" name=(\S+)")
+CONNECTION = re.compile(r" addr=(\S+) .*? name=(\S+) age=(\d+) ")
 
 
 class BullMQAdmin:
@@ -81,18 +84,21 @@ class BullMQAdmin:
         """Count."""
         return self._queue.depths()
 
-    def workers(self) -> int | None:
-        """Count workers that live, ours and others', by the names of their connections."""
+    def workers(self, n: int) -> Crew:
+        """Say who lives: ours as they say it, others by the names of their connections."""
+        ours = crew(self._client, self.name, self._keys.own("workers"), self._keys.own("said:"), n)
         if self._client.clustered:
-            return None  # there they have none
+            return ours._replace(alive=None)  # there others' have no names
         try:
             listed = self._client.call("CLIENT", "LIST")
         except QueueUnavailable:
             raise
         except QueueError:
-            return None
-        begin = f"{self._keys.client_name()}:w:".encode()
-        return len({name for name in NAME.findall(listed) if name.startswith(begin)})
+            return ours._replace(alive=None)
+        found = {each.name: each for each in ours.workers}
+        for each in _connected(listed, self.name, self._keys.client_name(), ours.at):
+            found.setdefault(each.name, each)
+        return ours._replace(alive=max(ours.alive or 0, len(found)), workers=list(found.values())[:n])
 
     def pause(self) -> None:
         """Pause; the flag says that it was us."""
@@ -149,3 +155,18 @@ class BullMQAdmin:
 
     def _run(self, name: str, *args: Any) -> Any:
         return self._client.run(script("bullmq", name), [self._keys.meta], args)
+
+
+def _connected(listed: bytes, queue: str, client_name: str, now: datetime) -> Iterator[WorkerInfo]:
+    """Name workers by their connections; one that was given no name goes by its address."""
+    for address, name, age in CONNECTION.findall(listed.decode(errors="replace")):
+        worker = address if name == client_name else name.removeprefix(f"{client_name}:w:")
+        if worker != name:
+            yield WorkerInfo(
+                name=worker,
+                kind="bullmq",
+                host=address.rpartition(":")[0],
+                started_at=now - timedelta(seconds=int(age)),
+                seen_at=now,
+                queues=(WorkerQueue(name=queue),),
+            )

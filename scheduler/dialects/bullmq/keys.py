@@ -42,6 +42,10 @@ class Keys:
         """Name what one ledger has here: epoch, fed, outcomes, cursor."""
         return f"{self.base}:ring:{installation}:{what}"
 
+    def own(self, what: str) -> str:
+        """Name what our workers have here, of whatever ledger: workers, and behind `said:` what each says of itself."""
+        return f"{self.base}:ring:{what}"
+
     def client_name(self, worker: str = "") -> str:
         """Name a connection as dashboards look for it."""
         encoded = base64.b64encode(self.queue.encode()).decode()

@@ -17,8 +17,10 @@ from scheduler.dialects.bullmq.exchange import LARGEST_BATCH, MOST_BYTES, Exchan
 from scheduler.dialects.bullmq.keys import Keys
 from scheduler.dialects.bullmq.outcomes import Settling
 from scheduler.dialects.client import LONGEST_BLOCK, Client, script
+from scheduler.dialects.crew.said import about_bytes
 from scheduler.dialects.ends import note_bytes
 from scheduler.dialects.interface import (
+    About,
     Cancelling,
     Delivery,
     Depths,
@@ -151,11 +153,13 @@ class BullMQQueue:
         self._look.heard(answer.wait_ms, began)
         return accepted + answer.accepted, answer.taken
 
-    def renew(self, notes: Mapping[Delivery, Note | None], *, lease: timedelta) -> list[Renewed]:
+    def renew(
+        self, notes: Mapping[Delivery, Note | None], *, lease: timedelta, about: About | None = None
+    ) -> list[Renewed]:
         """Keep deliveries."""
         found: list[Renewed] = []
-        for batch in _batches(list(notes.items())):
-            args: list[Any] = [self._worker, lease // wire.MILLISECOND]
+        for batch in list(_batches(list(notes.items()))) or ([[]] if about is not None else []):
+            args: list[Any] = [self._worker, lease // wire.MILLISECOND, about_bytes(about)]
             for delivery, note in batch:
                 args += (delivery.job.id, delivery.raw, note_bytes(note), wire.progress_bytes(note))
             answer = self._client.run(script("bullmq", "renew"), [self._keys.meta], args)

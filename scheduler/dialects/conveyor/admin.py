@@ -8,11 +8,13 @@ from scheduler.dialects.conveyor import wire
 from scheduler.dialects.conveyor.job_pb2 import Job
 from scheduler.dialects.conveyor.keys import Keys
 from scheduler.dialects.conveyor.queue import ConveyorQueue
-from scheduler.dialects.interface import Depths, Paused
+from scheduler.dialects.crew.said import crew, instant
+from scheduler.dialects.interface import Crew, Depths, Paused
 from scheduler.dialects.looking import AT_ONCE, entry_of, erased, glob, scanned, sized, unreadable
 from scheduler.errors import WireError
 from scheduler.model.labels import Priority
 from scheduler.model.queues import QueueEntry, QueueKey
+from scheduler.model.workers import WorkerInfo
 
 
 class ConveyorAdmin:
@@ -69,11 +71,18 @@ class ConveyorAdmin:
         """Count."""
         return self._queue.depths()
 
-    def workers(self) -> int:
-        """Count workers of ours that live."""
-        seconds, microseconds = self._client.call("TIME")
-        now = int(seconds) * 1000 + int(microseconds) // 1000
-        return int(self._client.call("ZCOUNT", self._keys.ring(self.name, "workers"), now, "+inf"))
+    def workers(self, n: int) -> Crew:
+        """Say who lives: ours, and Conveyor's own, of which it tells not at which of its queues they are."""
+        workers, said = self._keys.ring(self.name, "workers"), self._keys.ring(self.name, "said:")
+        ours = crew(self._client, self.name, workers, said, n, named=lambda name: name.removesuffix(f":{self.name}"))
+        found = list(ours.workers)
+        for name, heard, holds in self._others(n):
+            found.append(WorkerInfo(name=name, kind="conveyor", seen_at=instant(heard * 1000), holds=holds))
+        return ours._replace(workers=found[:n])
+
+    def _others(self, n: int) -> list[tuple[str, int, int]]:
+        told = self._client.run(script("conveyor", "others"), [self._keys.scheduled], [self._keys.names, n])
+        return [(name.decode(errors="replace"), int(float(heard)), holds) for name, heard, holds in told]
 
     def pause(self) -> None:
         """Pause."""

@@ -25,8 +25,10 @@ from scheduler.dialects.conveyor.exchange import (
 )
 from scheduler.dialects.conveyor.keys import Keys
 from scheduler.dialects.conveyor.outcomes import Settling
+from scheduler.dialects.crew.said import about_bytes
 from scheduler.dialects.ends import note_bytes
 from scheduler.dialects.interface import (
+    About,
     Cancelling,
     Delivery,
     Depths,
@@ -170,11 +172,13 @@ class ConveyorQueue:
         self._remember(answer, began)
         return accepted + answer.accepted, answer.taken
 
-    def renew(self, notes: Mapping[Delivery, Note | None], *, lease: timedelta) -> list[Renewed]:
+    def renew(
+        self, notes: Mapping[Delivery, Note | None], *, lease: timedelta, about: About | None = None
+    ) -> list[Renewed]:
         """Keep deliveries."""
         found: list[Renewed] = []
         for batch in list(_batches(list(notes.items()))) or [[]]:
-            args: list[Any] = [self._worker, lease // wire.MILLISECOND]
+            args: list[Any] = [self._worker, lease // wire.MILLISECOND, about_bytes(about)]
             for delivery, note in batch:
                 args += (delivery.job.id, f"{delivery.job.feed}:{delivery.attempt}", note_bytes(note))
             found += [RENEWED[each] for each in self._run("renew", *args).decode()]

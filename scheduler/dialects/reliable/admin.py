@@ -5,7 +5,8 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 from scheduler.dialects.client import Client, script
-from scheduler.dialects.interface import Depths, Paused
+from scheduler.dialects.crew.said import crew
+from scheduler.dialects.interface import Crew, Depths, Paused
 from scheduler.dialects.looking import AT_ONCE, entry_of, erased, glob, scanned, sized, unreadable
 from scheduler.dialects.reliable import wire
 from scheduler.dialects.reliable.keys import LEVELS, OWN, Keys
@@ -93,11 +94,10 @@ class ReliableAdmin:
             waiting[level] = found.waiting[level] if level is first else 0
         return found._replace(waiting=waiting)
 
-    def workers(self) -> int:
-        """Count workers that live."""
+    def workers(self, n: int) -> Crew:
+        """Say who lives; workers of the original are in no list."""
         [workers] = self._keys.named("workers")
-        seconds, microseconds = self._client.call("TIME")
-        return int(self._client.call("ZCOUNT", workers, int(seconds) * 1000 + int(microseconds) // 1000, "+inf"))
+        return crew(self._client, self.name, workers, self._keys.said(), n)
 
     def pause(self) -> None:
         """Pause."""
@@ -125,7 +125,8 @@ class ReliableAdmin:
             return
         fixed = [*dict.fromkeys(self._keys.levels), self._keys.completed, self._keys.dead, *self._keys.named(*OWN)]
         yield [name for name in fixed if self._client.call("EXISTS", name)]
-        for pattern in (self._keys.processing_pattern, self._keys.heartbeat_pattern):
+        said = self._keys.said("%s")
+        for pattern in (self._keys.processing_pattern, self._keys.heartbeat_pattern, said):
             begin, end = pattern.split("%s")
             yield from scanned(self._client, begin, f"{glob(begin)}*{glob(end)}")
 

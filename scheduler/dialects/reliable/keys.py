@@ -75,6 +75,10 @@ class Keys:
         """Name the key that is there while a worker lives."""
         return self.heartbeat_pattern % worker
 
+    def said(self, worker: str = "") -> str:
+        """Name the key in which a worker says what it is like."""
+        return f"{self.prefix}:said:{worker}"
+
     def outcomes(self, installation: str) -> str:
         """Name the stream of ends that one ledger settles."""
         return f"{self.prefix}:outcomes:{installation}"

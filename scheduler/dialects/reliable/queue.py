@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-import orjson
-
 from scheduler.dialects.client import LONGEST_BLOCK, Client, script
+from scheduler.dialects.crew.said import about_bytes
 from scheduler.dialects.interface import (
+    About,
     Cancelling,
     Delivery,
     Depths,
@@ -42,7 +42,6 @@ from scheduler.dialects.reliable.reaper import Reaper, ReaperRule
 from scheduler.errors import ConfigError, EpochLost, QueueError, QueueUnavailable, WireError
 from scheduler.model.attempts import QueuedJob
 from scheduler.model.labels import Priority
-from scheduler.model.states import State
 
 MOST_UNSETTLED = 100_000
 KEPT = 1000
@@ -150,12 +149,15 @@ class ReliableQueue:
         self._look.heard(answer.wait_ms, began)
         return accepted + answer.accepted, answer.taken
 
-    def renew(self, notes: Mapping[Delivery, Note | None], *, lease: timedelta) -> list[Renewed]:
+    def renew(
+        self, notes: Mapping[Delivery, Note | None], *, lease: timedelta, about: About | None = None
+    ) -> list[Renewed]:
         """Keep deliveries."""
-        keys = [self._keys.heartbeat(self._worker), *self._keys.named("workers", "attempts", "cancels", "notes")]
+        named = self._keys.named("workers", "attempts", "cancels", "notes")
+        keys = [self._keys.heartbeat(self._worker), *named, self._keys.said(self._worker)]
         found: list[Renewed] = []
         for batch in list(_batches(list(notes.items()))) or [[]]:
-            args: list[Any] = [self._worker, lease // wire.MILLISECOND]
+            args: list[Any] = [self._worker, lease // wire.MILLISECOND, about_bytes(about)]
             for delivery, note in batch:
                 args += (delivery.job.id, f"{delivery.job.feed}:{delivery.attempt}", wire.note_bytes(note))
             answer = self._client.run(script("reliable", "renew"), keys, args)
@@ -247,7 +249,7 @@ class ReliableQueue:
         found: list[Known | None] = []
         for batch in _batches(ids):
             answer = self._client.run(script("reliable", "known"), keys, batch)
-            found += [_known(*answer[i : i + 3]) for i in range(0, len(answer), 3)]
+            found += [wire.known_of(*answer[i : i + 3]) for i in range(0, len(answer), 3)]
         return found
 
     def cancel(self, ids: Sequence[str], *, force: bool = False) -> list[Cancelling]:  # noqa: ARG002 - workers decide
@@ -279,20 +281,6 @@ class ReliableQueue:
         """Say what waits."""
         waiting, *heads = self._client.run(script("reliable", "waits"), self._keys.levels, [])
         return Waits(waiting, tuple(heads))
-
-
-def _known(where: bytes, token: bytes, note: bytes) -> Known | None:
-    if where == b"u":
-        return None
-    if where == b"w":
-        return Known(State.SCHEDULED)
-    _, attempt, *rest = token.split(b":")
-    if where == b"f":
-        return Known(None, int(attempt))
-    said = Note(*orjson.loads(note)) if note else Note()
-    if where == b"b":
-        return Known(State.RETRYING, int(attempt), None, said)
-    return Known(State.RUNNING, int(attempt), wire.instant_of(int(rest[1])), said)
 
 
 def _batches(items: Sequence[Any], size: int = LARGEST_BATCH) -> Iterator[Sequence[Any]]:

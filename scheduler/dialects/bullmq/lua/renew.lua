@@ -2,7 +2,8 @@
 -- KEYS[1] hash: meta of the queue; the names of all other keys begin as this does
 -- ARGV[1] worker
 -- ARGV[2] lease, in ms
--- ARGV[3..] 4 values for each delivery: id, token, note as JSON or empty, progress as JSON or empty
+-- ARGV[3] what the worker says of itself, or empty: nothing new
+-- ARGV[4..] 4 values for each delivery: id, token, note as JSON or empty, progress as JSON or empty
 -- Returns for each k (kept), l (lost) or c (cancel)
 local base, worker, lease = string.sub(KEYS[1], 1, -5), ARGV[1], ARGV[2]
 
@@ -14,7 +15,7 @@ local function holds(id, token, lock, job)
 end
 
 local answer, kept = {}, {}
-for i = 3, #ARGV, 4 do
+for i = 4, #ARGV, 4 do
   local id, token, note, progress = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
   local key = base .. id
   local job = redis.call('HMGET', key, 'pb', 'ats', 'cancel', 'name')
@@ -32,4 +33,13 @@ for i = 3, #ARGV, 4 do
   end
 end
 if #kept > 0 then redis.call('SREM', base .. 'stalled', unpack(kept)) end
+if ARGV[3] ~= '' then
+  local time, workers = redis.call('TIME'), base .. 'ring:workers'
+  local now = time[1] * 1000 + math.floor(time[2] / 1000)
+  redis.pcall('SET', base .. 'ring:said:' .. worker, now .. ' ' .. ARGV[3], 'PX', lease)
+  local gone = redis.call('ZRANGEBYSCORE', workers, '-inf', now, 'LIMIT', 0, 100)
+  if #gone > 0 then redis.call('ZREM', workers, unpack(gone)) end
+  redis.pcall('ZADD', workers, now + lease, worker)
+  if redis.call('PTTL', workers) < tonumber(lease) then redis.call('PEXPIRE', workers, lease) end
+end
 return table.concat(answer)

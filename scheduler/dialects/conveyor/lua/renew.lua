@@ -4,16 +4,18 @@
 -- ARGV[2] queue
 -- ARGV[3] worker
 -- ARGV[4] lease, in ms
--- ARGV[5..] 3 values for each delivery: uuid, feed:attempt, note as JSON or empty
+-- ARGV[5] what the worker says of itself, or empty: nothing new
+-- ARGV[6..] 3 values for each delivery: uuid, feed:attempt, note as JSON or empty
 -- Returns for each k (kept), l (lost) or c (cancel)
 -- include: names
 local ring, worker = ring_of(ARGV[2]), ARGV[3]
 local time = redis.call('TIME')
 redis.call('EXPIRE', workers, LIFETIME) -- asks for no memory, and so is not refused when there is none
-redis.call('ZADD', ring .. 'workers', time[1] * 1000 + math.floor(time[2] / 1000) + tonumber(ARGV[4]), worker)
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+redis.call('ZADD', ring .. 'workers', now + tonumber(ARGV[4]), worker)
 redis.call('ZADD', workers, time[1], worker)
 local answer = {}
-for i = 5, #ARGV, 3 do
+for i = 6, #ARGV, 3 do
   local uuid, token, note = ARGV[i], ARGV[i + 1] .. ':' .. worker .. ':', ARGV[i + 2]
   local lease = redis.call('HGET', ring .. 'attempts', uuid)
   local ours = lease and string.sub(lease, 1, #token) == token
@@ -24,4 +26,5 @@ for i = 5, #ARGV, 3 do
     answer[#answer + 1] = redis.call('HEXISTS', ring .. 'cancels', uuid) == 1 and 'c' or 'k'
   end
 end
+if ARGV[5] ~= '' then redis.pcall('SET', ring .. 'said:' .. worker, now .. ' ' .. ARGV[5], 'PX', ARGV[4]) end
 return table.concat(answer)

@@ -4,9 +4,11 @@
 -- KEYS[3] hash: attempts, id -> feed:attempt:worker:started of what a worker has
 -- KEYS[4] hash: cancels, ids that somebody wants to end
 -- KEYS[5] hash: notes, id -> what its handler said
+-- KEYS[6] string: what the worker says of itself, behind the time in ms
 -- ARGV[1] worker
 -- ARGV[2] lease, in ms
--- ARGV[3..] 3 values for each delivery: id, feed:attempt, note as JSON or empty
+-- ARGV[3] what the worker says of itself, or empty: nothing new
+-- ARGV[4..] 3 values for each delivery: id, feed:attempt, note as JSON or empty
 -- Returns for each k (kept), l (lost) or c (cancel)
 local heartbeat, workers, attempts, cancels, notes = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local worker, lease = ARGV[1], tonumber(ARGV[2])
@@ -16,7 +18,7 @@ redis.call('PEXPIRE', heartbeat, lease) -- asks for no memory, and so is not ref
 redis.call('SET', heartbeat, now, 'PX', lease)
 redis.call('ZADD', workers, now + lease, worker)
 local answer = {}
-for i = 3, #ARGV, 3 do
+for i = 4, #ARGV, 3 do
   local id, mine, note = ARGV[i], ARGV[i + 1] .. ':' .. worker .. ':', ARGV[i + 2]
   local held = redis.call('HGET', attempts, id)
   if not held or string.sub(held, 1, #mine) ~= mine then
@@ -26,4 +28,5 @@ for i = 3, #ARGV, 3 do
     answer[#answer + 1] = redis.call('HEXISTS', cancels, id) == 1 and 'c' or 'k'
   end
 end
+if ARGV[3] ~= '' then redis.pcall('SET', KEYS[6], now .. ' ' .. ARGV[3], 'PX', lease) end -- leases matter more
 return table.concat(answer)

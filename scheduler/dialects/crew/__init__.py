@@ -1,0 +1,1 @@
+"""Workers at a queue: what they say of themselves, in every dialect."""
