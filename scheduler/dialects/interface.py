@@ -162,6 +162,9 @@ class Queue(Protocol):
     ) -> list[Renewed]:
         """Keep deliveries for another lease, say what their handlers said, and for as long what we are like."""
 
+    def leave(self) -> None:
+        """Say that this worker ends: who holds nothing is not there any more."""
+
     def held(self) -> list[Delivery]:
         """List what this worker holds: also what an answer that never came should have told it."""
 

@@ -1,5 +1,6 @@
 """What one sees of queues in Redis, and of a worker: how much waits, what is first, how its parts and breakers are."""
 
+import contextlib
 import heapq
 import math
 import os
@@ -50,6 +51,14 @@ class Telling:
     def told(self, now: float) -> None:
         """Note that it was said, as it was when it was due."""
         self._told, self._changes = now, self._saw
+
+
+def leave(carriers: Sequence[Carrier], keeping: Service) -> None:
+    """Say that a worker ends, once it no longer says that it is there."""
+    keeping.stop(timeout=1.0)
+    with contextlib.suppress(QueueError):
+        for carrier in carriers:
+            carrier.queue.leave()
 
 
 def sight_of(carriers: Sequence[Carrier], services: Iterable[Service], known: Collection[str], others: int) -> Sight:

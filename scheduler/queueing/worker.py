@@ -41,7 +41,7 @@ from scheduler.queueing.family import Family
 from scheduler.queueing.handlers import backoffs, of_function, queues_of
 from scheduler.queueing.handlers import handlers as registered
 from scheduler.queueing.pool import Pool
-from scheduler.queueing.seeing import Telling, reach, sight_of
+from scheduler.queueing.seeing import Telling, leave, reach, sight_of
 from scheduler.service import Asked, Service, collect_rarely
 from scheduler.sight import Sight
 
@@ -186,6 +186,7 @@ class Worker:
             carrier.stop(until=time.monotonic() + 3.0)
         for service in self._services:
             service.stop(timeout=0)
+        leave(self._carriers, self._keeping)
         self._pool.stop()
         self._client.close()  # whoever waits for Redis hears of it
         for service in self._services:

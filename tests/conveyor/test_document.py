@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 DOCUMENT = (ROOT / "docs/conveyor.md").read_text("utf-8")
 LINES = {words[2]: words[1:] for words in map(str.split, re.findall(r"^ACL SETUSER .+$", DOCUMENT, re.MULTILINE))}
 SCRIPTS = {
-    "worker": ["finish", "renew", "silent", "held", "waits"],
+    "worker": ["finish", "leave", "renew", "silent", "held", "waits"],
     "scheduler": ["push", "known", "cancel", "depths", "begin", "acknowledge", "waits", "others", "crew/live"],
     "client": ["add"],
 }

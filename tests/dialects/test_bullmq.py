@@ -29,7 +29,7 @@ SOON = timedelta(milliseconds=50)
 DOCUMENT = (Path(__file__).parents[2] / "docs/bullmq.md").read_text("utf-8")
 LINES = {words[2]: words[1:] for words in map(str.split, re.findall(r"^ACL SETUSER .+$", DOCUMENT, re.MULTILINE))}
 SCRIPTS = {
-    "worker": ["finish", "held", "iterate", "renew", "stalled", "waits"],
+    "worker": ["finish", "held", "iterate", "leave", "renew", "stalled", "waits"],
     "scheduler": [
         "acknowledge",
         "begin",

@@ -104,3 +104,18 @@ def test_what_nobody_can_read_is_a_worker_that_says_nothing(
     client.call("SET", said, '1000 ["box",1,2,3,4,[],null,null,"of a later version"]')
     [worker] = make_admin().workers(9).workers
     assert (worker.holds, worker.concurrency) == (4, 2)
+
+
+def test_a_worker_that_ends_is_not_seen_any_more_unless_it_holds_something(
+    make_queue: MakeQueue, make_admin: MakeAdmin, house: House
+) -> None:
+    admin = make_admin()
+    holds, ends = make_queue("holds"), make_queue("ends")
+    holds.push([job()], epoch="")
+    [delivery] = holds.fetch(1, timeout=1)
+    for each in (holds, ends):
+        each.renew({delivery: None} if each is holds else {}, lease=LEASE, about=ABOUT)
+        each.leave()
+    assert "ends" not in {each.name for each in admin.workers(9).workers}
+    assert not any(house.everywhere("KEYS", "*ends*"))
+    assert len(holds.held()) == 1

@@ -37,6 +37,8 @@ def test_a_worker_is_seen_with_its_queues_and_what_it_holds(
     def hold(context: object, payload: object) -> None:
         release.wait(20)
 
+    handler("rest", queue="other")(hold)
+
     worker = make_worker(queues=["mail", "other"], concurrency=5)
     made = ring.submit_many([NewJob("acme", "hold", None, queue="mail") for _ in range(2)])
     wait_for(lambda: (named(ring, worker.name) or WorkerInfo(name="")).holds == 2, "it says that it holds them")

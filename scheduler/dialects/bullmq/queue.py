@@ -166,6 +166,10 @@ class BullMQQueue:
             found += [RENEWED[each] for each in answer.decode()]
         return found
 
+    def leave(self) -> None:
+        """End."""
+        self._client.run(script("bullmq", "leave"), [self._keys.meta], [self._worker])
+
     def held(self) -> list[Delivery]:
         """List what this worker holds."""
         return self._exchange.held()

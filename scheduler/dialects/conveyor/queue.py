@@ -184,6 +184,10 @@ class ConveyorQueue:
             found += [RENEWED[each] for each in self._run("renew", *args).decode()]
         return found
 
+    def leave(self) -> None:
+        """End."""
+        self._run("leave", self._worker)
+
     def held(self) -> list[Delivery]:
         """List what this worker holds."""
         found: list[Delivery] = []

@@ -164,6 +164,12 @@ class ReliableQueue:
             found += [RENEWED[each] for each in answer.decode()]
         return found
 
+    def leave(self) -> None:
+        """End."""
+        keys, worker = self._keys, self._worker
+        named = [keys.processing(worker), keys.heartbeat(worker), *keys.named("workers"), keys.said(worker)]
+        self._client.run(script("reliable", "leave"), named, [worker])
+
     def held(self) -> list[Delivery]:
         """List what this worker holds."""
         found: dict[str, Delivery] = {}

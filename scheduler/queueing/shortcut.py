@@ -1,0 +1,161 @@
+"""Shortcut: jobs that were submitted in a transaction of our own go straight into Redis after its commit.
+
+Why nothing is lost or doubled: the statement that inserts jobs decides whether they go straight, and then makes no rows
+for the feeders, so one pushes them, once. What is not pushed, or not answered, is left to the feeders as it is, and a
+queue that has it knows it. Who dies in between leaves jobs that Redis does not know: upkeep asks about all that are
+young. The order holds: nothing goes straight while an older job of its tenant and priority waits to be fed.
+"""
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import orjson
+
+from scheduler.dialects.channel import Channel
+from scheduler.dialects.client import Client
+from scheduler.dialects.interface import Queue
+from scheduler.dialects.opening import open_queue
+from scheduler.errors import QueueError, StoreError
+from scheduler.events import Events, JobsFed
+from scheduler.log import keys
+from scheduler.model.attempts import QueuedJob
+from scheduler.model.labels import Priority
+from scheduler.model.states import State
+from scheduler.model.submission import Draft, NewJob
+from scheduler.queueing.feeder import MOST_WAITING, PRIORITIES, Feeder
+from scheduler.queueing.ledger import Ledger
+from scheduler.queueing.ring import Ring
+from scheduler.queueing.way import Way
+from scheduler.store.job_queue import JobKey, Straight
+
+logger = logging.getLogger("scheduler")
+
+FIRST_FEED = 1
+HOLDS = 3.0  # seconds for which a mark that was seen counts
+WANTED = 10.0  # seconds for which a queue that was asked for is kept open
+
+
+class Shortcut:
+    """Which queues jobs may go straight into, and the push. It waits for Redis only as long as its `client` does."""
+
+    def __init__(self, ledger: Ledger, ring: Ring, feeder: Feeder, client: Client, events: Events) -> None:
+        self._ledger = ledger
+        self._ring = ring
+        self._feeder = feeder
+        self._client = client
+        self._events = events
+        self._channel = Channel(client, ledger.installation)
+        self._queues: dict[str, Queue] = {}
+        self._marks: dict[str, tuple[int, float]] = {}  # by queue, its mark and until when it counts
+        self._rooms: dict[str, dict[int, int]] = {}  # by queue and priority, how much more may wait in Redis
+        self._wanted: dict[str, float] = {}  # by queue, when somebody last asked
+        self._watched = False
+
+    def way(self, batch: Sequence[NewJob]) -> Way | None:
+        """Find the way for a batch that is not checked yet; None: it waits for something, or the feeders have it."""
+        queue = batch[0].queue if batch and isinstance(batch[0], NewJob) else None
+        if not isinstance(queue, str) or not all(_goes(job, queue) for job in batch):
+            return None
+        self._wanted[queue] = now = time.monotonic()
+        epoch, until = self._marks.get(queue, (0, 0.0))
+        room = self._rooms.get(queue, {})
+        levels = {int(job.priority) for job in batch}
+        if now >= until or queue in self._feeder.due_since or any(room.get(each, 0) < len(batch) for each in levels):
+            return None
+        for each in levels:
+            room[each] -= len(batch)
+        return Way(Straight(queue, epoch))
+
+    def push(self, way: Way) -> None:
+        """Push what was inserted for it, after the commit; whatever goes wrong is not the submitter's to see."""
+        jobs = [job for drafts, now in way.parts for job in _queued(drafts, now, self._ledger.installation)]
+        if not jobs:
+            return
+        name, began = way.straight.queue, time.monotonic()
+        try:
+            self._queue(name).push(jobs, epoch=str(way.straight.epoch))
+        except QueueError as error:
+            self._marks.pop(name, None)
+            self._leave(name, [JobKey(draft.tenant, draft.id) for drafts, _ in way.parts for draft in drafts], error)
+            return
+        if self._events:
+            ids = tuple((job.tenant, job.id) for job in jobs)
+            self._events.emit(JobsFed(queue=name, count=len(jobs), seconds=time.monotonic() - began, jobs=ids))
+        if self._watched:
+            self._say(jobs)
+
+    def marked(self, name: str, epoch: int | None) -> None:
+        """Hear of upkeep that Redis has the mark of a queue; None: it has not. Opens or closes the way."""
+        now = time.monotonic()
+        if epoch is None or not self._ring.exact(name) or now - self._wanted.get(name, -WANTED) >= WANTED:
+            self._marks.pop(name, None)
+            return
+        waiting = self._ring.queue(name).depths().waiting
+        self._rooms[name] = {int(each): MOST_WAITING - waiting[each] for each in Priority}
+        self._marks[name] = epoch, now + HOLDS
+        self._watched = self._ring.channel.watched()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._marks.clear()
+        self._client.close()
+
+    def _queue(self, name: str) -> Queue:
+        found = self._queues.get(name)
+        if found is None:
+            found = self._queues[name] = open_queue(self._client, name, installation=self._ledger.installation)
+        return found
+
+    def _leave(self, name: str, jobs: Sequence[JobKey], error: QueueError) -> None:
+        """Leave jobs to the feeders."""
+        said = "queue %s: %d jobs are left to the feeders: %s"
+        logger.warning(said, name, len(jobs), error, extra=keys(queue=name))
+        try:
+            self._ledger.rows(self._ledger.ring.leave_to_feeders(jobs))
+        except StoreError as away:
+            logger.warning("queue %s: or rather to upkeep: %s", name, away, extra=keys(queue=name))
+
+    def _say(self, jobs: Sequence[QueuedJob]) -> None:
+        try:
+            self._channel.say([(job.tenant, job.id, State.SCHEDULED) for job in jobs], jobs[0].created_at)
+        except QueueError as error:
+            logger.debug("state changes are not said: %s", error)
+
+
+def _goes(job: object, queue: str) -> bool:
+    """Whether nothing is known yet that keeps a job from going at once."""
+    return (
+        isinstance(job, NewJob) and job.queue == queue and job.run_at is None and job.delay is None
+        and job.after == () and job.after_any == () and isinstance(job.priority, int)
+    )  # fmt: skip
+
+
+def _queued(drafts: Sequence[Draft], now: datetime, installation: str) -> list[QueuedJob]:
+    """Make what travels of jobs that were just inserted."""
+    read: dict[str | None, Mapping[str, Any] | None] = {None: None}
+    for text in {each for draft in drafts for each in (draft.policy, draft.tags)} - {None}:
+        read[text] = orjson.loads(text or "")
+    return [
+        QueuedJob(
+            id=str(draft.id),
+            tenant=draft.tenant,
+            type=draft.type,
+            queue=draft.queue,
+            priority=PRIORITIES[draft.priority],
+            feed=FIRST_FEED,
+            attempt=0,
+            form=draft.form,
+            payload=draft.payload,
+            policy=read[draft.policy],
+            tags=read[draft.tags],
+            correlation_id=draft.correlation_id,
+            created_at=now,
+            expires_at=now + draft.lifetime,
+            installation=installation,
+            trace=draft.trace,
+        )
+        for draft in drafts
+    ]
