@@ -24,6 +24,7 @@ from scheduler.store.job_queue import Ending, JobKey, QueueTable
 from scheduler.store.steps import Steps
 from scheduler.trace import current
 
+LOOK = 5000  # rows of either kind in a statement
 RETRIABLE = frozenset({State.FAILED, State.DEAD_LETTER, State.CANCELLED})
 
 
@@ -61,12 +62,34 @@ def find(
 
     `most`: look at so many rows of either; where that is not enough for a page, its cursor is where the look stopped.
     """
+    found: list[Job] = []
+    while True:
+        jobs, cursor = yield from _look(
+            table, tenant, states=states, filters=filters, limit=limit - len(found), cursor=cursor, most=most or LOOK
+        )
+        found += jobs
+        over = {job.id for job in found if job.state in TERMINAL}  # one may have ended between two looks
+        found = [job for job in found if job.state in TERMINAL or job.id not in over]
+        if cursor is None or len(found) == limit or most is not None:
+            return Page(tuple(found), cursor)
+
+
+def _look(
+    table: QueueTable,
+    tenant: str,
+    *,
+    states: Sequence[State] | None,
+    filters: dict[str, object],
+    limit: int,
+    cursor: str | None,
+    most: int,
+) -> Steps[tuple[list[Job], str | None]]:
+    """Look at so many rows of either; return what fits, and where the look stopped if there may be more."""
     part, before, before_id = _read(cursor) if cursor else ("live", None, None)
     found: list[Job] = []
-    stopped: str | None = None
     for name, of, shape in (("live", LIVE, _live), ("over", TERMINAL, _over)):
         wanted = None if states is None else [state.value for state in states if state in of]
-        if (part, name) == ("over", "live") or wanted == [] or stopped is not None:
+        if (part, name) == ("over", "live") or wanted == []:
             continue
         rows = yield table.find(
             f"find_{name}",
@@ -82,9 +105,8 @@ def find(
         )
         found += [shape(tenant, row) for *row, fits, _ in rows if fits]
         if rows and (len(found) == limit or rows[-1][-1] == most):
-            stopped = _cursor(name, rows[-1])
-    over = {job.id for job in found if job.state in TERMINAL}  # one may have ended between the two looks
-    return Page(tuple(job for job in found if job.state in TERMINAL or job.id not in over), stopped)
+            return found, _cursor(name, rows[-1])
+    return found, None
 
 
 def update(table: QueueTable, key: JobKey, *, priority: Priority | None, **changes: str | None) -> Steps[Job]:
