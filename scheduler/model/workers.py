@@ -1,7 +1,8 @@
 """What one sees of workers: who lives, what each holds, and how its circuit breakers are."""
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from typing import Any
 
 from scheduler.model.breaker import BreakerState
 
@@ -58,3 +59,10 @@ class WorkerInfo:
         latest = max(self, other, key=lambda each: each.seen_at or NEVER)
         holds = [each.holds for each in (self, other) if each.holds is not None]
         return replace(latest, holds=sum(holds) if holds else None, queues=(*self.queues, *other.queues))
+
+    def plain(self) -> dict[str, Any]:
+        """Write it as JSON has it, breakers by their words."""
+        told = asdict(self)
+        for at, queue in zip(told["queues"], self.queues, strict=True):
+            at["breaker"] = None if queue.breaker is None else queue.breaker.word
+        return told

@@ -68,7 +68,7 @@ def _queue(stats: QueueStats) -> dict[str, object]:
     return {
         **plain,
         "waiting": {str(level.value): count for level, count in stats.waiting.items()},
-        "breakers": {state.word: count for state, count in stats.breakers.items()},
+        "breakers": {state.word: count for state, count in sorted(stats.breakers.items(), reverse=True)},
     }
 
 

@@ -5,6 +5,7 @@ from dataclasses import fields
 from datetime import timedelta
 from typing import Any
 
+from scheduler.model.breaker import BreakerState
 from scheduler.model.durations import brief, duration
 from scheduler.model.job import Explanation, HistoryEntry, InstanceInfo, JobInfo
 from scheduler.model.labels import Priority
@@ -213,6 +214,30 @@ _INSTANCE: dict[str, Schema] = {
     "skew_seconds": NUMBER,
     "jobs": whole(0),
 }
+_WORKER: dict[str, Schema] = {
+    "name": text(),
+    "kind": text(description="scheduler for ours; bullmq or conveyor for those projects' own, who say little"),
+    "host": maybe(text()),
+    "pid": maybe(whole()),
+    "concurrency": maybe(whole()),
+    "started_at": maybe(MOMENT),
+    "seen_at": {**maybe(MOMENT), "description": "when it last said what it holds, by Redis's clock"},
+    "holds": {**maybe(whole(0)), "description": "in all its queues"},
+    "queues": listed(
+        record(
+            {
+                "name": text(),
+                "holds": maybe(whole(0)),
+                "jobs": listed(
+                    record({"id": text(), "tenant": maybe(text()), "type": text()}),
+                    description="some of those that it holds, the oldest first; tenant is null if no ledger has it",
+                ),
+                "breaker": maybe(text(enum=[state.word for state in BreakerState])),
+                "breaker_until": {**maybe(MOMENT), "description": "when an open one lets a job be tried"},
+            }
+        )
+    ),
+}
 COMPONENTS: dict[str, Schema] = {
     "Problem": record(
         {
@@ -238,4 +263,6 @@ COMPONENTS: dict[str, Schema] = {
     "QueueEntry": record({**_ENTRY, **PAYLOADS}, required=tuple(_ENTRY)),
     "Instance": record(_INSTANCE),
     "InstancePage": page("Instance"),
+    "Worker": record(_WORKER),
+    "WorkerPage": page("Worker"),
 }

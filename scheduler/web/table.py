@@ -1,6 +1,6 @@
 """The table of all routes of the API."""
 
-from scheduler.web import events, history, instances, jobs, queues, recurring
+from scheduler.web import events, history, instances, jobs, queues, recurring, workers
 from scheduler.web.route import Route
 
 ROUTES: tuple[Route, ...] = (
@@ -9,5 +9,6 @@ ROUTES: tuple[Route, ...] = (
     *queues.ROUTES,
     *history.ROUTES,
     *instances.ROUTES,
+    *workers.ROUTES,
     *events.ROUTES,
 )

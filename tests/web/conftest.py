@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import httpx
 import pytest
 
-from scheduler import Scheduler, Worker, handler
+from scheduler import BreakerRule, Scheduler, Worker, handler
 from scheduler.dialects.client import Client
 from scheduler.embedded.redis import EmbeddedRedis
 from scheduler.queueing.handlers import handlers
@@ -82,12 +82,14 @@ def client_of(url: str, who: str | None, **headers: str) -> httpx.Client:
 
 
 @contextlib.contextmanager
-def working(server: EmbeddedRedis, type_: str, function: Callable[..., object]) -> Iterator[None]:
+def working(
+    server: EmbeddedRedis, type_: str, function: Callable[..., object], breaker: BreakerRule | None = None
+) -> Iterator[None]:
     """A worker that runs jobs of that type in queue mail."""
     before = dict(handlers)
     handlers.clear()
     handler(type_, queue="mail")(function)
-    worker = Worker(server.url, concurrency=4, lease="5s")
+    worker = Worker(server.url, concurrency=4, lease="5s", breaker=breaker)
     worker.start()
     try:
         yield

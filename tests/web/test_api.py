@@ -1,12 +1,15 @@
 """What each route does, on a real Postgres and Redis."""
 
 import base64
+import contextlib
+import threading
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import httpx
 import pytest
 
-from scheduler import JobContext, RetryPolicy, Scheduler
+from scheduler import BreakerRule, JobContext, RetryPolicy, Scheduler, TemporaryError
 from scheduler.embedded.redis import EmbeddedRedis
 from tests.support.waiting import wait_for
 from tests.web.conftest import MakeClient, working
@@ -121,6 +124,59 @@ def test_instances_are_listed(client: MakeClient, ring: Scheduler) -> None:
     ring.register("acme", "a", lambda: None, every=timedelta(days=1))
     found = client("operator").get("/instances").json()["items"]
     assert [each["live"] for each in found] == [True]
+
+
+def test_workers_are_seen_with_what_they_hold_and_their_breakers(
+    client: MakeClient, ring: Scheduler, redis_server: EmbeddedRedis
+) -> None:
+    http, release = client("operator"), threading.Event()
+
+    def work(ctx: JobContext, payload: object) -> None:
+        if payload == "fail":
+            raise TemporaryError("the dependency is away")
+        release.wait(20)
+
+    with working(redis_server, "x", work, breaker=BreakerRule(min_samples=1, cooldown_period="1h")):
+        held = [str(ring.submit("acme", "x", queue="mail").id) for _ in range(2)]
+        wait_for(lambda: [each["holds"] for each in seen(http)] == [2], "both are held")
+        [worker] = seen(http)
+        [at] = worker["queues"]
+        assert {(job["id"], job["tenant"], job["type"]) for job in at["jobs"]} == {(each, "acme", "x") for each in held}
+        assert (worker["kind"], worker["concurrency"], at["name"], at["breaker"]) == ("scheduler", 4, "mail", "closed")
+        ring.submit("acme", "x", "fail", queue="mail")
+        wait_for(lambda: http.get("/queues/mail").json()["breakers"] == {"open": 1}, "its breaker is open")
+        [at] = seen(http, queue="mail")[0]["queues"]
+        assert at["breaker"] == "open"
+        assert datetime.fromisoformat(at["breaker_until"]) > datetime.now(UTC) + timedelta(minutes=50)
+        release.set()
+
+
+def seen(http: httpx.Client, **query: str) -> list[Any]:
+    found: list[Any] = http.get("/workers", params=query).json()["items"]
+    return found
+
+
+def test_pages_of_workers_have_each_worker_once_and_a_queue_has_its_own(
+    client: MakeClient, ring: Scheduler, redis_server: EmbeddedRedis
+) -> None:
+    http = client("operator")
+    with contextlib.ExitStack() as stack:
+        for _ in range(3):
+            stack.enter_context(working(redis_server, "x", print))
+        wait_for(lambda: len(seen(http)) == 3, "all say so")
+        names: list[str] = []
+        cursor: dict[str, str] = {}
+        for _ in range(4):
+            page = http.get("/workers", params={"limit": 1, **cursor}).json()
+            names += [each["name"] for each in page["items"]]
+            cursor = {"cursor": page["cursor"]}
+            if page["cursor"] is None:
+                break
+        assert names == [each["name"] for each in seen(http)] == sorted(set(names))
+        assert len(seen(http, queue="mail")) == 3
+        assert seen(http, queue="default") == []
+    assert http.get("/workers", params={"queue": "nobody"}).status_code == 404
+    assert http.get("/workers", params={"cursor": "nobody's"}).status_code == 400
 
 
 def test_queues_are_seen_paused_and_resumed(client: MakeClient, ring: Scheduler) -> None:
