@@ -2,13 +2,14 @@
 
 from datetime import UTC, datetime
 
+from scheduler.model.breaker import BreakerState
 from scheduler.model.outcomes import Outcome
 from scheduler.model.states import State
 
 TONES = {
-    "good": (Outcome.SUCCESS, Outcome.COMPLETED),
-    "bad": (Outcome.FAILED, Outcome.CRASHED, Outcome.DEAD_LETTER),
-    "warn": (Outcome.TIMEOUT, State.RETRYING, "late", "paused"),
+    "good": (Outcome.SUCCESS, Outcome.COMPLETED, BreakerState.CLOSED.word),
+    "bad": (Outcome.FAILED, Outcome.CRASHED, Outcome.DEAD_LETTER, BreakerState.OPEN.word),
+    "warn": (Outcome.TIMEOUT, State.RETRYING, "late", "paused", BreakerState.HALF_OPEN.word),
     "busy": (State.RUNNING,),
     "next": (Outcome.QUEUED, State.SCHEDULED, State.DELAYED, State.PENDING),
 }

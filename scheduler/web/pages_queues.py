@@ -4,18 +4,22 @@ from collections import Counter
 from datetime import datetime
 from typing import Any
 
+from scheduler.model.breaker import BreakerState
 from scheduler.model.labels import Priority
 from scheduler.web import charts
 from scheduler.web.charts import Column
 from scheduler.web.formats import first_line, number
 from scheduler.web.pages_data import HOUR, SAMPLE, Hour
+from scheduler.web.pages_fleet import ROWS, worker
 from scheduler.web.problems import Problem
+from scheduler.web.schemas import LARGEST_PAGE
 from scheduler.web.visit import Shown, Visit
 
 NEXT = 10
 LETTERS = 200
 RATED = 20
 LAST = 5
+WORST_FIRST = (*(state.word for state in sorted(BreakerState, reverse=True)), None)
 
 
 async def queues(visit: Visit) -> Shown:
@@ -37,6 +41,9 @@ async def queue(visit: Visit) -> Shown:
     hours: dict[str, Hour] = await visit.each(HOUR, rated, most=SAMPLE // max(1, len(rated)))
     entries = await visit.maybe("peek_queue", name=name, limit=NEXT)
     trouble = isinstance(entries, Problem)
+    told = entries if trouble else await visit.maybe("list_workers", queue=name, limit=LARGEST_PAGE)
+    away = isinstance(told, Problem)
+    workers = [] if away else sorted(told["items"], key=_breaker)
     return Shown(
         "queue.html",
         {
@@ -44,6 +51,9 @@ async def queue(visit: Visit) -> Shown:
             "entries": [] if trouble else entries["items"],
             "problem": entries if trouble else None,
             "priorities": {each.value: each.name.lower() for each in Priority},
+            "workers": [worker(each) for each in workers[:ROWS]],
+            "unseen": len(workers[ROWS:]),
+            "away": told if away else None,
         },
     )
 
@@ -75,6 +85,11 @@ def _groups(letters: list[dict[str, Any]]) -> list[dict[str, Any]]:
         groups.setdefault((letter["type"], first_line(letter["reason"])), []).append(letter)
     made = [{"type": kind, "why": why, "letters": found} for (kind, why), found in groups.items()]
     return sorted(made, key=lambda group: -len(group["letters"]))
+
+
+def _breaker(worker: dict[str, Any]) -> int:
+    """Say how good the breaker of a worker at one queue is; the worst is least."""
+    return min((WORST_FIRST.index(at["breaker"]) for at in worker["queues"]), default=len(WORST_FIRST))
 
 
 def _queue(found: dict[str, Any], hours: list[Hour]) -> dict[str, Any]:

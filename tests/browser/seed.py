@@ -12,7 +12,8 @@ from uuid import UUID
 import psycopg
 from psycopg.sql import SQL, Identifier
 
-from scheduler import NewJob, PermanentError, Priority, RetryPolicy, Scheduler, Worker
+from scheduler import BreakerRule, NewJob, PermanentError, Priority, RetryPolicy, Scheduler, TemporaryError, Worker
+from scheduler.model.breaker import BreakerState
 from scheduler.model.handling import JobContext
 from scheduler.queueing.handlers import handler, handlers
 from tests.support.recorder import until
@@ -51,17 +52,28 @@ def charge(ctx: JobContext, payload: Any) -> None:
         raise TimeoutError("the bank did not answer within 10 s")
 
 
+def notify(ctx: JobContext, payload: Any) -> None:
+    raise TemporaryError("the hook answered 503")
+
+
 HANDLERS = {("send-receipt", "mail"): send_receipt, ("resize", "images"): resize, ("charge", "billing"): charge}
 
 
-def working(redis: str, work: Mapping[tuple[str, str], Callable[..., Any]]) -> Worker:
+HOOKS = {("notify", "hooks"): notify}
+HELD = 6
+BREAKER = BreakerRule(min_samples=1, cooldown_period="2h")
+
+
+def working(
+    redis: str, work: Mapping[tuple[str, str], Callable[..., Any]], breaker: BreakerRule | None = None
+) -> Worker:
     """Make a worker with functions by type and queue, which no other test knows."""
     others = dict(handlers)
     handlers.clear()
     try:
         for (type_, queue), function in work.items():
             handler(type_, queue=queue)(function)
-        return Worker(redis, concurrency=8)
+        return Worker(redis, concurrency=8, breaker=breaker)
     finally:
         handlers.clear()
         handlers.update(others)
@@ -102,14 +114,19 @@ def seeded(dsn: str, schema: str, redis: str) -> Iterator[Seeded]:
         _register(scheduler, soon)
         _remember(connection)
         _neighbours(connection)
-        worker = working(redis, HANDLERS)
-        worker.start()
+        workers = [working(redis, HANDLERS), working(redis, HOOKS, BREAKER), working(redis, HOOKS, BREAKER)]
         try:
+            for worker in workers[:2]:
+                worker.start()
             _submit(made)
+            workers[2].start()  # the breaker of the one before is open: it takes nothing more
+            until(lambda: scheduler.queue("hooks").stats().breakers == {BreakerState.OPEN: 1, BreakerState.CLOSED: 1})
+            until(lambda: [each.holds for each in scheduler.queue("images").workers()] == [HELD])
             yield made
         finally:
             go_on.set()
-            worker.stop()
+            for worker in workers:
+                worker.stop()
 
 
 def _register(scheduler: Scheduler, soon: datetime) -> None:
@@ -187,7 +204,10 @@ def _submit(made: Seeded) -> None:
         made.submit(f"dead {order}", "acme", "send-receipt", {"order": order, "bounce": box}, queue="mail")
     made.submit("dead 3", "globex", "send-receipt", {"order": 9, "bounce": "eve@example.org"}, queue="mail")
     made.submit("running", "acme", "resize", {"page": 31}, queue="images", correlation_id="book-3")
+    for page in range(1, HELD):
+        made.submit(f"page {page}", "acme", "resize", {"page": page}, queue="images")
     made.submit("retrying", "acme", "charge", {"order": 7}, queue="billing", retry=patient, priority=Priority.HIGH)
+    made.submit("hook", "initech", "notify", {"order": 12}, queue="hooks", retry=patient)
     made.submit("delayed", "initech", "send-receipt", {"order": 12}, queue="mail", delay="2h")
     parts = [NewJob("acme", "render", {"page": page}, queue="print", delay="3h") for page in range(3)]
     done = scheduler.fan_out("acme", parts, then=NewJob("acme", "publish", queue="print", priority=Priority.LOW))
@@ -199,4 +219,6 @@ def _submit(made: Seeded) -> None:
         )
     until(lambda: made.state("sent") == "completed" and made.state("retrying") == "retrying", timeout=30)
     until(lambda: made.state("running") == "running" and made.state("dead 2") == "failed", timeout=30)
-    until(lambda: made.state("dead 3", "globex") == "failed", timeout=30)
+    until(
+        lambda: made.state("dead 3", "globex") == "failed" and made.state("hook", "initech") == "retrying", timeout=30
+    )

@@ -60,6 +60,7 @@ def harmed(dsn: str, own_redis: str) -> Iterator[tuple[str, dict[str, UUID], Sch
         made.cancel_job(tenant, ids["cancelled"], reason=evil("reason"))
         for name, state in {"done": "completed", "fail": "failed", "wait": "running"}.items():
             until(lambda name=name, state=state: made.get(tenant, ids[name]).state == state)  # type: ignore[misc]
+        until(lambda: any(each.holds for each in made.queue("harm").workers()))
         until(lambda: any(row.error for row in made.history(tenant, evil("job id"))))
         server = Server(application(made, rate_limit=0), "127.0.0.1", 0)
         server.start()
@@ -81,9 +82,9 @@ PAGES = {
     "failed": ("/job?tenant={tenant}&id={fail}", ["type", "error"]),
     "running": ("/job?tenant={tenant}&id={wait}", ["type", "message"]),
     "cancelled": ("/job?tenant={tenant}&id={cancelled}", ["type", "reason", "payload"]),
-    "queue": ("/queue?name=harm", []),
+    "queue": ("/queue?name=harm", ["type", "tenant"]),
     "dead": ("/dead", ["type", "error", "tenant"]),
-    "fleet": ("/fleet", ["label"]),
+    "fleet": ("/fleet", ["label", "type", "tenant"]),
     "nowhere": ("/job?tenant={tenant}&id={type}", []),
     "missing": ("/recurring/job?tenant={tenant}&id=no{type}", []),
     "said": ("/?done={type}&n={type}", []),

@@ -4,7 +4,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import MakePage
-from tests.browser.seed import Seeded
+from tests.browser.seed import Seeded, working
 
 STAYS = "window.here = true"
 
@@ -27,6 +27,19 @@ def test_a_recurring_job_that_ran_is_seen_at_once(house: Seeded, page: MakePage)
     seen.evaluate(STAYS)
     house.scheduler.trigger("globex", "backup")
     expect(seen.get_by_text("asked for").first).to_be_visible()
+    assert seen.evaluate("window.here")
+
+
+def test_a_worker_that_comes_is_seen(house: Seeded, page: MakePage, own_redis: str) -> None:
+    seen = page()
+    seen.goto("/fleet")
+    seen.evaluate(STAYS)
+    worker = working(own_redis, {("announce", "print"): print})
+    worker.start()
+    try:
+        expect(seen.get_by_role("row", name=worker.name)).to_contain_text("print")
+    finally:
+        worker.stop()
     assert seen.evaluate("window.here")
 
 

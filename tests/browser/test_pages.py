@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import MakePage
-from tests.browser.seed import Seeded
+from tests.browser.seed import HELD, Seeded
 
 PAGES = {
     "overview": ("/", "Overview"),
@@ -22,6 +22,8 @@ PAGES = {
     "waits": ("/job?tenant=acme&id={publish}", "publish"),
     "queues": ("/queues", "Queues"),
     "one queue": ("/queue?name=labels", "labels"),
+    "worked queue": ("/queue?name=images", "images"),
+    "broken queue": ("/queue?name=hooks", "hooks"),
     "letters": ("/dead", "Dead letters"),
     "purge": ("/dead/purge?name=mail", "Purge mail?"),
     "fleet": ("/fleet", "Fleet"),
@@ -113,7 +115,49 @@ def test_the_fleet_shows_heartbeats_clocks_and_leases(house: Seeded, page: MakeP
     expect(seen.get_by_role("row", name="web-2:1203")).to_contain_text("4.2 s ahead")
     expect(seen.get_by_role("row", name="web-2:1203").get_by_role("link", name="backup")).to_be_visible()
     expect(seen.get_by_role("row", name="web-3:998")).to_contain_text("gone")
-    expect(seen.get_by_role("row", name="mail")).to_contain_text("1 alive")
+    at_each = seen.get_by_role("region", name="At each queue")
+    expect(at_each.get_by_role("row", name="mail")).to_contain_text("1 alive")
+    expect(at_each.get_by_role("row", name="hooks")).to_contain_text("open at 1 worker closed at 1 worker")
+
+
+def test_the_fleet_shows_workers_what_they_hold_and_their_breakers(house: Seeded, page: MakePage) -> None:
+    seen = page()
+    seen.goto("/fleet")
+    workers = seen.get_by_role("region", name="Workers", exact=True)
+    for each in house.scheduler.workers():
+        row = workers.get_by_role("row", name=each.name)
+        expect(row).to_contain_text(f"scheduler on {each.host}, pid {each.pid}, concurrency {each.concurrency}")
+        for at in each.queues:
+            expect(row.get_by_role("link", name=at.name)).to_be_visible()
+    expect(workers.get_by_text("breaker open")).to_have_css("color", "rgb(184, 50, 34)")
+    expect(workers.get_by_text("breaker closed")).to_have_css("color", "rgb(35, 121, 77)")
+    expect(workers.get_by_role("cell").filter(has_text="breaker open")).to_contain_text("UTC, in 1 h")
+    expect(workers.get_by_role("link", name="resize").and_(workers.locator(":visible"))).to_have_count(4)
+    workers.get_by_text("2 more").click()
+    expect(workers.get_by_role("link", name="resize").and_(workers.locator(":visible"))).to_have_count(HELD)
+    assert violations(seen) == []
+    workers.get_by_role("link", name="resize").first.click()
+    expect(seen.get_by_role("heading", level=1)).to_contain_text("resize")
+
+
+@pytest.mark.parametrize("script", [True, False])
+def test_queues_show_the_worst_breaker_first(house: Seeded, page: MakePage, script: bool) -> None:
+    seen = page(java_script_enabled=script)
+    seen.goto("/queues")
+    card = seen.get_by_role("listitem").filter(has=seen.get_by_role("link", name="hooks"))
+    expect(card.locator(".pill-bad, .pill-good")).to_have_text(["open at 1 worker", "closed at 1 worker"])
+    seen.get_by_role("link", name="hooks").click()
+    rows = seen.get_by_role("region", name="Workers").get_by_role("row")
+    expect(rows.nth(1)).to_contain_text("breaker open")
+    expect(rows.nth(2)).to_contain_text("breaker closed")
+
+
+def test_a_queue_without_workers_says_what_to_do(page: MakePage) -> None:
+    seen = page()
+    seen.goto("/queue?name=labels")
+    expect(seen.get_by_role("region", name="Workers")).to_contain_text(
+        "scheduler worker --app yourapp.jobs --queue labels"
+    )
 
 
 def test_charts_say_in_words_what_they_draw(house: Seeded, page: MakePage) -> None:

@@ -9,11 +9,14 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from scheduler import Scheduler
+from scheduler.embedded.redis import EmbeddedRedis
+from scheduler.web import pages_fleet, pages_queues
 from scheduler.web.app import application
 from scheduler.web.pages import PAGES
 from scheduler.web.pages_acts import back_to
 from scheduler.web.serve import Server
-from tests.web.conftest import Serve, Visitor, browser, csrf
+from tests.support.waiting import wait_for
+from tests.web.conftest import Serve, Visitor, browser, csrf, working
 
 
 def nothing() -> None:
@@ -56,6 +59,46 @@ def test_a_token_of_one_tenant_sees_it_alone(visitor: Visitor, ring: Scheduler) 
         assert person.get(path, params={"tenant": "acme", "id": id_}).status_code == 404
     for path in ("/queues", "/dead", "/fleet"):
         assert "belongs to all of them" in person.get(path).text
+
+
+def test_where_no_worker_is_the_fleet_says_what_to_do(serve: Serve, ring: Scheduler) -> None:
+    with browser(serve()) as here:
+        fleet = here.get("/fleet").text
+        assert "Nobody takes the jobs of these queues" in fleet
+        assert "scheduler worker --app yourapp.jobs" in fleet
+        assert "scheduler worker --app yourapp.jobs --queue mail" in here.get("/queue?name=mail").text
+
+
+def test_without_redis_the_fleet_says_what_to_do(dsn: str, schema: str) -> None:
+    with Scheduler(dsn, schema=schema) as alone:
+        server = Server(application(alone), "127.0.0.1", 0)
+        server.start()
+        try:
+            with browser(server.url) as here:
+                page = here.get("/fleet")
+                assert (page.status_code, "scheduler worker --app yourapp.jobs" in page.text) == (200, True)
+        finally:
+            server.stop()
+
+
+def test_a_long_list_of_workers_has_pages(
+    serve: Serve, ring: Scheduler, redis_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages_fleet, "ROWS", 1)
+    monkeypatch.setattr(pages_queues, "ROWS", 1)
+    with working(redis_server, "x", print), working(redis_server, "x", print), browser(serve()) as here:
+        first, second = wait_for(lambda: _two(ring), "both say so")
+        page = here.get("/fleet").text
+        assert (first in page, second in page) == (True, False)
+        [link] = [unescape(each) for each in re.findall(r'href="(/fleet\?past=[^"]+)"', page)]
+        page = here.get(link).text
+        assert (first in page, second in page) == (False, True)
+        assert "1 more are not shown" in here.get("/queue?name=mail").text
+
+
+def _two(ring: Scheduler) -> list[str]:
+    found = [f">{each.name}<" for each in ring.workers()]
+    return found if len(found) == 2 else []
 
 
 @pytest.mark.parametrize("who", ["acme", "reader"])

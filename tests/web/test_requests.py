@@ -153,6 +153,9 @@ def test_while_redis_is_away_jobs_are_read_and_queues_say_so(dsn: str, schema: s
                 away = http.get("/queues/mail/peek")
                 assert (away.status_code, away.json()["code"]) == (503, "unavailable")
                 assert http.get("/queues").json()["items"][0]["error"]
+                assert http.get("/workers").json()["code"] == "unavailable"
+                fleet = httpx.get(f"{server.url}/fleet", timeout=30)
+                assert (fleet.status_code, "Redis is away" in fleet.text) == (200, True)
                 assert http.get("/jobs", params={"tenant": "acme"}).status_code == 200
         finally:
             server.stop()
