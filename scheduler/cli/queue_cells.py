@@ -1,9 +1,9 @@
-"""Queues and what is in them, as JSON has it, and as cells of tables."""
+"""Queues, what is in them and who works at them, as JSON has it, and as cells of tables."""
 
 import base64
 import json
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from rich.text import Text
 
@@ -12,6 +12,7 @@ from scheduler.cli.view import brief
 from scheduler.model.labels import Priority
 from scheduler.model.queues import QueueEntry, QueueStats, Totals
 from scheduler.model.states import State
+from scheduler.model.workers import WorkerInfo, WorkerQueue
 
 QUEUE_HEADS = (
     "QUEUE", "DIALECT", "WAITING", "BY PRIORITY", "RUNNING", "RETRYING", "UNSETTLED", "DEAD", "READY", "OLDEST",
@@ -23,6 +24,11 @@ ENTRY_FOLDS = {"TENANT": 8, "TYPE": 10, "SINCE": 12, "WHY": 20, "PAYLOAD": 20}
 TOTAL_HEADS = ("QUEUE", "COMPLETED", "FAILED", "DEAD LETTER", "CANCELLED", "PER SECOND")
 ENDS = (State.COMPLETED, State.FAILED, State.DEAD_LETTER, State.CANCELLED)
 KEY_HEADS = ("QUEUE", "KEY", "TYPE", "SIZE")
+WORKER_HEADS = (
+    "WORKER", "KIND", "HOST", "PID", "UP", "HEARTBEAT", "CONCURRENCY", "QUEUE", "HOLDS", "BREAKER", "JOBS",
+)  # fmt: skip
+WORKER_FOLDS = {"WORKER": 12, "HOST": 8, "QUEUE": 10, "BREAKER": 12, "JOBS": 20}
+NAMED = 3
 
 
 def queue_facts(stats: QueueStats) -> dict[str, object]:
@@ -120,6 +126,47 @@ def _plain(payload: object) -> object:
         return payload.decode()
     except UnicodeDecodeError:
         return {"base64": base64.b64encode(payload).decode()}
+
+
+def worker_cells(worker: WorkerInfo, now: datetime) -> list[list[Text]]:
+    """Say how a worker is, a line for each of its queues."""
+    own = [
+        Text(visible(worker.name), style="bold"),
+        Text(worker.kind, style="quiet"),
+        Text(_said(worker.host)),
+        Text(_said(worker.pid)),
+        Text(_age(worker.started_at, now)),
+        Text(_age(worker.seen_at, now)),
+        Text(_said(worker.concurrency)),
+    ]
+    if not worker.queues:
+        return [[*own, Text("-"), Text(_said(worker.holds)), Text("-"), Text("-")]]
+    return [
+        [*own, Text(visible(at.name)), Text(_said(at.holds)), _breaker(at), Text(_held(at), style="quiet")]
+        for at in worker.queues
+    ]
+
+
+def _said(value: object) -> str:
+    return "-" if value is None else visible(str(value))
+
+
+def _age(instant: datetime | None, now: datetime) -> str:
+    return "-" if instant is None else brief(max(now - instant, timedelta(0)))  # it is of Redis's clock
+
+
+def _breaker(at: WorkerQueue) -> Text:
+    if at.breaker is None:
+        return Text("-", style="quiet")
+    until = "" if at.breaker_until is None else f" until {moment(at.breaker_until)}"
+    return Text(f"{at.breaker.word}{until}", style="failure" if at.breaker else "")
+
+
+def _held(at: WorkerQueue) -> str:
+    """Name some of the jobs that a worker holds, as `get` wants them."""
+    named = [visible(f"{job.tenant or ''} {job.id} ({job.type})".strip()) for job in at.jobs[:NAMED]]
+    more = max(at.holds or 0, len(at.jobs)) - len(named)
+    return ", ".join([*named, *([f"{more} more"] if named and more > 0 else [])]) or "-"
 
 
 def total_facts(totals: Totals) -> dict[str, dict[str, object]]:

@@ -16,6 +16,8 @@ from scheduler.cli.queue_cells import (
     QUEUE_FOLDS,
     QUEUE_HEADS,
     TOTAL_HEADS,
+    WORKER_FOLDS,
+    WORKER_HEADS,
     entry_cells,
     entry_facts,
     queue_cells,
@@ -23,6 +25,7 @@ from scheduler.cli.queue_cells import (
     sums,
     total_cells,
     total_facts,
+    worker_cells,
 )
 from scheduler.cli.show import emit, emit_json, listing, moment, screen, visible
 from scheduler.model.durations import duration
@@ -47,6 +50,27 @@ def list_queues(config: Configuration, *, as_json: bool) -> None:
         emit(listing(QUEUE_HEADS, [queue_cells(each, now) for each in found], folds=QUEUE_FOLDS, place=place), place)
     else:
         emit(Text("no queue yet: none is configured, and no job was submitted"), screen())
+
+
+@click.command(short_help="List the workers that live: what each holds, and how its circuit breakers are.")
+@click.argument("queue", required=False)
+@redis_option
+@database_options
+def workers(config: Configuration, queue: str | None, *, as_json: bool) -> None:
+    """List the workers of QUEUE, or of all, as they last said it: a line for each of their queues.
+
+    Example: scheduler workers mail
+    """
+    with opened_queues(config) as queues:
+        found = queues.workers() if queue is None else queues.queue(queue).workers()
+    if as_json:
+        emit_json([each.plain() for each in found])
+    elif found:
+        place, now = screen(), datetime.now(UTC)
+        rows = [row for each in found for row in worker_cells(each, now)]
+        emit(listing(WORKER_HEADS, rows, folds=WORKER_FOLDS, place=place), place)
+    else:
+        emit(Text("no worker lives; start one: scheduler worker --app MODULE"), screen())
 
 
 @click.command(short_help="Count what is in all queues, and the jobs that ended, with their rates.")
@@ -223,7 +247,7 @@ def resume_queue(config: Configuration, queue: str, *, as_json: bool) -> None:
 
 
 COMMANDS = (
-    list_queues, stats, stats_keys, peek, requeue_dlq, purge_dlq, purge_all, pause_queue, resume_queue,
+    list_queues, workers, stats, stats_keys, peek, requeue_dlq, purge_dlq, purge_all, pause_queue, resume_queue,
 )  # fmt: skip
 
 

@@ -2,18 +2,32 @@
 
 import contextlib
 import json
+import os
 import socket
+import threading
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
-from scheduler import JobContext, NewJob, PermanentError, RetryPolicy, Scheduler, Worker, handler
+from scheduler import (
+    BreakerRule,
+    JobContext,
+    NewJob,
+    PermanentError,
+    RetryPolicy,
+    Scheduler,
+    TemporaryError,
+    Worker,
+    handler,
+)
 from scheduler.cli.main import cli
 from scheduler.dialects.client import Client
 from scheduler.embedded.redis import EmbeddedRedis
+from scheduler.model.breaker import BreakerState
 from scheduler.queueing.handlers import handlers
 from tests.support.waiting import wait_for
 
@@ -88,6 +102,47 @@ def test_queues_are_listed_with_their_numbers(command: Command, ring: Scheduler)
     assert "conveyor" in shown
 
 
+def test_workers_are_listed_with_what_they_hold_and_their_breakers(
+    command: Command, ring: Scheduler, redis_server: EmbeddedRedis
+) -> None:
+    held, release = threading.Event(), threading.Event()
+
+    def hold(ctx: JobContext, payload: object) -> None:
+        if payload == "fail":
+            raise TemporaryError("away")
+        held.set()
+        release.wait(20)
+
+    assert command("workers").stdout == "no worker lives; start one: scheduler worker --app MODULE\n"
+    before = dict(handlers)
+    handlers.clear()
+    handler("hold\x1b[31m", queue="mail")(hold)
+    worker = Worker(redis_server.url, ["mail"], breaker=BreakerRule(min_samples=1, cooldown_period="1h"))
+    worker.start()
+    try:
+        made = ring.submit("acme", "hold\x1b[31m", None, queue="mail")
+        assert held.wait(20)
+        ring.submit("acme", "hold\x1b[31m", "fail", queue="mail")
+        wait_for(lambda: ring.queue("mail").stats().breakers == {BreakerState.OPEN: 1}, "its breaker is open")
+        wait_for(lambda: [each.holds for each in ring.workers()] == [1], "it says what it holds")
+        [told] = document(command("workers", "--json"))
+        [at] = told["queues"]
+        assert (told["name"], told["kind"], told["pid"], told["holds"]) == (worker.name, "scheduler", os.getpid(), 1)
+        assert (at["name"], at["breaker"], at["jobs"][0]["id"]) == ("mail", "open", str(made.id))
+        assert datetime.fromisoformat(at["breaker_until"]) > datetime.fromisoformat(told["seen_at"])
+        head, line = command("workers", "mail").stdout.splitlines()
+        assert head.split()[:2] == ["WORKER", "KIND"]
+        assert line.endswith(f" UTC  acme {made.id} (hold\\x1b[31m)")
+        assert "open until" in line
+        assert document(command("workers", "go", "--json")) == []
+        assert document(command("workers", "--json", database=False)) == []
+    finally:
+        release.set()
+        worker.stop(grace=1)
+        handlers.clear()
+        handlers.update(before)
+
+
 def test_a_redis_that_is_away_is_said_and_what_postgres_knows_is_shown(command: Command, ring: Scheduler) -> None:
     ring.submit("acme", "later", None, queue="mail", delay="1h")
     ring.submit("acme", "now", None, queue="mail")
@@ -96,6 +151,8 @@ def test_a_redis_that_is_away_is_said_and_what_postgres_knows_is_shown(command: 
     told = {each["queue"]: each for each in document(result)}
     assert told["mail"]["ready"] == 1
     assert "Redis" in told["mail"]["error"]
+    away = command("workers", "--redis", "redis://127.0.0.1:1", "--json")
+    assert (away.exit_code, away.stdout, len(away.stderr.splitlines())) == (1, "", 1)
 
 
 def test_a_redis_that_hangs_is_not_waited_for_again_and_again(
@@ -128,7 +185,7 @@ def test_the_next_jobs_without_their_payload_unless_it_is_asked_for(command: Com
 
 
 def test_a_queue_that_is_not_there(command: Command, ring: Scheduler) -> None:
-    for name in ("peek", "requeue-dlq", "purge-dlq", "pause-queue", "resume-queue", "stats-keys"):
+    for name in ("workers", "peek", "requeue-dlq", "purge-dlq", "pause-queue", "resume-queue", "stats-keys"):
         result = command(name, "\x1b[31mnope", *(["--all"] if name == "requeue-dlq" else []))
         assert (result.exit_code, result.stdout) == (2, "")
         assert result.stderr == "scheduler: there is no queue '\\x1b[31mnope'; there are go, video\n"
