@@ -29,6 +29,7 @@ from scheduler.dialects.client import Client
 from scheduler.embedded.redis import EmbeddedRedis
 from scheduler.model.breaker import BreakerState
 from scheduler.queueing.handlers import handlers
+from tests.support.foreigners import foreigners
 from tests.support.waiting import wait_for
 
 SECRET = "only-in-the-payload"
@@ -141,6 +142,19 @@ def test_workers_are_listed_with_what_they_hold_and_their_breakers(
         worker.stop(grace=1)
         handlers.clear()
         handlers.update(before)
+
+
+def test_workers_of_others_are_listed_as_far_as_they_show(
+    command: Command, ring: Scheduler, redis: Client, redis_server: EmbeddedRedis
+) -> None:
+    with foreigners(redis, redis_server.url):
+        told = {each["name"]: each for each in document(command("workers", "--json"))}
+        assert {name: (each["kind"], each["holds"], each["pid"]) for name, each in told.items()} == {
+            "go-1": ("conveyor", 2, None), "node-1": ("bullmq", None, None),
+        }  # fmt: skip
+        _, go, node = (line.split() for line in command("workers").stdout.splitlines())
+    assert (go[:2], go[-4:]) == (["go-1", "conveyor"], ["-", "2", "-", "-"])
+    assert (node[:2], node[-4:]) == (["node-1", "bullmq"], ["video", "-", "-", "-"])
 
 
 def test_a_redis_that_is_away_is_said_and_what_postgres_knows_is_shown(command: Command, ring: Scheduler) -> None:

@@ -9,12 +9,14 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from scheduler import Scheduler
+from scheduler.dialects.client import Client
 from scheduler.embedded.redis import EmbeddedRedis
 from scheduler.web import pages_fleet, pages_queues
 from scheduler.web.app import application
 from scheduler.web.pages import PAGES
 from scheduler.web.pages_acts import back_to
 from scheduler.web.serve import Server
+from tests.support.foreigners import foreigners
 from tests.support.waiting import wait_for
 from tests.web.conftest import Serve, Visitor, browser, csrf, working
 
@@ -79,6 +81,26 @@ def test_without_redis_the_fleet_says_what_to_do(dsn: str, schema: str) -> None:
                 assert (page.status_code, "scheduler worker --app yourapp.jobs" in page.text) == (200, True)
         finally:
             server.stop()
+
+
+def test_workers_of_others_are_shown_as_far_as_they_show(
+    dsn: str, schema: str, redis: Client, redis_server: EmbeddedRedis
+) -> None:
+    queues = {"video": {"dialect": "bullmq"}, "go": {"dialect": "conveyor"}}
+    with (
+        Scheduler(dsn, schema=schema, redis=redis_server.url, queues=queues) as ring,
+        foreigners(redis, redis_server.url),
+    ):
+        server = Server(application(ring), "127.0.0.1", 0)
+        server.start()
+        try:
+            with browser(server.url) as here:
+                fleet = " ".join(re.sub("<[^>]+>", " ", here.get("/fleet").text).split())
+                queue = here.get("/queue?name=go").text
+        finally:
+            server.stop()
+    assert re.search(r"go-1 conveyor .*nobody says 2 jobs node-1 bullmq on 127.0.0.1, since .*video nobody says", fleet)
+    assert ">go-1<" in queue
 
 
 def test_a_long_list_of_workers_has_pages(
