@@ -30,7 +30,7 @@ def test_a_recurring_job_that_ran_is_seen_at_once(house: Seeded, page: MakePage)
     assert seen.evaluate("window.here")
 
 
-def test_a_worker_that_comes_is_seen(house: Seeded, page: MakePage, own_redis: str) -> None:
+def test_a_worker_is_seen_when_it_comes_and_not_when_it_has_gone(house: Seeded, page: MakePage, own_redis: str) -> None:
     seen = page()
     seen.goto("/fleet")
     seen.evaluate(STAYS)
@@ -40,6 +40,7 @@ def test_a_worker_that_comes_is_seen(house: Seeded, page: MakePage, own_redis: s
         expect(seen.get_by_role("row", name=worker.name)).to_contain_text("print")
     finally:
         worker.stop()
+    expect(seen.get_by_role("row", name=worker.name)).not_to_be_visible()
     assert seen.evaluate("window.here")
 
 
