@@ -26,6 +26,7 @@ from scheduler.periodic.control import Control
 from scheduler.queueing.admin import Queues
 from scheduler.queueing.calls import QueueCalls
 from scheduler.queueing.ring import Ring
+from scheduler.queueing.shortcut import Shortcut
 from scheduler.sight import Sight
 from scheduler.store.job_queue import QueueTable
 from scheduler.store.pages import PagesTable
@@ -285,6 +286,10 @@ class Scheduler(QueueCalls):
     def _ring(self) -> Ring | None:
         ring = self._running().ring
         return None if ring is None else ring.ring
+
+    def _shortcut(self) -> Shortcut | None:
+        ring = self._running().ring
+        return None if ring is None else ring.shortcut
 
     def _queues(self) -> Queues:
         ring = self._running().ring

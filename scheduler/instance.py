@@ -157,7 +157,9 @@ class Instance:
             ledger, CallbackTable(self.settings.schema, self._now), now=self.database_clock.now,
             secret=self.settings.callback_secret, private=self.settings.callback_private,
         )  # fmt: skip
-        return RingServices(ledger, ring, self._events, now=self.database_clock.now, callbacks=callbacks)
+        return RingServices(
+            ledger, ring, self._events, now=self.database_clock.now, callbacks=callbacks, quick=Client(redis.quick())
+        )  # fmt: skip
 
     def look(self, known: Collection[str], others: int) -> Sight:
         """Look at the parts, and in Redis at the known queues and some others."""

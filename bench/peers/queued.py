@@ -44,24 +44,26 @@ async def _single(connect, send, count):
             "timed": count, "sent": WARM + count}  # fmt: skip
 
 
-async def _many(connect, send_many, batches, size):
+async def _many(connect, send_many, close, batches, size):
     context = await _done(connect())
     await _done(send_many(context, range(size)))
     began, start, cpu = time.time(), time.perf_counter(), time.process_time()
     for batch in range(1, batches + 1):
         await _done(send_many(context, range(batch * size, (batch + 1) * size)))
-    return {"seconds": time.perf_counter() - start, "began": began, "cpu": time.process_time() - cpu,
-            "timed": batches * size, "sent": (batches + 1) * size}  # fmt: skip
+    answer = {"seconds": time.perf_counter() - start, "began": began, "cpu": time.process_time() - cpu,
+              "timed": batches * size, "sent": (batches + 1) * size}  # fmt: skip
+    await _done(close(context))
+    return answer
 
 
-async def _pickup(connect, send, count):
+async def _pickup(connect, send, committed, count):
     context = await _done(connect())
     began, ended = [], []
     for number in range(count):
         before = os.stat(STAMPS).st_size
         began.append(time.time())
         await _done(send(context, number))
-        ended.append(time.time())
+        ended.append(committed())
         while os.stat(STAMPS).st_size == before:
             if time.time() > ended[-1] + PATIENCE:
                 raise RuntimeError("a job did not start")
@@ -70,10 +72,13 @@ async def _pickup(connect, send, count):
     return {"began": began, "ended": ended}
 
 
-def run(package, *, connect, send, work, left, many=None, **info):
+def run(
+    package, *, connect, send, work, left, many=None, close=lambda _: None, committed=time.time, **info
+):  # fmt: skip
     """Run the command of sys.argv.
 
-    connect() returns what send(context, number) and many(context, numbers) are given; work(*names) works until killed.
+    connect() returns what send(context, number) and many(context, numbers) are given, and close(context) at the end, if
+    that takes part in the work; work(*names) works until killed. committed: asked after a send, when it was committed.
     left: an expression for the jobs that the server knows and that are not done, in Lua or SQL. All may be async.
     """
 
@@ -85,8 +90,8 @@ def run(package, *, connect, send, work, left, many=None, **info):
 
     commands = {
         "single": lambda count: _run(_single(connect, send, int(count))),
-        "many": lambda batches, size: _run(_many(connect, many, int(batches), int(size))),
-        "pickup": lambda count: _run(_pickup(connect, send, int(count))),
+        "many": lambda batches, size: _run(_many(connect, many, close, int(batches), int(size))),
+        "pickup": lambda count: _run(_pickup(connect, send, committed, int(count))),
         "serve": serve,
     }
     main(package, commands, left=left, many=many is not None, **info)

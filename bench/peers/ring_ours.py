@@ -1,19 +1,24 @@
 """Ours: jobs submitted into Postgres, carried through Redis. `serve instance` feeds and settles, `serve worker` runs.
 
-The context of the calls that send is a Scheduler without Redis, as in an application that only submits.
+The context of the calls that send is an instance of an application, which feeds and settles too. With BENCH_ROAD=feeder
+it has no Redis, and only submits: then every job goes by the feeder. A call returns after what was committed has gone
+straight into Redis; `committed` tells when its commit was.
 """
 
 import os
+import time
 
 import jobs
 from commands import URL, WORKERS, ready
 from queued import run
 
 from scheduler import NewJob, Scheduler, Worker, handler
+from scheduler.queueing.shortcut import Shortcut
 from scheduler.service import collect_rarely
 
 REDIS = os.environ["BENCH_REDIS"]
 KIND = os.environ.get("BENCH_KIND", "sync")
+ROAD = os.environ.get("BENCH_ROAD", "straight")
 TENANTS = int(os.environ.get("BENCH_TENANTS", "1"))
 FILL = "x" * int(os.environ.get("BENCH_FILL", "0"))  # bytes that a payload has beside its number
 LEFT = "SELECT count(*) FROM scheduler.job_queue"
@@ -34,7 +39,10 @@ async def coroutine(_, payload):
 
 
 def connect():
-    return Scheduler(URL).start()
+    made = Scheduler(URL, redis=REDIS if ROAD == "straight" else None).start()
+    collect_rarely()
+    time.sleep(1)  # an application that is up: it knows its queues
+    return made
 
 
 def given(number):
@@ -59,6 +67,26 @@ def work(role):
         ready()
 
 
+class Commits:
+    """When the last commit was, if what it committed went straight on."""
+
+    at = 0.0
+
+    def __init__(self):
+        plain = Shortcut.push
+
+        def push(shortcut, way):
+            Commits.at = time.time()
+            plain(shortcut, way)
+
+        Shortcut.push = push
+
+    def __call__(self):
+        found, Commits.at = Commits.at or time.time(), 0.0
+        return found
+
+
 if __name__ == "__main__":
     run("singleton-scheduler", connect=connect, send=send, many=many, work=work, left=LEFT,
+        close=Scheduler.cancel, committed=Commits(),
         setting=f"{KIND} handler, concurrency {WORKERS}")  # fmt: skip

@@ -96,6 +96,7 @@ class Client:
         self._open: Opened | None = None
         self._warned = False
         self._under_way = 0
+        self._blocked: set[int] = set()  # what Redis calls the connections on which somebody waits
 
     def run(self, what: Script, keys: Sequence[str], args: Sequence[Any]) -> Any:
         """Run a script."""
@@ -131,6 +132,27 @@ class Client:
         opened = self._opened()
         with self._translated():
             return opened.blocking.execute_command(*command, **_at(opened, opened.blocking, near))
+
+    def await_entries(self, stream: str, *command: Any) -> Any:
+        """Run a command that waits for entries of a stream, as `wait` does; `unblock` ends it without a loss."""
+        opened = self._opened()
+        if opened.clustered:
+            return self.wait(*command, near=stream)
+        with self._translated(), _lent(opened.blocking.connection_pool) as connection:
+            _send(connection, "CLIENT", "ID")
+            _send(connection, *command)
+            number = _number(connection)
+            try:
+                self._blocked.add(number)
+                return opened.blocking.parse_response(connection, command[0])
+            finally:
+                self._blocked.discard(number)
+
+    def unblock(self, through: "Client") -> None:
+        """Let those end who wait for entries: what was given to them they have, and nothing is on its way."""
+        for number in list(self._blocked):
+            with contextlib.suppress(QueueError):
+                through.call("CLIENT", "UNBLOCK", number)
 
     def scan(
         self, near: str, cursor: Any, pattern: str, count: int, kind: str | None = "list"
@@ -255,6 +277,14 @@ def _run(opened: Opened, what: Script, keys: Sequence[str], args: Sequence[Any])
 def _send(connection: Any, *command: Any) -> None:
     """Send a command; redis-py would look at each of its values, and a batch has thousands."""
     connection.send_packed_command([hiredis.pack_command(command)])
+
+
+def _number(connection: Any) -> int:
+    """Read what Redis calls a connection; 0 if we may not ask."""
+    try:
+        return int(connection.read_response())
+    except ResponseError:
+        return 0
 
 
 def _answer(opened: Opened, connection: Any, what: Script, keys: Sequence[str], args: Sequence[Any]) -> Any:

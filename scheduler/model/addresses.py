@@ -8,7 +8,7 @@ rediss://, rediss+sentinel://               the same over TLS
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Self
 from urllib.parse import parse_qsl, unquote
@@ -18,6 +18,7 @@ from scheduler.model.durations import duration
 
 MOST_CONNECTIONS = 10_000  # each queue that is waited at has one
 SECONDS = timedelta(seconds=5)
+SOON = timedelta(seconds=1)
 LONGEST = timedelta(days=1)  # a socket cannot wait for a month
 SCHEMES = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel")
 ESCAPE = "; write /, @, :, #, ? and % in a name or password as %2F, %40, %3A, %23, %3F and %25"
@@ -102,6 +103,12 @@ class RedisOptions:
         """The hosts and ports."""
         usual = 6379 if self.master is None else 26379
         return [_host(address, place, usual) for place, address in enumerate(self.addresses, 1)]
+
+    def quick(self) -> "RedisOptions":
+        """Give up soon, for those who would rather go on than wait."""
+        return replace(
+            self, dial_timeout=min(self.dial_timeout, SOON), timeout=min(self.timeout, SOON), max_retries=0, min_idle=0
+        )
 
     @classmethod
     def of(cls, url: object, **options: Any) -> Self:

@@ -19,7 +19,9 @@ from scheduler.model.submission import NewJob, Submission, SubmitOptions, draft_
 from scheduler.model.workers import WorkerInfo
 from scheduler.queueing.admin import QueueAdmin, Queues
 from scheduler.queueing.job_calls import JobCalls
+from scheduler.queueing.shortcut import Shortcut
 from scheduler.queueing.submit import submit, submit_parts
+from scheduler.queueing.way import Way
 from scheduler.store.steps import Pipeline, Steps, run, run_inside, run_inside_async, run_pipeline
 
 LARGEST_PAGE = 1000
@@ -87,6 +89,10 @@ class QueueCalls(JobCalls):
             several.append(replace(last, after=(*last.after, *several)))
         return self.submit_many(several, connection=connection)
 
+    def _shortcut(self) -> Shortcut | None:
+        """Return what lets jobs go straight into Redis, if this instance has any."""
+        return None
+
     @abstractmethod
     def _queues(self) -> Queues:
         """Return the queues as a person sees them; raises `ConfigError` if there is no Redis."""
@@ -135,21 +141,32 @@ class QueueCalls(JobCalls):
         if reason is not None:
             raise UnsupportedByDialect(f"queue {queue!r}: {reason}")
 
-    def _submitting(self, batch: Sequence[NewJob]) -> Steps[list[Submission]]:
+    def _submitting(self, batch: Sequence[NewJob], way: Way | None = None) -> Steps[list[Submission]]:
         """Check a batch and return the steps that submit it."""
         _, table, limit = self._queue()
-        return submit(table, drafts(batch, limit=limit))
+        return submit(table, drafts(batch, limit=limit), way)
 
     def _submit_many(self, batch: Sequence[NewJob]) -> list[Submission]:
-        """Submit a batch in a transaction of our own; the server works on a part while we make the next."""
+        """Submit a batch in a transaction of our own, and push it after the commit if it may go straight."""
+        shortcut = self._shortcut()
+        way = None if shortcut is None else shortcut.way(batch)
+        made = self._inserted(batch, way)
+        if shortcut is not None and way is not None:
+            shortcut.push(way)
+        return made
+
+    def _inserted(self, batch: Sequence[NewJob], way: Way | None) -> list[Submission]:
+        """Insert a batch; the server works on a part while we make the next."""
         databases, table, limit = self._queue()
         if len(batch) < 2 * PART or not independent(batch):
-            return run(databases, self._submitting(batch), deadline=_patience(batch))
+            return run(databases, self._submitting(batch, way), deadline=_patience(batch))
         made: list[Submission] = []
         parts = draft_parts(batch, limit=limit, size=PART)
         first = next(parts)  # what is wrong with every job is refused before anything is touched
-        pipeline = Pipeline(submit_parts(table, chain([first], parts), made))
-        run_pipeline(databases, pipeline, deadline=_patience(batch))
+        pipeline = Pipeline(submit_parts(table, chain([first], parts), made, way))
+        answers = run_pipeline(databases, pipeline, deadline=_patience(batch))
+        if way is not None:
+            way.answered(answers)
         return made
 
 

@@ -69,6 +69,10 @@ class Ring:
         """Name the dialect of a queue."""
         return self._dialects.get(name, RELIABLE)["dialect"]
 
+    def exact(self, name: str) -> bool:
+        """Whether Redis knows each job of a queue from its push until its end is in the ledger, whoever works it."""
+        return self.dialect(name) == RELIABLE["dialect"]
+
     def configured(self) -> list[str]:
         """Name the queues that the settings name."""
         return sorted(self._dialects)
@@ -111,6 +115,10 @@ class Ring:
                 self.channel.say([(key.tenant, str(key.id), state) for key, state in changes], self._now())
         except QueueError as error:
             logger.debug("state changes are not said: %s", error)
+
+    def unblock(self, through: Client) -> None:
+        """Let settlers end who wait for ends."""
+        self._client.unblock(through)
 
     def close(self) -> None:
         """Close the connections."""

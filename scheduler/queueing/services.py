@@ -1,10 +1,12 @@
 """The ring of an instance, running: threads that feed, tend and call back, and one for each queue that settles."""
 
 import threading
+import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import datetime
 
+from scheduler.dialects.client import Client
 from scheduler.events import Events
 from scheduler.model.states import State
 from scheduler.queueing.admin import Queues
@@ -14,6 +16,7 @@ from scheduler.queueing.ledger import Ledger
 from scheduler.queueing.ring import Ring
 from scheduler.queueing.seeing import seen
 from scheduler.queueing.settler import Settler
+from scheduler.queueing.shortcut import Shortcut
 from scheduler.queueing.upkeep import Upkeep
 from scheduler.service import Service
 from scheduler.sight import QueueSight
@@ -26,14 +29,24 @@ class RingServices:
     """Feeder, upkeep, callbacks and settlers with their threads; a settler starts when its queue is first met."""
 
     def __init__(
-        self, ledger: Ledger, ring: Ring, events: Events, *, now: Callable[[], datetime], callbacks: Callbacks
+        self,
+        ledger: Ledger,
+        ring: Ring,
+        events: Events,
+        *,
+        now: Callable[[], datetime],
+        callbacks: Callbacks,
+        quick: Client,
     ) -> None:
+        """Put them together; `quick`: a client that gives up soon, for those who wait for `submit`."""
         self.ring = ring
+        self._quick = quick
         self._ledger = ledger
         self._events = events
         self._now = now
         self.feeder = Feeder(ledger, ring, events, now=now, lost=lambda _: self.tend())
-        self.upkeep = Upkeep(ledger, ring, events, self.settle)
+        self.shortcut = Shortcut(ledger, ring, self.feeder, client=quick, events=events)
+        self.upkeep = Upkeep(ledger, ring, events, self.settle, self.shortcut.marked)
         self.queues = Queues(ring, ledger)
         self._feeding = Service("feed", self.feeder.step, last_backoff=LAST_BACKOFF)
         self._tending = Service("tend", self.upkeep.step, last_backoff=LAST_BACKOFF)
@@ -100,11 +113,15 @@ class RingServices:
         self.feeder.stopping = True
         with self._lock:
             self._started = False
-        services = self.services()
+        services, end = self.services(), time.monotonic() + timeout
         for service in services:
             service.stop(timeout=0)
+        for service in self._settling.values():  # cut off while ends are on their way, these would wait for 30 s
+            while not service.stop(timeout=0.02) and time.monotonic() < end:
+                self.ring.unblock(self._quick)
         self.ring.close()  # whoever waits for Redis hears of it
         for service in services:
             service.stop(timeout=timeout)
         self._callbacks.stop(timeout)
         self.ring.close()
+        self.shortcut.close()

@@ -8,7 +8,7 @@ young. The order holds: nothing goes straight while an older job of its tenant a
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -35,13 +35,13 @@ logger = logging.getLogger("scheduler")
 
 FIRST_FEED = 1
 HOLDS = 3.0  # seconds for which a mark that was seen counts
-WANTED = 10.0  # seconds for which a queue that was asked for is kept open
+LOOK_AGAIN = 1.0  # seconds
 
 
 class Shortcut:
     """Which queues jobs may go straight into, and the push. It waits for Redis only as long as its `client` does."""
 
-    def __init__(self, ledger: Ledger, ring: Ring, feeder: Feeder, client: Client, events: Events) -> None:
+    def __init__(self, ledger: Ledger, ring: Ring, feeder: Feeder, *, client: Client, events: Events) -> None:
         self._ledger = ledger
         self._ring = ring
         self._feeder = feeder
@@ -50,8 +50,7 @@ class Shortcut:
         self._channel = Channel(client, ledger.installation)
         self._queues: dict[str, Queue] = {}
         self._marks: dict[str, tuple[int, float]] = {}  # by queue, its mark and until when it counts
-        self._rooms: dict[str, dict[int, int]] = {}  # by queue and priority, how much more may wait in Redis
-        self._wanted: dict[str, float] = {}  # by queue, when somebody last asked
+        self._rooms: dict[str, tuple[dict[int, int], float]] = {}  # by queue, how much more may wait there; until when
         self._watched = False
 
     def way(self, batch: Sequence[NewJob]) -> Way | None:
@@ -59,15 +58,15 @@ class Shortcut:
         queue = batch[0].queue if batch and isinstance(batch[0], NewJob) else None
         if not isinstance(queue, str) or not all(_goes(job, queue) for job in batch):
             return None
-        self._wanted[queue] = now = time.monotonic()
         epoch, until = self._marks.get(queue, (0, 0.0))
-        room = self._rooms.get(queue, {})
-        levels = {int(job.priority) for job in batch}
-        if now >= until or queue in self._feeder.due_since or any(room.get(each, 0) < len(batch) for each in levels):
+        if time.monotonic() >= until or queue in self._feeder.due_since:
             return None
-        for each in levels:
-            room[each] -= len(batch)
-        return Way(Straight(queue, epoch))
+        try:
+            entered = self._enter(queue, {int(job.priority) for job in batch}, len(batch))
+        except QueueError:
+            self._marks.pop(queue, None)
+            return None
+        return Way(Straight(queue, epoch)) if entered else None
 
     def push(self, way: Way) -> None:
         """Push what was inserted for it, after the commit; whatever goes wrong is not the submitter's to see."""
@@ -76,7 +75,8 @@ class Shortcut:
             return
         name, began = way.straight.queue, time.monotonic()
         try:
-            self._queue(name).push(jobs, epoch=str(way.straight.epoch))
+            queue = self._queue(name)
+            queue.push(jobs, epoch=str(way.straight.epoch))
         except QueueError as error:
             self._marks.pop(name, None)
             self._leave(name, [JobKey(draft.tenant, draft.id) for drafts, _ in way.parts for draft in drafts], error)
@@ -88,15 +88,25 @@ class Shortcut:
             self._say(jobs)
 
     def marked(self, name: str, epoch: int | None) -> None:
-        """Hear of upkeep that Redis has the mark of a queue; None: it has not. Opens or closes the way."""
-        now = time.monotonic()
-        if epoch is None or not self._ring.exact(name) or now - self._wanted.get(name, -WANTED) >= WANTED:
+        """Hear of upkeep that Redis has the mark of a queue, which opens the way; None: it has not."""
+        if epoch is None or not self._ring.exact(name):
             self._marks.pop(name, None)
-            return
-        waiting = self._ring.queue(name).depths().waiting
-        self._rooms[name] = {int(each): MOST_WAITING - waiting[each] for each in Priority}
-        self._marks[name] = epoch, now + HOLDS
-        self._watched = self._ring.channel.watched()
+        else:
+            self._marks[name] = epoch, time.monotonic() + HOLDS
+
+    def _enter(self, name: str, levels: Collection[int], count: int) -> bool:
+        """Take room for jobs of some levels; when it is long ago that we looked, or there is none any more, look."""
+        room, until = self._rooms.get(name, ({}, 0.0))
+        if time.monotonic() >= until or any(room.get(each, 0) < count for each in levels):
+            waiting = self._queue(name).depths().waiting
+            room = {int(each): MOST_WAITING - waiting[each] for each in Priority}
+            self._rooms[name] = room, time.monotonic() + LOOK_AGAIN
+            self._watched = self._channel.watched()
+        if any(room.get(each, 0) < count for each in levels):
+            return False
+        for each in levels:
+            room[each] -= count
+        return True
 
     def close(self) -> None:
         """Close the connections."""

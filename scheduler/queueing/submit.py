@@ -14,12 +14,16 @@ from scheduler.model.dependencies import inherited
 from scheduler.model.states import State
 from scheduler.model.submission import DEEPEST, Draft, Submission, check_cycles
 from scheduler.queueing.ending import end
+from scheduler.queueing.way import Way
 from scheduler.store.job_queue import Dependency, Ending, JobKey, QueueTable
 from scheduler.store.steps import Statement, Steps
 
 
-def submit(table: QueueTable, drafts: Sequence[Draft]) -> Steps[list[Submission]]:
-    """Insert jobs with their keys and dependencies, all or nothing; return what stands for each."""
+def submit(table: QueueTable, drafts: Sequence[Draft], way: Way | None = None) -> Steps[list[Submission]]:
+    """Insert jobs with their keys and dependencies, all or nothing; return what stands for each.
+
+    way: they may go straight into Redis after the commit, and it hears which do.
+    """
     stands_for = yield from _claim_keys(table, drafts)
     new = [draft for draft in drafts if draft.id not in stands_for] if stands_for else drafts
     if any(draft.after or draft.after_any for draft in new):
@@ -27,8 +31,11 @@ def submit(table: QueueTable, drafts: Sequence[Draft]) -> Steps[list[Submission]
     else:
         doomed = []
         if new:
-            statement = table.submit_one(new[0]) if len(new) == 1 else table.submit(new)
-            yield statement._replace(alone=all(draft.key is None for draft in drafts))
+            straight = None if way is None else way.sent(new)
+            statement = table.submit_one(new[0], straight) if len(new) == 1 else table.submit(new, straight)
+            rows = yield statement._replace(alone=all(draft.key is None for draft in drafts))
+            if way is not None:
+                way.answered(rows)
     if doomed:
         yield from end(table, doomed)
     if not stands_for:
@@ -36,11 +43,13 @@ def submit(table: QueueTable, drafts: Sequence[Draft]) -> Steps[list[Submission]
     return [Submission(stands_for.get(draft.id, draft.id), draft.id in stands_for) for draft in drafts]
 
 
-def submit_parts(table: QueueTable, parts: Iterable[Sequence[Draft]], made: list[Submission]) -> Iterator[Statement]:
+def submit_parts(
+    table: QueueTable, parts: Iterable[Sequence[Draft]], made: list[Submission], way: Way | None = None
+) -> Iterator[Statement]:
     """Insert jobs without keys and dependencies part by part, each made only when it is asked for; `made` grows."""
     for part in parts:
         made += [Submission(draft.id) for draft in part]
-        yield table.submit(part)
+        yield table.submit(part, None if way is None else way.sent(part))
 
 
 def _claim_keys(table: QueueTable, drafts: Sequence[Draft]) -> Steps[dict[UUID, UUID]]:

@@ -30,13 +30,19 @@ EVERY = 1.0
 SOME = 500
 SWEPT = 2000
 SWEEP_EVERY = 2  # steps
+# Not long after it was fed a job is asked about too, in microseconds from and to: its submitter may have died before it
+# pushed it, or Redis lost its last second.
+YOUNG_US = (10_000_000, 60_000_000)
 DEADLINE = 60.0
 EXPIRED = "its lifetime has passed"
 CANCELLED = "cancelled"
 
 
 class Upkeep:
-    """Looks after all queues of the installation; `found` is called with the name of each."""
+    """Looks after all queues of the installation.
+
+    `found` is called with the name of each, `marked` with its mark if Redis has it too, else with None.
+    """
 
     def __init__(
         self,
@@ -44,11 +50,13 @@ class Upkeep:
         ring: Ring,
         events: Events,
         found: Callable[[str], None],
+        marked: Callable[[str, int | None], None] = lambda *_: None,
     ) -> None:
         self._ledger = ledger
         self._ring = ring
         self._events = events
         self._found = found
+        self._marked = marked
         self._steps = 0
         self._at = NOBODY
         self._edge = (NOBODY, NIL)
@@ -74,6 +82,7 @@ class Upkeep:
             self._found(name)
             queue = self._ring.queue(name)
             mark = queue.epoch()
+            self._marked(name, epoch if mark == str(epoch) else None)
             if mark == str(epoch):
                 continue
             known = int(mark) if mark is not None and mark.isdigit() else 0
@@ -96,13 +105,14 @@ class Upkeep:
     def sweep(self) -> None:
         """Look at some jobs at a time: feed those again that Redis does not know, end those past their lifetime."""
         visibility = microseconds(duration(TIMEOUTS.visibility, name="visibility"))
-        rows = self._ledger.rows(self._ledger.ring.sweep(after=self._at, visibility_us=visibility, limit=SWEPT))
+        look = self._ledger.ring.sweep(after=self._at, visibility_us=visibility, young_us=YOUNG_US, limit=SWEPT)
+        rows = self._ledger.rows(look)
         self._at = JobKey(rows[-1][0], rows[-1][1]) if len(rows) == SWEPT else NOBODY
         jobs = [(JobKey(tenant, id_), *others) for tenant, id_, *others in rows]
-        self._expire([(key, queue, waits) for key, queue, _, _, expired, waits in jobs if expired])
+        self._expire([(key, queue, waits) for key, queue, _, _, _, expired, waits in jobs if expired])
         silent: dict[str, list[tuple[JobKey, int]]] = {}
-        for key, queue, feed, is_silent, expired, _ in jobs:
-            if is_silent and not expired:
+        for key, queue, feed, is_silent, is_young, expired, _ in jobs:
+            if (is_silent or (is_young and self._ring.exact(queue))) and not expired:
                 silent.setdefault(queue, []).append((key, feed))
         for name, feeds in silent.items():
             known = self._ring.queue(name).known([str(key.id) for key, _ in feeds])

@@ -26,6 +26,13 @@ class JobKey(NamedTuple):
     id: UUID
 
 
+class Straight(NamedTuple):
+    """A queue that its submitter would push into, and the mark that it knows of."""
+
+    queue: str
+    epoch: int
+
+
 class Dependency(NamedTuple):
     """An edge: a job, what it waits for, and how."""
 
@@ -64,13 +71,13 @@ class QueueTable:
         self._now = now
         self.queues = QueuesTable(schema, now)
 
-    def submit(self, drafts: Sequence[Draft]) -> Statement:
-        """Insert jobs; those that wait for nobody may be fed at once."""
+    def submit(self, drafts: Sequence[Draft], straight: Straight | None = None) -> Statement:
+        """Insert jobs; those that wait for nobody may be fed at once: (now, whether the caller pushes them)."""
         first = drafts[0]
         labels = _labels(first)
         if not first.open_dependencies and all(each == labels for each in map(_labels, drafts)):
             ids, payloads = uuids(draft.id for draft in drafts), blobs([draft.payload for draft in drafts])
-            return self._statement("submit_alike", **self._one(first), ids=ids, payloads=payloads)
+            return self._statement("submit_alike", **self._one(first, straight), ids=ids, payloads=payloads)
         return self._statement(
             "submit",
             tenants=[draft.tenant for draft in drafts],
@@ -91,14 +98,18 @@ class QueueTable:
             callbacks=_sparse(draft.callback_url for draft in drafts),
             retried=_sparse(draft.retried_from for draft in drafts),
             traces=_sparse(draft.trace for draft in drafts),
-            channel=queue_channel(self._schema),
+            **self._how(straight),
         )
 
-    def submit_one(self, draft: Draft) -> Statement:
-        """Insert one job that waits for nobody."""
-        return self._statement("submit_one", **self._one(draft), id=draft.id, payload=draft.payload)
+    def submit_one(self, draft: Draft, straight: Straight | None = None) -> Statement:
+        """Insert one job that waits for nobody: (now, whether the caller pushes it)."""
+        return self._statement("submit_one", **self._one(draft, straight), id=draft.id, payload=draft.payload)
 
-    def _one(self, draft: Draft) -> dict[str, object]:
+    def _how(self, straight: Straight | None) -> dict[str, object]:
+        queue, epoch = straight or (None, None)
+        return {"straight": queue, "epoch": epoch, "channel": queue_channel(self._schema)}
+
+    def _one(self, draft: Draft, straight: Straight | None) -> dict[str, object]:
         return {
             "tenant": draft.tenant,
             "type": draft.type,
@@ -115,7 +126,7 @@ class QueueTable:
             "callback_url": draft.callback_url,
             "retried_from": draft.retried_from,
             "trace": draft.trace,
-            "channel": queue_channel(self._schema),
+            **self._how(straight),
         }
 
     def depend(self, edges: Sequence[Dependency]) -> Statement:

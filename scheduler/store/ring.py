@@ -53,6 +53,10 @@ class RingTable:
             "feed_again", **packed(key for key, _ in feeds), feeds=integers(feed for _, feed in feeds)
         )
 
+    def leave_to_feeders(self, keys: Iterable[JobKey]) -> Statement:
+        """Make jobs ready that were not pushed, as far as one knows: (tenant, id) of each."""
+        return self._statement("leave_to_feeders", **packed(keys))
+
     def retry(self, retried: Sequence[Retried]) -> Statement:
         """Settle attempts: (tenant, id) of each job. None may be named twice."""
         return self._statement(
@@ -80,9 +84,12 @@ class RingTable:
         """Read some jobs: asked."""
         return self._statement(name, limit=limit)
 
-    def sweep(self, *, after: JobKey, visibility_us: int, limit: int) -> Statement:
-        """Look at some jobs: (tenant, id, queue, feed, whether it is silent, has expired, waits for others) each."""
-        return self._statement("sweep", tenant=after.tenant, id=after.id, visibility=visibility_us, limit=limit)
+    def sweep(self, *, after: JobKey, visibility_us: int, young_us: tuple[int, int], limit: int) -> Statement:
+        """Look at some jobs: (tenant, id, queue, feed, whether it is silent, young, expired, waits for others) each."""
+        young, old = young_us
+        return self._statement(
+            "sweep", tenant=after.tenant, id=after.id, visibility=visibility_us, young=young, old=old, limit=limit
+        )
 
     def sweep_edges(self, *, after: JobKey, depends_on: UUID, limit: int) -> Statement:
         """Look at some edges: (tenant, job, what it waits for, whether that has ended) each."""

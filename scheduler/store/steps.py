@@ -32,7 +32,7 @@ class Statement(NamedTuple):
 
 
 class Pipeline(NamedTuple):
-    """Statements that are the whole unit, of whose rows nobody wants to know: each is sent before the last is done."""
+    """Statements that are the whole unit, of one row each: each is sent before the last is done."""
 
     statements: Iterable[Statement]
 
@@ -69,12 +69,16 @@ def run(databases: "Databases", steps: Steps[T], *, deadline: float | None = Non
                 return end.value  # type: ignore[no-any-return]
 
 
-def run_pipeline(databases: "Databases", pipeline: Pipeline, *, deadline: float | None = None) -> None:
-    """Run statements in one transaction of our own, while the next ones are being made."""
+def run_pipeline(databases: "Databases", pipeline: Pipeline, *, deadline: float | None = None) -> list[Row]:
+    """Run statements in one transaction of our own, while the next ones are being made; return their rows."""
     database = databases.preparing
-    with database.connection(deadline) as connection, _pipelined(connection), connection.transaction():
-        for statement in pipeline.statements:
-            connection.execute(statement.query, statement.parameters, prepare=database.prepare, binary=True)
+    with database.connection(deadline) as connection:
+        with _pipelined(connection), connection.transaction():
+            sent = [
+                connection.execute(statement.query, statement.parameters, prepare=database.prepare, binary=True)
+                for statement in pipeline.statements
+            ]
+        return [row for cursor in sent for row in cursor.fetchall()]
 
 
 def _pipelined(connection: psycopg.Connection[Any]) -> AbstractContextManager[Any]:

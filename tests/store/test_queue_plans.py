@@ -45,6 +45,7 @@ HOT = [
 RING = [
     "feed_all_again",
     "feed_again",
+    "leave_to_feeders",
     "retry",
     "standing",
     "hold_all",
@@ -91,6 +92,10 @@ def parameters(name: str, query: str) -> dict[str, Any]:
         "run_ats": many(None),
         "delays": many(0) if name == "retry" else many(timedelta(0)),
         "visibility": 1,
+        "young": 1,
+        "old": 2,
+        "straight": "default",
+        "epoch": 1,
         "lifetimes": many(timedelta(days=7)),
         "opens": many(0),
         "depths": many(0),
@@ -112,6 +117,7 @@ def parameters(name: str, query: str) -> dict[str, Any]:
         "queue": None if name.startswith("find") else "default",
         "priority": 2,
         "limit": 100 if name.startswith("find") else BATCH,
+        "most": 5000,
         "tenant": "t1",
         "id": str(ids[0]) if name == "over" else ids[0],
     }

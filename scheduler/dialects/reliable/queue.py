@@ -211,7 +211,7 @@ class ReliableQueue:
         block = int(min(timeout, LONGEST_BLOCK) * 1000)  # BLOCK 0 would be for ever
         waiting = ("BLOCK", block) if block > 0 else ()
         read = ("XREADGROUP", "GROUP", GROUP, SETTLER, "COUNT", n, *waiting, "STREAMS", stream, ">")
-        answer = self._client.wait(*read, near=stream)
+        answer = self._client.await_entries(stream, *read)
         return list(answer[0][1]) if answer else []
 
     def _begin_settling(self) -> None:

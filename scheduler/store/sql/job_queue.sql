@@ -2,7 +2,9 @@
 -- million rows in a minute. `submit` alone, which reads no table, is prepared.
 
 -- name: submit
--- New jobs, and those of them that wait for nobody into job_ready, in the order given. Always one row, of nothing.
+-- New jobs, and those of them that wait for nobody into job_ready, in the order given; or `straight`: the caller pushes
+-- them after its commit. That needs the mark that the caller knows of, a queue that is not paused, and no older job that
+-- waits to be fed for the same tenant and priority. Always one row: now, and whether it is so.
 WITH p AS MATERIALIZED (
   SELECT p.*, t.now, coalesce(p.given_run_at, t.now + p.delay, t.now) AS run_at
   FROM (SELECT coalesce(%(now)s::timestamptz, now()) AS now) t CROSS JOIN unnest(
@@ -14,6 +16,12 @@ WITH p AS MATERIALIZED (
       (SELECT %(retried)b::uuid[]), (SELECT %(traces)b::text[]))
     AS p(tenant, id, type, queue, priority, given_run_at, delay, lifetime, open_dependencies, depth,
       json, payload, policy, tags, correlation_id, callback_url, retried_from, trace)),
+straight AS MATERIALIZED (
+  SELECT FROM {schema}.job_epoch e WHERE e.queue = %(straight)s::text AND e.epoch = %(epoch)s::int8
+    AND e.paused_at IS NULL AND NOT EXISTS (
+      SELECT FROM (SELECT DISTINCT p.queue, p.priority, p.tenant, p.now FROM p) p CROSS JOIN LATERAL (
+        SELECT FROM {schema}.job_ready r WHERE r.queue = p.queue AND r.priority = p.priority AND r.tenant = p.tenant
+          AND r.run_at <= p.now LIMIT 1) r)),
 queued AS (
   INSERT INTO {schema}.job_queue (tenant, id, type, queue, priority, run_at, created_at, updated_at, expires_at,
     open_dependencies, depth, json, payload, policy, tags, correlation_id, callback_url, retried_from, trace)
@@ -22,15 +30,23 @@ queued AS (
   RETURNING queue, priority, tenant, run_at, seq, id, open_dependencies),
 ready AS (
   INSERT INTO {schema}.job_ready (queue, priority, tenant, run_at, seq, id)
-  SELECT queue, priority, tenant, run_at, seq, id FROM queued WHERE open_dependencies = 0)
-SELECT pg_notify(%(channel)s, '');  -- let the feeders look; once for a transaction, however often it is said
+  SELECT queue, priority, tenant, run_at, seq, id FROM queued
+  WHERE open_dependencies = 0 AND NOT EXISTS (SELECT FROM straight))
+SELECT t.now, t.straight, CASE WHEN NOT t.straight THEN  -- let the feeders look; once for a transaction
+  pg_notify(%(channel)s, '') END
+FROM (SELECT coalesce(%(now)s::timestamptz, now()) AS now, EXISTS (SELECT FROM straight) AS straight) t;
 
 -- name: submit_alike
 -- New jobs that differ in nothing but id and payload and wait for nobody: what `submit` does, without an array for each
--- column. Always one row, of nothing.
+-- column. Always one row, as there.
 WITH t AS (
   SELECT n.now, coalesce(%(run_at)s::timestamptz, n.now + %(delay)s::interval, n.now) AS run_at
   FROM (SELECT coalesce(%(now)s::timestamptz, now()) AS now) n),
+straight AS MATERIALIZED (
+  SELECT FROM {schema}.job_epoch e WHERE e.queue = %(straight)s::text AND e.epoch = %(epoch)s::int8
+    AND e.paused_at IS NULL AND NOT EXISTS (
+      SELECT FROM {schema}.job_ready r WHERE r.queue = %(queue)s AND r.priority = %(priority)s::int2
+        AND r.tenant = %(tenant)s AND r.run_at <= (SELECT now FROM t))),
 queued AS (
   INSERT INTO {schema}.job_queue (tenant, id, type, queue, priority, run_at, created_at, updated_at, expires_at, depth,
     json, payload, policy, tags, correlation_id, callback_url, retried_from, trace)
@@ -41,14 +57,20 @@ queued AS (
   RETURNING queue, priority, tenant, run_at, seq, id),
 ready AS (
   INSERT INTO {schema}.job_ready (queue, priority, tenant, run_at, seq, id)
-  SELECT queue, priority, tenant, run_at, seq, id FROM queued)
-SELECT pg_notify(%(channel)s, '');
+  SELECT queue, priority, tenant, run_at, seq, id FROM queued WHERE NOT EXISTS (SELECT FROM straight))
+SELECT t.now, s.straight, CASE WHEN NOT s.straight THEN pg_notify(%(channel)s, '') END
+FROM t CROSS JOIN (SELECT EXISTS (SELECT FROM straight) AS straight) s;
 
 -- name: submit_one
--- One new job that waits for nobody: what `submit` does, without arrays. Always one row, of nothing.
+-- One new job that waits for nobody: what `submit` does, without arrays. Always one row, as there.
 WITH t AS (
   SELECT n.now, coalesce(%(run_at)s::timestamptz, n.now + %(delay)s::interval, n.now) AS run_at
   FROM (SELECT coalesce(%(now)s::timestamptz, now()) AS now) n),
+straight AS MATERIALIZED (
+  SELECT FROM {schema}.job_epoch e WHERE e.queue = %(straight)s::text AND e.epoch = %(epoch)s::int8
+    AND e.paused_at IS NULL AND NOT EXISTS (
+      SELECT FROM {schema}.job_ready r WHERE r.queue = %(queue)s AND r.priority = %(priority)s::int2
+        AND r.tenant = %(tenant)s AND r.run_at <= (SELECT now FROM t))),
 queued AS (
   INSERT INTO {schema}.job_queue (tenant, id, type, queue, priority, run_at, created_at, updated_at, expires_at, depth,
     json, payload, policy, tags, correlation_id, callback_url, retried_from, trace)
@@ -58,8 +80,9 @@ queued AS (
   RETURNING queue, priority, tenant, run_at, seq, id),
 ready AS (
   INSERT INTO {schema}.job_ready (queue, priority, tenant, run_at, seq, id)
-  SELECT queue, priority, tenant, run_at, seq, id FROM queued)
-SELECT pg_notify(%(channel)s, '');
+  SELECT queue, priority, tenant, run_at, seq, id FROM queued WHERE NOT EXISTS (SELECT FROM straight))
+SELECT t.now, s.straight, CASE WHEN NOT s.straight THEN pg_notify(%(channel)s, '') END
+FROM t CROSS JOIN (SELECT EXISTS (SELECT FROM straight) AS straight) s;
 
 -- name: depend
 -- Edges of new jobs. No row back, ever.
@@ -271,7 +294,7 @@ FROM {schema}.job_history h
 WHERE h.tenant = %(tenant)s AND h.job_id = %(id)s AND h.kind = 'job' LIMIT 1;
 
 -- name: find_live
--- Live jobs of a tenant that fit, newest first, among the next `most` (NULL: all), each with whether it fits and its place
+-- Live jobs of a tenant that fit, newest first, among the next `most`, each with whether it fits and its place
 -- among these; the last of them also if it does not fit: the look stopped there. No row: that was all.
 SELECT q.id, q.type, q.queue, q.priority, q.run_at, q.created_at, q.updated_at, q.expires_at, q.attempt, q.retrying,
        q.open_dependencies, q.json, q.payload, q.policy, q.tags, q.correlation_id, q.callback_url, q.retried_from,
@@ -302,8 +325,7 @@ LEFT JOIN LATERAL (
 ORDER BY q.seq DESC;
 
 -- name: find_over
--- Jobs of a tenant that have ended and fit, newest end first, among the next `most` rows of its ledger (NULL: all), as
--- above. No row: that was all.
+-- Jobs of a tenant that have ended and fit, newest end first, among the next `most` rows of its ledger, as above. No row: that was all.
 SELECT h.job_id, h.outcome, h.reason, h.attempt, h.holder, h.started_at, h.finished_at, h.error, h.attempts, h.type,
        h.queue, h.priority, h.run_at, h.created_at, h.json, h.job, h.payload, h.result, h.at, f.fits, h.place
 FROM (

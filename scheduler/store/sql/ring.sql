@@ -62,6 +62,20 @@ fed AS (
 INSERT INTO {schema}.job_ready (queue, priority, tenant, run_at, seq, id)
 SELECT queue, priority, tenant, run_at, seq, id FROM lost ON CONFLICT DO NOTHING RETURNING tenant, id;
 
+-- name: leave_to_feeders
+-- Let feeders have jobs whose submitter could not push them, or does not know whether it did: the same feed, which a
+-- queue that has it knows. No row for one: it has ended, or was made ready meanwhile.
+WITH p AS MATERIALIZED (
+  SELECT * FROM unnest((SELECT %(tenants)b::text[]), (SELECT %(ids)b::uuid[])) AS p(tenant, id)
+  ORDER BY p.tenant COLLATE "C", p.id),
+unfed AS MATERIALIZED (
+  SELECT q.* FROM p CROSS JOIN LATERAL (
+    SELECT q.tenant, q.id, q.queue, q.priority, q.run_at, q.seq FROM {schema}.job_queue q
+    WHERE q.tenant = p.tenant AND q.id = p.id AND q.feed = 1 AND q.attempt = 0 AND NOT q.retrying
+    FOR NO KEY UPDATE) q)
+INSERT INTO {schema}.job_ready (queue, priority, tenant, run_at, seq, id)
+SELECT queue, priority, tenant, run_at, seq, id FROM unfed ON CONFLICT DO NOTHING RETURNING tenant, id;
+
 -- name: retry
 -- Settle attempts after which a job is tried again: of a feed that is not older than the present one, and an attempt
 -- that is not settled. Rows that another transaction holds are passed over. No row back for one: look where it stands.
@@ -116,21 +130,23 @@ RETURNING r.tenant, r.id;
 
 -- name: sweep
 -- Look at some jobs, in the order of their keys: which of them were fed and have been silent for longer than they may,
--- which are past their lifetime, which wait for others. One row for each that was looked at. No row: that was all.
-SELECT q.tenant, q.id, q.queue, q.feed,
-  q.open_dependencies = 0 AND r.waits IS NULL AND greatest(q.updated_at, q.run_at)
-    + coalesce((q.policy ->> 'visibility_us')::int8, %(visibility)s::int8) * interval '1 microsecond'
-    < coalesce(%(now)s::timestamptz, now()) AS silent,
-  q.expires_at <= coalesce(%(now)s::timestamptz, now()) AS expired,
+-- or are young (silent between `young` and `old`), which are past their lifetime, which wait for others. One row for each
+-- that was looked at. No row: that was all.
+SELECT q.tenant, q.id, q.queue, q.feed, fed.fed AND q.heard_at
+    + coalesce((q.policy ->> 'visibility_us')::int8, %(visibility)s::int8) * interval '1 microsecond' < t.now AS silent,
+  fed.fed AND q.heard_at BETWEEN t.now - %(old)s::int8 * interval '1 microsecond'
+    AND t.now - %(young)s::int8 * interval '1 microsecond' AS young,
+  q.expires_at <= t.now AS expired,
   q.open_dependencies > 0 AS waits
-FROM (
-  SELECT q.tenant, q.id, q.queue, q.priority, q.run_at, q.seq, q.feed, q.open_dependencies, q.updated_at, q.expires_at,
-    q.policy
+FROM (SELECT coalesce(%(now)s::timestamptz, now()) AS now) t CROSS JOIN (
+  SELECT q.tenant, q.id, q.queue, q.priority, q.run_at, q.seq, q.feed, q.open_dependencies, q.expires_at, q.policy,
+    greatest(q.updated_at, q.run_at) AS heard_at
   FROM {schema}.job_queue q WHERE (q.tenant, q.id) > (%(tenant)s::text, %(id)s::uuid)
   ORDER BY q.tenant, q.id LIMIT %(limit)s) q
 LEFT JOIN LATERAL (
   SELECT true AS waits FROM {schema}.job_ready r WHERE r.queue = q.queue AND r.priority = q.priority
     AND r.tenant = q.tenant AND r.run_at = q.run_at AND r.seq = q.seq LIMIT 1) r ON true  -- LIMIT: a probe each
+CROSS JOIN LATERAL (SELECT q.open_dependencies = 0 AND r.waits IS NULL AS fed) fed
 ORDER BY q.tenant, q.id;
 
 -- name: sweep_edges
