@@ -3,7 +3,6 @@
 import contextlib
 import hashlib
 import logging
-import ssl
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,22 +14,16 @@ from typing import Any
 import hiredis
 from redis.exceptions import (
     AuthenticationError,
-    BusyLoadingError,
-    ClusterDownError,
-    ClusterError,
-    ConnectionError,  # noqa: A004
     DataError,
     MasterDownError,
     NoScriptError,
-    OutOfMemoryError,
     ReadOnlyError,
-    RedisClusterException,
     RedisError,
     ResponseError,
     TimeoutError,  # noqa: A004
-    TryAgainError,
 )
 
+from scheduler.dialects.away import ALSO_AWAY, AWAY, distrusted, told
 from scheduler.dialects.roads import Opened, check_files, open_connections
 from scheduler.errors import QueueError, QueueUnavailable
 from scheduler.model.addresses import RedisOptions
@@ -39,30 +32,6 @@ logger = logging.getLogger("scheduler")
 
 UNANSWERED = 2  # batches that Redis may have while the next is made
 LONGEST_BLOCK = 10.0
-AWAY = (
-    ConnectionError,
-    TimeoutError,
-    BusyLoadingError,
-    ReadOnlyError,
-    MasterDownError,
-    ClusterDownError,
-    ClusterError,
-    RedisClusterException,
-    TryAgainError,
-    OutOfMemoryError,
-)
-ALSO_AWAY = (
-    "UNBLOCKED",
-    "BUSY ",
-    "LOADING",
-    "READONLY",
-    "MASTERDOWN",
-    "CLUSTERDOWN",
-    "TRYAGAIN",
-    "NOREPLICAS",
-    "OOM",
-    "MISCONF",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,33 +203,21 @@ class Client:
         except AuthenticationError as error:
             raise QueueError(f"Redis refused our name or password: {error}") from error
         except AWAY as error:
-            if _distrusted(error):
+            if distrusted(error):
                 raise QueueError(f"Redis has a certificate that we do not trust; is tls.ca its CA? {error}") from error
             if isinstance(error, ReadOnlyError | MasterDownError):
                 self.close()  # a failover: the address may lead to another server now
             doubt = isinstance(error, TimeoutError) and self._options.tls is not None and self._open is None
-            raise QueueUnavailable(_told(error) + ("; does it speak TLS at that port?" if doubt else "")) from error
+            raise QueueUnavailable(told(error) + ("; does it speak TLS at that port?" if doubt else "")) from error
         except (ResponseError, DataError) as error:
             said = str(error).partition(": -")[2] or str(error)  # of a script, Redis 6.2 says first where in it
             if said.startswith("READONLY"):
                 self.close()
             if said.startswith(ALSO_AWAY):
-                raise QueueUnavailable(_told(error)) from error
-            raise QueueError(_told(error)) from error
+                raise QueueUnavailable(told(error)) from error
+            raise QueueError(told(error)) from error
         except (RedisError, OSError) as error:
-            raise QueueUnavailable(_told(error)) from error
-
-
-def _told(error: BaseException) -> str:
-    """Write an error so that a sentence can go on behind it."""
-    return f"Redis: {error}".removesuffix(".")
-
-
-def _distrusted(error: BaseException | None) -> bool:
-    """Whether it began with a certificate that does not hold."""
-    while error is not None and not isinstance(error, ssl.SSLCertVerificationError):
-        error = error.__cause__ or error.__context__
-    return error is not None
+            raise QueueUnavailable(told(error)) from error
 
 
 def _run(opened: Opened, what: Script, keys: Sequence[str], args: Sequence[Any]) -> Any:
