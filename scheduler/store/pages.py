@@ -10,21 +10,22 @@ from scheduler.store.queries import statement
 
 
 class Ended(NamedTuple):
-    """Ends of one minute; without a kind, all that were read of it: since when, and how late they started."""
+    """Ends of one minute of a tenant: since when they were read, how late they started, outcomes, queues of jobs."""
 
+    tenant: str
     minute: datetime
-    kind: str | None
-    queue: str | None
-    outcome: str | None
-    many: int
     since: datetime
     usual: float | None
     late: float | None
+    fires: list[str] | None
+    jobs: list[str] | None
+    queues: list[str] | None
 
 
 class Coming(NamedTuple):
-    """Something about registered jobs: `all`, `paused`, what comes due in a `minute`, or one that is `late`."""
+    """How many registered jobs are `paused`, `late`, come due in a `minute` or `later`; with an id, a late one."""
 
+    tenant: str
     what: str
     id: str | None
     at: datetime | None
@@ -46,6 +47,7 @@ class Cell(NamedTuple):
 class Letter(NamedTuple):
     """A dead letter of a tenant, which has `total`."""
 
+    tenant: str
     id: str
     queue: str
     at: datetime
@@ -90,23 +92,23 @@ class PagesTable:
         """Name tenants that have something."""
         return [tenant for (tenant,) in self._run("tenants", limit=limit)]
 
-    def minutes(self, tenant: str, *, minutes: int, most: int) -> tuple[datetime, list[Ended]]:
+    def minutes(self, tenants: Sequence[str], *, minutes: int, most: int) -> tuple[datetime, list[Ended]]:
         """Read how things ended in the last minutes, the newest `most` of each; with the database's time."""
-        rows = self._run("minutes", tenant=tenant, minutes=minutes, most=most)
-        (now,) = (row[5] for row in rows if row[0] is None)
+        rows = self._run("minutes", tenants=list(tenants), minutes=minutes, most=most)
+        (now,) = (row[2] for row in rows if row[0] is None)
         return now, [Ended._make(row) for row in rows if row[0] is not None]
 
-    def coming(self, tenant: str, *, minutes: int, most: int) -> list[Coming]:
-        """Read what is to come of the first `most` registered jobs."""
-        return [Coming._make(row) for row in self._run("coming", tenant=tenant, minutes=minutes, most=most)]
+    def coming(self, tenants: Sequence[str], *, minutes: int, most: int) -> list[Coming]:
+        """Read what is to come of the first `most` registered jobs of each tenant."""
+        return [Coming._make(row) for row in self._run("coming", tenants=list(tenants), minutes=minutes, most=most)]
 
     def strips(self, tenant: str, ids: Sequence[str], *, limit: int) -> list[Cell]:
         """Read the newest ends of some registered jobs."""
         return [Cell._make(row) for row in self._run("strips", tenant=tenant, ids=list(ids), limit=limit)]
 
-    def dead(self, tenant: str, *, limit: int, most: int) -> list[Letter]:
-        """Read the newest dead letters of a tenant."""
-        return [Letter._make(row) for row in self._run("dead", tenant=tenant, limit=limit, most=most)]
+    def dead(self, tenants: Sequence[str], *, limit: int, most: int) -> list[Letter]:
+        """Read the newest dead letters of each of some tenants."""
+        return [Letter._make(row) for row in self._run("dead", tenants=list(tenants), limit=limit, most=most)]
 
     def held(self, *, limit: int, most: int) -> list[Held]:
         """Read leases under way among the first `most` jobs."""

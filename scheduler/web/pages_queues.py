@@ -1,7 +1,6 @@
 """Queues, which all tenants share: how much is where, what is next, dead letters."""
 
-from collections import Counter
-from datetime import datetime
+import asyncio
 from typing import Any
 
 from scheduler.model.breaker import BreakerState
@@ -9,7 +8,7 @@ from scheduler.model.labels import Priority
 from scheduler.web import charts
 from scheduler.web.charts import Column
 from scheduler.web.formats import first_line, number
-from scheduler.web.pages_data import HOUR, SAMPLE, Hour
+from scheduler.web.pages_data import ENDS, Minute, Parts, together
 from scheduler.web.pages_fleet import ROWS, worker
 from scheduler.web.problems import Problem
 from scheduler.web.schemas import LARGEST_PAGE
@@ -24,22 +23,18 @@ WORST_FIRST = (*(state.word for state in sorted(BreakerState, reverse=True)), No
 
 async def queues(visit: Visit) -> Shown:
     """Show all queues."""
-    found = await visit.maybe("list_queues")
+    found, ends = await asyncio.gather(visit.maybe("list_queues"), _ends(visit))
     if isinstance(found, Problem):
         return Shown("queues.html", {"queues": [], "problem": found, "hidden": 0})
-    rated = visit.tenants[:RATED]
-    hours: dict[str, Hour] = await visit.each(HOUR, rated, most=SAMPLE // max(1, len(rated)))
-    items = [_queue(each, list(hours.values())) for each in found["items"]]
-    return Shown("queues.html", {"queues": items, "problem": None, "hidden": len(visit.tenants) - len(rated)})
+    items = [_queue(each, ends) for each in found["items"]]
+    return Shown("queues.html", {"queues": items, "problem": None, "hidden": len(visit.tenants) - RATED})
 
 
 async def queue(visit: Visit) -> Shown:
     """Show one queue, and what is next in it."""
     name = visit.given("name")
     found = await visit.ask("get_queue", name=name)
-    rated = visit.tenants[:RATED]
-    hours: dict[str, Hour] = await visit.each(HOUR, rated, most=SAMPLE // max(1, len(rated)))
-    entries = await visit.maybe("peek_queue", name=name, limit=NEXT)
+    ends, entries = await asyncio.gather(_ends(visit), visit.maybe("peek_queue", name=name, limit=NEXT))
     trouble = isinstance(entries, Problem)
     told = entries if trouble else await visit.maybe("list_workers", queue=name, limit=LARGEST_PAGE)
     away = isinstance(told, Problem)
@@ -47,7 +42,7 @@ async def queue(visit: Visit) -> Shown:
     return Shown(
         "queue.html",
         {
-            "queue": _queue(found, list(hours.values())),
+            "queue": _queue(found, ends),
             "entries": [] if trouble else entries["items"],
             "problem": entries if trouble else None,
             "priorities": {each.value: each.name.lower() for each in Priority},
@@ -92,19 +87,27 @@ def _breaker(worker: dict[str, Any]) -> int:
     return min((WORST_FIRST.index(at["breaker"]) for at in worker["queues"]), default=len(WORST_FIRST))
 
 
-def _queue(found: dict[str, Any], hours: list[Hour]) -> dict[str, Any]:
+def _told(ends: Parts) -> str:
+    return f"{number(sum(ends.values()))} ended, {number(ends.get('bad', 0))} failed"
+
+
+async def _ends(visit: Visit) -> list[Minute]:
+    """Read how jobs of the first tenants ended lately."""
+    if not visit.tenants or not visit.all_tenants:
+        return []
+    found: list[Minute] = await visit.ask(ENDS, tenants=visit.tenants[:RATED])
+    return found
+
+
+def _queue(found: dict[str, Any], lately: list[Minute]) -> dict[str, Any]:
     """Add to a queue what is drawn of it."""
     waiting = {Priority(int(level)): count for level, count in found["waiting"].items()}
     parts = [(f"level-{level.value}", f"{level.name.lower()}: {number(waiting[level])}", waiting[level])
              for level in sorted(waiting)]  # fmt: skip
-    minutes: list[tuple[datetime, Counter[str]]] = [
-        (group[0].at, sum((each.queues.get(found["name"], Counter()) for each in group), Counter()))
-        for group in zip(*(hour.minutes for hour in hours), strict=True)
-    ]
-    most = max((ends.total() for _, ends in minutes), default=0)
-    columns = [Column(f"{at:%H:%M} · {number(ends.total())} ended, {number(ends['bad'])} failed" if ends else "", ends)
-               for at, ends in minutes]  # fmt: skip
-    recent = sum((ends for _, ends in minutes[-LAST - 1 : -1]), Counter())
+    minutes = [(minute.word, minute.queues.get(found["name"], {})) for minute in lately]
+    most = max((sum(ends.values()) for _, ends in minutes), default=0)
+    columns = [Column(f"{at} · {_told(ends)}" if ends else "", ends) for at, ends in minutes]
+    recent = together(ends for _, ends in minutes[-LAST - 1 : -1])
     total = sum(waiting.values())
     return {
         **found,
@@ -112,7 +115,7 @@ def _queue(found: dict[str, Any], hours: list[Hour]) -> dict[str, Any]:
         "total": total,
         "levels": [(level.name.lower(), waiting[level], level.value) for level in sorted(waiting) if waiting[level]],
         "ends": charts.bars(f"Ended each minute in {found['name']}", "", columns, most) if most else None,
-        "rate": recent.total() / LAST,
-        "failing": recent["bad"] / LAST,
-        "about": any(minute.about for hour in hours for minute in hour.minutes),
+        "rate": sum(recent.values()) / LAST,
+        "failing": recent.get("bad", 0) / LAST,
+        "about": any(minute.about for minute in lately),
     }

@@ -15,7 +15,7 @@ COUNTED = 10_000
 
 def list_queues(call: Call) -> object:
     """Say how much is in each queue."""
-    return {"items": [_queue(each) for each in call.scheduler.queues(most=COUNTED)]}
+    return queues_json(call, COUNTED)
 
 
 def get_queue(call: Call) -> object:
@@ -61,6 +61,11 @@ def purge_dead(call: Call) -> object:
     if call.body["confirm"] != name:
         raise Problem("refused", f"confirm must be the name of the queue, {name!r}: its dead letters are gone after it")
     return {"purged": call.scheduler.queue(name).purge()}
+
+
+def queues_json(call: Call, most: int) -> dict[str, object]:
+    """Show all queues; what Postgres knows of them is counted up to `most`."""
+    return {"items": [_queue(each) for each in call.scheduler.queues(most=most)]}
 
 
 def _queue(stats: QueueStats) -> dict[str, object]:

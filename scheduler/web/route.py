@@ -40,8 +40,9 @@ class Route:
     """One operation.
 
     name: in the document and in the audit log. path: below /api/v1. scope: what the token needs. call: runs in a
-    thread, unless it is a coroutine function. fleet: it belongs to all tenants, and needs a token of all. places: what
-    is in the path. answers: schemas by status, the usual one first.
+    thread, unless it is a coroutine function. fleet: it belongs to all tenants, and needs a token of all. several: it
+    is about the `tenants` that are given, each of which the caller needs. places: what is in the path. answers: schemas
+    by status, the usual one first.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Route:
     call: Callable[[Call], object]
     answers: Mapping[int, Schema]
     fleet: bool = False
+    several: bool = False
     places: Mapping[str, Schema] = field(default_factory=dict)
     query: Mapping[str, Schema] = field(default_factory=dict)
     body: Schema | None = None
@@ -65,7 +67,7 @@ class Route:
     @property
     def asked(self) -> dict[str, Schema]:
         """What may be in its query."""
-        return dict(self.query) if self.fleet else {"tenant": TENANT, **self.query}
+        return dict(self.query) if self.fleet or self.several else {"tenant": TENANT, **self.query}
 
     def checks(self) -> tuple[Checked, Checked | None]:
         """Make the checks of what is given to it, and of its body."""

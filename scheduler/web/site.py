@@ -101,7 +101,9 @@ class Site:
             await self.blocking(checks[1].check, body)  # a batch has a thousand jobs to look at
         if route.fleet:
             caller.needs_all_tenants()
-        tenant = "" if route.fleet else caller.tenant(given.get("tenant"))
+        for each in given["tenants"] if route.several else ():
+            caller.tenant(each)
+        tenant = "" if route.fleet or route.several else caller.tenant(given.get("tenant"))
         call = Call(
             scheduler=self.scheduler, caller=caller, tenant=tenant, given=given, body=body, streams=self.streams,
             blocking=self.blocking,

@@ -1,6 +1,5 @@
 """One visit to a page: who looks, at which tenant, and what they may see. Data come by routes, as in the API."""
 
-import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -75,11 +74,6 @@ class Visit:
             if problem.code not in PASSES:
                 raise
             return problem
-
-    async def each(self, route: Route, tenants: list[str], **given: object) -> dict[str, Any]:
-        """Ask the same for several tenants at once."""
-        answers = await asyncio.gather(*(self.ask(route, tenant=tenant, **given) for tenant in tenants))
-        return dict(zip(tenants, answers, strict=True))
 
     def link(self, path: str, **query: object) -> str:
         """Write the address of a page of ours, wherever the site is mounted."""

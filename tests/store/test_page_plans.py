@@ -17,7 +17,7 @@ from scheduler.store.schema import migrate
 
 PARAMETERS: dict[str, Any] = {
     "now": None, "tenant": "t1", "limit": 20, "most": 100, "minutes": 60, "ids": [f"j{n}" for n in range(25)],
-    "id": UUID(int=1), "queues": ["mail"],
+    "id": UUID(int=1), "queues": ["mail"], "tenants": ["t1"],
 }  # fmt: skip
 SMALL = "job_epoch"  # a row a queue
 FILL = (
@@ -87,12 +87,11 @@ def scans(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def test_a_busy_minute_is_read_from_its_end(large: Database) -> None:
-    now, rows = PagesTable(large, lambda: None).minutes("t1", minutes=60, most=50)
+    now, rows = PagesTable(large, lambda: None).minutes(["t1", "t2"], minutes=60, most=50)
     assert now - datetime.now(UTC) < timedelta(minutes=1)
-    whole = [row for row in rows if row.kind is None]
-    assert whole
-    assert max(row.many for row in whole) == 50
-    assert all(row.since >= row.minute for row in whole)
+    assert {row.tenant for row in rows} == {"t1", "t2"}
+    assert max(len(row.fires or ()) for row in rows) == 50
+    assert all(row.since >= row.minute for row in rows)
 
 
 def test_queues_are_counted_up_to_a_bound(large: Database) -> None:
@@ -106,9 +105,10 @@ def test_queues_are_counted_up_to_a_bound(large: Database) -> None:
 
 def test_leases_and_late_jobs_are_found_among_the_first(large: Database) -> None:
     pages = PagesTable(large, lambda: None)
-    found = pages.coming("t1", minutes=20, most=100)
-    assert next(row.many for row in found if row.what == "all") == 100
-    assert sum(row.what == "late" for row in found) == 10
+    found = pages.coming(["t1", "t2"], minutes=20, most=100)
+    counts = sorted((row.tenant, row.what, row.many) for row in found if row.id is None)
+    assert counts == [("t1", "late", 100), ("t2", "late", 100)]
+    assert [row.tenant for row in found if row.id is not None] == ["t1"] * 10 + ["t2"] * 10
     assert pages.held(limit=5, most=100) == []
     assert pages.tenants(limit=3) == ["t0", "t1", "t2"]
-    assert {letter.total for letter in pages.dead("t1", limit=5, most=100)} == {100}
+    assert {letter.total for letter in pages.dead(["t1"], limit=5, most=100)} == {100}

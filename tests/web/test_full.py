@@ -1,5 +1,6 @@
 """A full system: what pages and lists look at, where they stop, and what they then say."""
 
+import re
 from typing import Any
 
 import httpx
@@ -12,6 +13,11 @@ QUEUED = (
     "INSERT INTO job_queue (tenant, id, type, queue, priority, run_at, created_at, updated_at, expires_at, json,"
     " payload) SELECT 'acme', gen_random_uuid(), CASE WHEN n <= 2 THEN 'rare' ELSE 'usual' END, 'mail', 2, now(),"
     " now(), now(), now() + interval '1 day', true, '1' FROM generate_series(1, %s) n"
+)
+
+ENDED = (
+    "INSERT INTO job_history (at, tenant, job_id, kind, outcome, finished_at, fence, attempt, started_at)"
+    " SELECT now() - interval '1 day' * %s, 'acme', %s, 'fire', %s, now(), 1, 1, now()"
 )
 
 
@@ -39,3 +45,31 @@ def test_a_short_page_says_that_more_may_fit(serve: Serve, ring: Scheduler, conn
         page = client.get("/jobs", params={"tenant": "acme", "type": "rare"}).text
     assert str(newest.id) in page
     assert f"Only {LOOKED:,} were looked at for this page" in page
+
+
+def test_the_newest_end_of_a_job_is_found_however_old(serve: Serve, ring: Scheduler, connection: Any) -> None:
+    for job_id, days in (("today", (0, 3)), ("earlier", (3, 9)), ("never", ())):
+        ring.register("acme", job_id, lambda: None, every="1h")
+        for place, age in enumerate(days):
+            connection.execute(ENDED, (age, job_id, "failed" if place else "success"))
+    with httpx.Client(base_url=serve()) as client:
+        found = client.get(f"{API}/recurring", params={"tenant": "acme"}).json()["items"]
+    assert {each["job_id"]: each["last_outcome"] for each in found} == {
+        "today": "success",
+        "earlier": "success",
+        "never": None,
+    }
+
+
+def test_an_overview_of_several_tenants_keeps_them_apart(serve: Serve, ring: Scheduler, connection: Any) -> None:
+    for tenant, age in (("acme", 0), ("globex", 400)):
+        ring.register(tenant, "report", lambda: None, every="1h")
+        connection.execute(ENDED.replace("'acme'", f"'{tenant}'"), (age, "report", "failed"))
+    connection.execute("UPDATE job SET next_run_at = now() - interval '1 hour' WHERE tenant = 'globex'")
+    with httpx.Client(base_url=serve()) as client:
+        page = client.get("/").text
+        mine = client.get("/", params={"tenant": "acme"}).text
+    lanes = dict(re.findall(r'aria-label="Fires of (\w+)\. ([^"]+)"', page))
+    assert lanes["acme"].startswith("In the last hour: 1 failed.")
+    assert lanes["globex"].startswith("In the last hour: nothing.")
+    assert ("1 late" in page, "1 late" in mine) == (True, False)

@@ -228,7 +228,7 @@ def test_a_busy_minute_is_estimated_and_says_so(serve: Serve, ring: Scheduler, c
     ring.register("acme", "report", nothing, every="1h")
     connection.execute(
         "INSERT INTO job_history (at, tenant, job_id, kind, outcome, finished_at, fence, attempt, started_at)"
-        " SELECT m.at + n * interval '29.9 ms', 'acme', 'j' || n, 'fire', 'success', m.at, 1, 1, m.at"
+        " SELECT m.at + n * interval '29.99 ms', 'acme', 'j' || n, 'fire', 'success', m.at, 1, 1, m.at"
         " FROM (SELECT date_trunc('minute', now()) - interval '5 minutes') m(at), generate_series(0, 1999) n"
     )
     with browser(serve()) as here:

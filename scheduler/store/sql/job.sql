@@ -18,7 +18,8 @@ LEFT JOIN LATERAL (
 WHERE %(tenants)b::text[] IS NULL OR j.tenant = ANY(%(tenants)b::text[]);
 
 -- name: page
--- The same of one tenant, by id, from the one after `after` on. No row: that was all.
+-- The same of one tenant, by id, from the one after `after` on. No row: that was all. The newest end is looked for in the
+-- partitions of the last day first: in all of them, each has to be asked.
 SELECT j.tenant, j.id, j.spec_hash, j.next_run_at, j.paused_at, j.trigger_at,
        l.fire_at, l.description, h.at, h.outcome, h.finished_at,
        j.spec::text
@@ -28,8 +29,13 @@ FROM (
 LEFT JOIN LATERAL (
   SELECT l.fire_at, l.description FROM {schema}.job_lock l WHERE l.tenant = j.tenant AND l.id = j.id LIMIT 1) l ON true
 LEFT JOIN LATERAL (
-  SELECT h.at, h.outcome, h.finished_at FROM {schema}.job_history h
-  WHERE h.tenant = j.tenant AND h.job_id = j.id AND h.kind <> 'audit' ORDER BY h.at DESC LIMIT 1) h ON true
+  (SELECT h.at, h.outcome, h.finished_at FROM {schema}.job_history h
+   WHERE h.tenant = j.tenant AND h.job_id = j.id AND h.kind <> 'audit'
+     AND h.at >= coalesce(%(now)s::timestamptz, now()) - interval '1 day'
+     AND h.at < coalesce(%(now)s::timestamptz, now()) + interval '1 hour' ORDER BY h.at DESC LIMIT 1)
+  UNION ALL
+  (SELECT h.at, h.outcome, h.finished_at FROM {schema}.job_history h
+   WHERE h.tenant = j.tenant AND h.job_id = j.id AND h.kind <> 'audit' ORDER BY h.at DESC LIMIT 1) LIMIT 1) h ON true
 ORDER BY j.tenant, j.id;
 
 -- name: lookup

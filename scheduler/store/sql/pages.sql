@@ -25,42 +25,54 @@ SELECT tenant FROM registered UNION SELECT tenant FROM submitted UNION SELECT te
 ORDER BY tenant LIMIT %(limit)s::int4;
 
 -- name: minutes
--- How a tenant's fires and jobs ended, minute by minute, the newest `most` of each minute: by kind, queue and outcome;
--- and in a row without a kind how many rows that were, since when, and how late they started (median and 95th, in
--- seconds). No row for a minute: nothing ended. Always a row without a minute: the time.
+-- How fires and jobs of some tenants ended, minute by minute, the newest `most` of each: since when these are, how late they
+-- started (median and 95th, in seconds), the outcome of each fire, the outcome and the queue of each job. No row for a
+-- minute: nothing ended. Always a row without a tenant: the time. The last two conditions say nothing new: by them
+-- partitions are left out at once, not for each minute anew.
 WITH t AS (SELECT coalesce(%(now)s::timestamptz, now()) AS now),
 m AS (
   SELECT generate_series(date_trunc('minute', t.now) - interval '1 minute' * (%(minutes)s::int4 - 1),
     date_trunc('minute', t.now), interval '1 minute') AS at FROM t)
-SELECT NULL::timestamptz AS minute, NULL::text AS kind, NULL::text AS queue, NULL::text AS outcome, 0::int8 AS count,
-  t.now AS since, NULL::float8 AS usual, NULL::float8 AS late FROM t
+SELECT NULL::text AS tenant, NULL::timestamptz AS minute, t.now AS since, NULL::float8 AS usual, NULL::float8 AS late,
+  NULL::text[] AS fires, NULL::text[] AS jobs, NULL::text[] AS queues FROM t
 UNION ALL
-SELECT m.at, s.kind, s.queue, s.outcome, count(*), min(s.at),
-  percentile_cont(0.5) WITHIN GROUP (ORDER BY s.late), percentile_cont(0.95) WITHIN GROUP (ORDER BY s.late)
-FROM m CROSS JOIN LATERAL (
-  SELECT h.at, h.kind, h.queue, h.outcome, CASE WHEN h.attempt <= 1
-    THEN greatest(0, extract(epoch FROM h.started_at - coalesce(h.run_at, h.at)))::float8 END AS late
-  FROM {schema}.job_history h
-  WHERE h.tenant = %(tenant)s AND h.at >= m.at AND h.at < m.at + interval '1 minute' AND h.kind <> 'audit'
-  ORDER BY h.tenant, h.at DESC LIMIT %(most)s::int4) s
-GROUP BY GROUPING SETS ((m.at), (m.at, s.kind, s.queue, s.outcome));
+SELECT n.tenant, m.at, s.since, s.usual, s.late, s.fires, s.jobs, s.queues
+FROM unnest((SELECT %(tenants)b::text[])) AS n(tenant) CROSS JOIN m CROSS JOIN LATERAL (
+  SELECT min(s.at) AS since, percentile_cont(0.5) WITHIN GROUP (ORDER BY s.late) AS usual,
+    percentile_cont(0.95) WITHIN GROUP (ORDER BY s.late) AS late,
+    array_agg(s.outcome) FILTER (WHERE s.queue IS NULL) AS fires,
+    array_agg(s.outcome) FILTER (WHERE s.queue IS NOT NULL) AS jobs,
+    array_agg(s.queue) FILTER (WHERE s.queue IS NOT NULL) AS queues
+  FROM (
+    SELECT h.at, h.queue, h.outcome, CASE WHEN h.attempt <= 1
+      THEN greatest(0, date_part('epoch', h.started_at - coalesce(h.run_at, h.at))) END AS late
+    FROM {schema}.job_history h
+    WHERE h.tenant = n.tenant AND h.at >= m.at AND h.at < m.at + interval '1 minute' AND h.kind <> 'audit'
+      AND h.at >= coalesce(%(now)s::timestamptz, now()) - interval '1 minute' * %(minutes)s::int4
+      AND h.at < coalesce(%(now)s::timestamptz, now()) + interval '1 minute'
+    ORDER BY h.tenant, h.at DESC LIMIT %(most)s::int4) s
+  HAVING count(*) > 0) s;
 
 -- name: coming
--- A tenant's registered jobs, the first `most` of them: how many there are (`all`), are paused (`paused`) and come due
--- in each of the next minutes (`minute`), and the ten that are late for the longest (`late`). Always the first two.
-WITH t AS (SELECT coalesce(%(now)s::timestamptz, now()) AS now),
-j AS MATERIALIZED (
-  SELECT j.id, j.next_run_at, j.paused_at FROM {schema}.job j WHERE j.tenant = %(tenant)s
-  ORDER BY j.tenant, j.id LIMIT %(most)s::int4),
-late AS (
-  SELECT j.id, j.next_run_at FROM j, t
-  WHERE j.next_run_at < t.now - interval '1 minute' AND j.paused_at IS NULL ORDER BY j.next_run_at LIMIT 10)
-SELECT 'all' AS what, NULL::text AS id, NULL::timestamptz AS at, count(*) AS count FROM j
-UNION ALL SELECT 'paused', NULL, NULL, count(*) FROM j WHERE j.paused_at IS NOT NULL
-UNION ALL SELECT 'minute', NULL, date_trunc('minute', j.next_run_at), count(*) FROM j, t
-  WHERE j.paused_at IS NULL AND j.next_run_at >= t.now AND j.next_run_at < t.now + interval '1 minute' * %(minutes)s::int4
-  GROUP BY date_trunc('minute', j.next_run_at)
-UNION ALL SELECT 'late', late.id, late.next_run_at, 1 FROM late;
+-- Registered jobs of some tenants, the first `most` of each: how many are paused (`paused`), late (`late`), come due in each
+-- of the next minutes (`minute`), or later, if ever (`later`); and the ten that are late for the longest, with their ids.
+-- No row of a tenant: it has none.
+WITH j AS MATERIALIZED (
+  SELECT n.tenant, j.id, j.next_run_at, CASE
+    WHEN j.paused_at IS NOT NULL THEN 'paused'
+    WHEN j.next_run_at < t.now - interval '1 minute' THEN 'late'
+    WHEN j.next_run_at >= t.now AND j.next_run_at < t.now + interval '1 minute' * %(minutes)s::int4 THEN 'minute'
+    ELSE 'later' END AS what
+  FROM (SELECT coalesce(%(now)s::timestamptz, now()) AS now) t
+  CROSS JOIN unnest((SELECT %(tenants)b::text[])) AS n(tenant) CROSS JOIN LATERAL (
+    SELECT j.id, j.next_run_at, j.paused_at FROM {schema}.job j WHERE j.tenant = n.tenant
+    ORDER BY j.tenant, j.id LIMIT %(most)s::int4) j)
+SELECT j.tenant, j.what, NULL::text AS id,
+  CASE j.what WHEN 'minute' THEN date_trunc('minute', j.next_run_at) END AS at, count(*) AS count
+FROM j GROUP BY j.tenant, j.what, 4
+UNION ALL SELECT l.tenant, 'late', l.id, l.next_run_at, 1 FROM (
+  SELECT j.*, row_number() OVER (PARTITION BY j.tenant ORDER BY j.next_run_at) AS place
+  FROM j WHERE j.what = 'late') l WHERE l.place <= 10;
 
 -- name: strips
 -- The newest ends of each of some registered jobs of a tenant, newest first. No row for one: it never fired.
@@ -71,16 +83,16 @@ FROM unnest((SELECT %(ids)b::text[])) AS p(id) CROSS JOIN LATERAL (
   ORDER BY h.tenant, h.job_id, h.at DESC LIMIT %(limit)s::int4) h;
 
 -- name: dead
--- A tenant's newest dead letters out of the first `most`, each with how many these are. No row: none.
-SELECT l.id::text, l.queue, l.at, h.type, h.attempt, h.reason, h.error, l.total
-FROM (
+-- The newest dead letters of each of some tenants, out of its first `most`, each with how many these are. No row: none.
+SELECT n.tenant, l.id::text, l.queue, l.at, h.type, h.attempt, h.reason, h.error, l.total
+FROM unnest((SELECT %(tenants)b::text[])) AS n(tenant) CROSS JOIN LATERAL (
   SELECT l.*, count(*) OVER () AS total FROM (
-    SELECT l.id, l.queue, l.at FROM {schema}.job_letter l WHERE l.tenant = %(tenant)s
+    SELECT l.id, l.queue, l.at FROM {schema}.job_letter l WHERE l.tenant = n.tenant
     ORDER BY l.tenant, l.id LIMIT %(most)s::int4) l
   ORDER BY l.at DESC, l.id LIMIT %(limit)s::int4) l
 LEFT JOIN LATERAL (
   SELECT h.type, h.attempt, h.reason, h.error FROM {schema}.job_history h
-  WHERE h.tenant = %(tenant)s AND h.job_id = l.id::text AND h.at = l.at AND h.kind = 'job' LIMIT 1) h ON true
+  WHERE h.tenant = n.tenant AND h.job_id = l.id::text AND h.at = l.at AND h.kind = 'job' LIMIT 1) h ON true
 ORDER BY l.at DESC, l.id;
 
 -- name: held
