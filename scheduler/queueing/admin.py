@@ -171,8 +171,8 @@ class QueueAdmin:
         n, skip = _number(n, "n"), _number(skip, "skip", least=0)
         found = [] if self._letters is None else self._letters.page(n, skip=skip)
         if len(found) < n:
-            before = 0 if self._letters is None else self._letters.count()
-            found += self.redis.dead(n - len(found), skip=max(0, skip - before))
+            passed = skip if found or not skip or self._letters is None else self._letters.count(skip)
+            found += self.redis.dead(n - len(found), skip=skip - passed)
         return found
 
     def requeue(self, ids: Iterable[str] | None = None) -> Requeued:

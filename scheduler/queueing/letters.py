@@ -27,9 +27,9 @@ class Letters:
         rows = self._ledger.rows(self._ledger.jobs.queues.letters(self._queue, limit=n, skip=skip, ids=ids))
         return [_letter(row) for row in rows]
 
-    def count(self) -> int:
-        """Count them."""
-        *_, dead = self._ledger.rows(self._ledger.jobs.queues.stats([self._queue]))[0]
+    def count(self, most: int) -> int:
+        """Count them, up to `most`."""
+        *_, dead = self._ledger.rows(self._ledger.jobs.queues.stats([self._queue], most=most))[0]
         return int(dead)
 
     def retry(self, letter: QueueEntry) -> str | None:

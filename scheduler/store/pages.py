@@ -37,11 +37,9 @@ class Cell(NamedTuple):
 
     id: str
     at: datetime
-    kind: str
     outcome: str
     reason: str | None
-    started_at: datetime | None
-    finished_at: datetime
+    took: float | None
 
 
 class Letter(NamedTuple):

@@ -45,7 +45,7 @@ def lane(title: str, desc: str, columns: Sequence[Column], now: int) -> Markup:
     for place, column in enumerate(columns):
         worst = max((ORDER.index(tone) for tone, much in column.parts.items() if much), default=None)
         kind = "empty" if worst is None else "soon" if place >= now else f"fill-{ORDER[worst]}"
-        shapes.append(_column(place, column.title, [_cell(place, 0.08, kind)]))
+        shapes.append(_titled(column.title, [_cell(place, 0.08, kind)]))
     shapes.append(_line((now, 0), (now, HIGH), "now"))
     return _svg("lane", title, desc, len(columns), shapes)
 
@@ -82,9 +82,9 @@ def dots(title: str, desc: str, points: Sequence[Point], most: float) -> Markup:
 def strip(title: str, cells: Sequence[Point], wide: int) -> Markup:
     """Draw the newest ends of a job as cells, oldest first; what never was is left empty."""
     missing = max(0, wide - len(cells))
-    shapes = [_column(place, "", [_cell(place, 0.1, "empty")]) for place in range(missing)]
+    shapes = [_cell(place, 0.1, "empty") for place in range(missing)]
     for place, cell in enumerate(cells, missing):
-        shapes.append(_column(place, cell.title, [_cell(place, 0.1, f"fill-{cell.tone}")]))
+        shapes.append(_titled(cell.title, [_cell(place, 0.1, f"fill-{cell.tone}")]))
     return _svg("strip", title, "", wide, shapes)
 
 
@@ -126,13 +126,12 @@ def _made(opening: str, shapes: Iterable[str]) -> Markup:
 
 def _column(place: int, title: str, shapes: Sequence[str]) -> str:
     """Make one column; all of its height can be pointed at."""
-    if not title:
-        return "".join(shapes)
-    return _titled(title, [_cell(place, 0, "hit"), *shapes])
+    return _titled(title, [_cell(place, 0, "hit"), *shapes] if title else shapes)
 
 
 def _titled(title: str, shapes: Iterable[str]) -> str:
-    return f"<g><title>{escape(title)}</title>{''.join(shapes)}</g>"
+    """Put shapes together; with a title they say it."""
+    return f"<g><title>{escape(title)}</title>{''.join(shapes)}</g>" if title else "".join(shapes)
 
 
 @lru_cache(maxsize=2000)

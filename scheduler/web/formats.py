@@ -35,8 +35,9 @@ def moment(value: datetime | None) -> str:
 
 def clock(value: datetime) -> str:
     """Write the time of day; of another day, the day too."""
-    other = value.astimezone(UTC).date() != datetime.now(UTC).date()
-    return f"{value.astimezone(UTC):{'%d %b ' if other else ''}%H:%M:%S}"
+    utc = value.astimezone(UTC)
+    time = utc.isoformat()[11:19]
+    return time if utc.date() == datetime.now(UTC).date() else f"{utc:%d %b} {time}"
 
 
 def relative(value: datetime) -> str:

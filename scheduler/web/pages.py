@@ -78,7 +78,7 @@ class Desk:
         self._version = hashlib.sha256(b"".join(self._files[name] for name in sorted(self._files))).hexdigest()[:12]
         self._templates = Environment(
             loader=PackageLoader("scheduler.web"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
-            lstrip_blocks=True,
+            lstrip_blocks=True, auto_reload=False,
         )  # fmt: skip
         self._templates.filters |= FILTERS
 

@@ -8,7 +8,8 @@ from uuid import UUID
 from scheduler.store.pages import Coming, Ended, Letter
 from scheduler.web.access import READ
 from scheduler.web.formats import tone
-from scheduler.web.queues import queues_json
+from scheduler.web.jobs import QUEUE
+from scheduler.web.queues import letters_json, queues_json
 from scheduler.web.route import Call, Route
 from scheduler.web.schemas import ANY, LIMIT, NAME, listed
 from scheduler.web.schemas import UUID as IS_UUID
@@ -135,6 +136,11 @@ def glance_at_queues(call: Call) -> object:
     return queues_json(call, MOST_READY)
 
 
+def look_at_letters(call: Call) -> object:
+    """Read the newest dead letters of some queues."""
+    return {name: letters_json(call, name, call.given["limit"])["items"] for name in call.given["names"]}
+
+
 def look_at_strips(call: Call) -> object:
     """Read the newest ends of some registered jobs."""
     return call.scheduler.pages.strips(call.tenant, call.given["ids"], limit=CELLS)
@@ -199,6 +205,10 @@ ENDS = Route(
 QUEUES = Route(
     name="glance_at_queues", method="GET", path="/pages/queues", summary="", scope=READ, call=glance_at_queues,
     answers={200: ANY}, fleet=True,
+)  # fmt: skip
+LETTERS = Route(
+    name="look_at_letters", method="GET", path="/pages/letters", summary="", scope=READ, call=look_at_letters,
+    answers={200: ANY}, places={"names": listed(QUEUE), "limit": LIMIT}, fleet=True,
 )  # fmt: skip
 STRIPS = Route(
     name="look_at_strips", method="GET", path="/pages/strips", summary="", scope=READ, call=look_at_strips,

@@ -8,14 +8,15 @@ from scheduler.model.labels import Priority
 from scheduler.web import charts
 from scheduler.web.charts import Column
 from scheduler.web.formats import first_line, number
-from scheduler.web.pages_data import ENDS, Minute, Parts, together
+from scheduler.web.pages_data import ENDS, LETTERS, MOST_READY, QUEUES, Minute, Parts, together
 from scheduler.web.pages_fleet import ROWS, worker
 from scheduler.web.problems import Problem
 from scheduler.web.schemas import LARGEST_PAGE
 from scheduler.web.visit import Shown, Visit
 
 NEXT = 10
-LETTERS = 200
+GROUPED = 200
+FEWEST = 20
 RATED = 20
 LAST = 5
 WORST_FIRST = (*(state.word for state in sorted(BreakerState, reverse=True)), None)
@@ -55,16 +56,15 @@ async def queue(visit: Visit) -> Shown:
 
 async def dead(visit: Visit) -> Shown:
     """Show dead letters, by queue and by what killed them."""
-    found = await visit.maybe("list_queues")
+    found = await visit.maybe(QUEUES)
     if isinstance(found, Problem):
-        return Shown("dead.html", {"queues": [], "problem": found, "most": LETTERS})
+        return Shown("dead.html", {"queues": [], "problem": found, "most": GROUPED, "counted": MOST_READY})
     only = visit.request.query_params.get("name")
-    shown = []
-    for each in found["items"]:
-        if each["dead"] and only in (None, each["name"]):
-            letters = await visit.ask("list_dead", name=each["name"], limit=LETTERS)
-            shown.append({**each, "groups": _groups(letters["items"])})
-    return Shown("dead.html", {"queues": shown, "problem": None, "most": LETTERS})
+    queues = [each for each in found["items"] if each["dead"] and only in (None, each["name"])]
+    most = max(FEWEST, GROUPED // max(1, len(queues)))
+    letters = await visit.ask(LETTERS, names=[each["name"] for each in queues], limit=most)
+    shown = [{**each, "groups": _groups(visit, letters[each["name"]])} for each in queues]
+    return Shown("dead.html", {"queues": shown, "problem": None, "most": most, "counted": MOST_READY})
 
 
 async def purge(visit: Visit) -> Shown:
@@ -73,11 +73,12 @@ async def purge(visit: Visit) -> Shown:
     return Shown("purge.html", {"queue": await visit.ask("get_queue", name=name)})
 
 
-def _groups(letters: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Put letters together that died of the same."""
+def _groups(visit: Visit, letters: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Put letters together that died of the same, each with the address of its job."""
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for letter in letters:
-        groups.setdefault((letter["type"], first_line(letter["reason"])), []).append(letter)
+        to = visit.link("/job", tenant=letter["tenant"], id=letter["id"]) if letter["tenant"] else None
+        groups.setdefault((letter["type"], first_line(letter["reason"])), []).append({**letter, "to": to})
     made = [{"type": kind, "why": why, "letters": found} for (kind, why), found in groups.items()]
     return sorted(made, key=lambda group: -len(group["letters"]))
 

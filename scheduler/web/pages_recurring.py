@@ -13,8 +13,13 @@ from scheduler.web.formats import clock, span, tone, words
 from scheduler.web.pages_data import CELLS, STRIPS
 from scheduler.web.visit import Shown, Visit
 
-ROWS = 25
+ROWS = 20
 HISTORY = 50
+RUN = ("trigger_recurring", "Run now", "")
+STEERING = {
+    "on": (RUN, ("pause_recurring", "Pause", "")),
+    "paused": (RUN, ("resume_recurring", "Resume", "primary")),
+}
 LATE = timedelta(minutes=1)
 
 
@@ -22,7 +27,7 @@ async def recurring(visit: Visit) -> Shown:
     """List the registered jobs of a tenant."""
     tenant, after = visit.chosen, visit.request.query_params.get("after")
     if tenant is None:
-        return Shown("recurring.html", {"jobs": [], "strips": {}, "tenant": None, "cursor": None, "after": None})
+        return Shown("recurring.html", {"jobs": [], "tenant": None, "cursor": None, "after": None})
     place = {"cursor": after} if after else {}
     page = await visit.ask("list_recurring", tenant=tenant, limit=ROWS, **place)
     jobs = page["items"]
@@ -35,6 +40,7 @@ async def recurring(visit: Visit) -> Shown:
         {
             "jobs": [{**job, "state": state(job)} for job in jobs],
             "strips": {job["job_id"]: _strip(by_job.get(job["job_id"], [])) for job in jobs},
+            "steering": STEERING,
             "tenant": tenant,
             "cursor": page["cursor"],
             "after": after,
@@ -82,7 +88,7 @@ def _strip(cells: Sequence[Cell]) -> Markup:
 
 
 def _titled(cell: Cell) -> str:
-    took = f" after {span((cell.finished_at - cell.started_at).total_seconds())}" if cell.started_at else ""
+    took = "" if cell.took is None else f" after {span(cell.took)}"
     why = f": {cell.reason}" if cell.reason else ""
     return f"{clock(cell.at)} · {words(cell.outcome)}{took}{why}"
 

@@ -41,10 +41,7 @@ def resume_queue(call: Call) -> object:
 
 def list_dead(call: Call) -> object:
     """Read dead letters."""
-    queue = call.scheduler.queue(call.given["name"])
-    return {
-        "items": [_entry(call, each) for each in queue.dead(call.given.get("limit", 100), call.given.get("skip", 0))]
-    }
+    return letters_json(call, call.given["name"], call.given.get("limit", 100), call.given.get("skip", 0))
 
 
 def requeue_dead(call: Call) -> object:
@@ -66,6 +63,11 @@ def purge_dead(call: Call) -> object:
 def queues_json(call: Call, most: int) -> dict[str, object]:
     """Show all queues; what Postgres knows of them is counted up to `most`."""
     return {"items": [_queue(each) for each in call.scheduler.queues(most=most)]}
+
+
+def letters_json(call: Call, name: str, limit: int, skip: int = 0) -> dict[str, list[dict[str, object]]]:
+    """Show some dead letters of a queue."""
+    return {"items": [_entry(call, each) for each in call.scheduler.queue(name).dead(limit, skip)]}
 
 
 def _queue(stats: QueueStats) -> dict[str, object]:

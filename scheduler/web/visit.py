@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import quote_plus, urlencode
 
 from starlette.requests import Request
 
@@ -18,7 +19,7 @@ BY_NAME = {route.name: route for route in ROUTES}
 PASSES = frozenset({"not_configured", "unavailable", "forbidden"})
 
 
-@dataclass(slots=True)
+@dataclass
 class Visit:
     """A request of a page. `tenant`: the one that was asked for; None: none was."""
 
@@ -77,10 +78,10 @@ class Visit:
 
     def link(self, path: str, **query: object) -> str:
         """Write the address of a page of ours, wherever the site is mounted."""
-        kept = {name: value for name, value in query.items() if value not in (None, "")}
-        return f"{self.request.scope.get('root_path', '')}{path}{'?' if kept else ''}{urlencode(kept, doseq=True)}"
+        kept = [f"{name}={quote_plus(str(value))}" for name, value in query.items() if value not in (None, "")]
+        return f"{self.request.scope.get('root_path', '')}{path}{'?' if kept else ''}{'&'.join(kept)}"
 
-    @property
+    @cached_property
     def csrf(self) -> str:
         """What forms of this page carry."""
         return self.site.sessions.csrf(self.request)
@@ -90,7 +91,7 @@ class Visit:
         """The tenants whose events this page listens to; a browser has few connections to give."""
         return [self.tenant] if self.tenant else self.tenants[:2]
 
-    @property
+    @cached_property
     def here(self) -> str:
         """The address of this page, to come back to, without what was said on it."""
         kept = [(name, value) for name, value in self.request.query_params.multi_items() if name not in ("done", "n")]

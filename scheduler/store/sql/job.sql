@@ -32,10 +32,11 @@ LEFT JOIN LATERAL (
   (SELECT h.at, h.outcome, h.finished_at FROM {schema}.job_history h
    WHERE h.tenant = j.tenant AND h.job_id = j.id AND h.kind <> 'audit'
      AND h.at >= coalesce(%(now)s::timestamptz, now()) - interval '1 day'
-     AND h.at < coalesce(%(now)s::timestamptz, now()) + interval '1 hour' ORDER BY h.at DESC LIMIT 1)
+   ORDER BY h.tenant, h.job_id, h.at DESC LIMIT 1)
   UNION ALL
   (SELECT h.at, h.outcome, h.finished_at FROM {schema}.job_history h
-   WHERE h.tenant = j.tenant AND h.job_id = j.id AND h.kind <> 'audit' ORDER BY h.at DESC LIMIT 1) LIMIT 1) h ON true
+   WHERE h.tenant = j.tenant AND h.job_id = j.id AND h.kind <> 'audit'
+   ORDER BY h.tenant, h.job_id, h.at DESC LIMIT 1) LIMIT 1) h ON true
 ORDER BY j.tenant, j.id;
 
 -- name: lookup

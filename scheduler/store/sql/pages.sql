@@ -75,10 +75,11 @@ UNION ALL SELECT l.tenant, 'late', l.id, l.next_run_at, 1 FROM (
   FROM j WHERE j.what = 'late') l WHERE l.place <= 10;
 
 -- name: strips
--- The newest ends of each of some registered jobs of a tenant, newest first. No row for one: it never fired.
-SELECT p.id, h.at, h.kind, h.outcome, h.reason, h.started_at, h.finished_at
+-- The newest ends of each of some registered jobs of a tenant, newest first, with the seconds that it ran. No row for one:
+-- it never fired.
+SELECT p.id, h.at, h.outcome, h.reason, date_part('epoch', h.finished_at - h.started_at)
 FROM unnest((SELECT %(ids)b::text[])) AS p(id) CROSS JOIN LATERAL (
-  SELECT h.at, h.kind, h.outcome, h.reason, h.started_at, h.finished_at FROM {schema}.job_history h
+  SELECT h.at, h.outcome, h.reason, h.started_at, h.finished_at FROM {schema}.job_history h
   WHERE h.tenant = %(tenant)s AND h.job_id = p.id AND h.kind <> 'audit'
   ORDER BY h.tenant, h.job_id, h.at DESC LIMIT %(limit)s::int4) h;
 
