@@ -38,7 +38,11 @@ CONNECT_TIMEOUT = 10
 # One plan for every batch size, kept for the session: made while the tables were empty it must not scan them when they
 # are large, so each statement probes by key. Given at the start of a connection: a pooler, whose other clients would
 # inherit them, refuses them there.
-PLANS = "-c plan_cache_mode=force_generic_plan -c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off"
+# Such plans look dearer than they are, and what is soon done is not compiled first.
+PLANS = (
+    "-c plan_cache_mode=force_generic_plan -c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off"
+    " -c jit=off"
+)
 POOLER = "database: there is a pooler in between, like PgBouncer; pass prepare=False"
 NOT_A_DSN = "database: not a DSN; write postgresql://user:password@host/name, or host=... dbname=... user=..."
 _AWAY = (
