@@ -100,9 +100,9 @@ class PagesTable:
         """Read what is to come of the first `most` registered jobs of each tenant."""
         return [Coming._make(row) for row in self._run("coming", tenants=list(tenants), minutes=minutes, most=most)]
 
-    def strips(self, tenant: str, ids: Sequence[str], *, limit: int) -> list[Cell]:
-        """Read the newest ends of some registered jobs."""
-        return [Cell._make(row) for row in self._run("strips", tenant=tenant, ids=list(ids), limit=limit)]
+    def strips(self, tenant: str, *, after: str, limit: int, most: int) -> list[Cell]:
+        """Read the newest ends of each of a page of registered jobs."""
+        return [Cell._make(row) for row in self._run("strips", tenant=tenant, after=after, limit=limit, most=most)]
 
     def dead(self, tenants: Sequence[str], *, limit: int, most: int) -> list[Letter]:
         """Read the newest dead letters of each of some tenants."""

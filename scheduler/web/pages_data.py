@@ -9,7 +9,7 @@ from scheduler.store.pages import Coming, Ended, Letter
 from scheduler.web.access import READ
 from scheduler.web.formats import tone
 from scheduler.web.jobs import QUEUE
-from scheduler.web.queues import letters_json, queues_json
+from scheduler.web.queues import letters_json
 from scheduler.web.route import Call, Route
 from scheduler.web.schemas import ANY, LIMIT, NAME, listed
 from scheduler.web.schemas import UUID as IS_UUID
@@ -23,7 +23,6 @@ MINUTE = timedelta(minutes=1)
 MOST_TENANTS = 200
 MOST_JOBS = 10_000
 MOST_LETTERS = 1000
-MOST_READY = 1000
 SAMPLE = 60
 LEAST = 2
 FASTEST = 240  # ends a second that are believed: a few at one instant are no measure
@@ -114,7 +113,7 @@ def look_ahead(call: Call) -> tuple[list[Coming], list[Letter]]:
     """Read what is to come of some tenants, what is late, and what is dead."""
     tenants, pages = call.given["tenants"], call.scheduler.pages
     return (
-        pages.coming(tenants, minutes=AHEAD, most=MOST_JOBS),
+        pages.coming(tenants, minutes=AHEAD, most=MOST_JOBS // len(tenants)),
         pages.dead(tenants, limit=call.given["limit"], most=MOST_LETTERS),
     )
 
@@ -131,19 +130,15 @@ def look_at_ends(call: Call) -> list[Minute]:
     return minutes
 
 
-def glance_at_queues(call: Call) -> object:
-    """Say how much is in each queue, up to a number that is soon counted."""
-    return queues_json(call, MOST_READY)
-
-
 def look_at_letters(call: Call) -> object:
     """Read the newest dead letters of some queues."""
     return {name: letters_json(call, name, call.given["limit"])["items"] for name in call.given["names"]}
 
 
 def look_at_strips(call: Call) -> object:
-    """Read the newest ends of some registered jobs."""
-    return call.scheduler.pages.strips(call.tenant, call.given["ids"], limit=CELLS)
+    """Read the newest ends of a page of registered jobs."""
+    after, limit = call.given.get("cursor", ""), call.given["limit"]
+    return call.scheduler.pages.strips(call.tenant, after=after, limit=limit, most=CELLS)
 
 
 def look_around(call: Call) -> object:
@@ -202,17 +197,13 @@ ENDS = Route(
     name="look_at_ends", method="GET", path="/pages/ends", summary="", scope=READ, call=look_at_ends,
     answers={200: ANY}, places=TENANTS_OF, several=True,
 )  # fmt: skip
-QUEUES = Route(
-    name="glance_at_queues", method="GET", path="/pages/queues", summary="", scope=READ, call=glance_at_queues,
-    answers={200: ANY}, fleet=True,
-)  # fmt: skip
 LETTERS = Route(
     name="look_at_letters", method="GET", path="/pages/letters", summary="", scope=READ, call=look_at_letters,
     answers={200: ANY}, places={"names": listed(QUEUE), "limit": LIMIT}, fleet=True,
 )  # fmt: skip
 STRIPS = Route(
     name="look_at_strips", method="GET", path="/pages/strips", summary="", scope=READ, call=look_at_strips,
-    answers={200: ANY}, places={"ids": listed(NAME, maxItems=1000)},
+    answers={200: ANY}, places={"limit": LIMIT}, query={"cursor": NAME},
 )  # fmt: skip
 AROUND = Route(
     name="look_around", method="GET", path="/pages/around", summary="", scope=READ, call=look_around,

@@ -14,16 +14,16 @@ from scheduler.web.pages_data import (
     AHEAD,
     HOURS,
     MINUTE,
+    MOST_JOBS,
     MOST_LETTERS,
-    MOST_READY,
     NEXT,
-    QUEUES,
     Hour,
     Minute,
     Parts,
     together,
 )
 from scheduler.web.problems import Problem
+from scheduler.web.queues import COUNTED
 from scheduler.web.visit import Shown, Visit
 
 LANES = 6
@@ -75,7 +75,7 @@ async def _hours(visit: Visit, tenants: list[str]) -> dict[str, Hour]:
 
 
 async def _queues(visit: Visit) -> Any:
-    return await visit.maybe(QUEUES) if visit.all_tenants else None
+    return await visit.maybe("list_queues") if visit.all_tenants else None
 
 
 def throughput(added: Sequence[tuple[Minute, Parts]], *, about: bool) -> dict[str, Any] | None:
@@ -146,6 +146,7 @@ def _tiles(hours: dict[str, Hour], queues: Any) -> list[dict[str, Any]]:
     capped = any(hour.letters and hour.letters[0].total >= MOST_LETTERS for hour in hours.values())
     tiles: list[dict[str, Any]] = [
         {"name": "Recurring jobs", "path": "/recurring", "value": sum(hour.jobs for hour in hours.values()),
+         "more": any(hour.jobs >= MOST_JOBS // len(hours) for hour in hours.values()),
          "note": f"{number(late)} late" if late else f"{sum(h.count('paused') for h in hours.values())} paused",
          "tone": "warn" if late else ""},
         {"name": "Ended in the last hour", "path": "/jobs", "value": sum(ended.values()), "about": about,
@@ -156,7 +157,7 @@ def _tiles(hours: dict[str, Hour], queues: Any) -> list[dict[str, Any]]:
         waiting = sum(sum(each["waiting"].values()) + each["ready"] for each in items)
         tiles += [
             {"name": "Waiting in queues", "path": "/queues", "value": waiting,
-             "more": any(each["ready"] >= MOST_READY for each in items),
+             "more": any(each["ready"] >= COUNTED for each in items),
              "note": f"{sum(1 for each in items if each['paused'])} of {len(items)} queues paused", "tone": ""},
             {"name": "Running now", "path": "/queues", "value": sum(each["running"] for each in items),
              "note": f"{number(sum(each['retrying'] for each in items))} wait for another attempt", "tone": ""},

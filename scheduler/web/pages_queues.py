@@ -8,9 +8,10 @@ from scheduler.model.labels import Priority
 from scheduler.web import charts
 from scheduler.web.charts import Column
 from scheduler.web.formats import first_line, number
-from scheduler.web.pages_data import ENDS, LETTERS, MOST_READY, QUEUES, Minute, Parts, together
+from scheduler.web.pages_data import ENDS, LETTERS, Minute, Parts, together
 from scheduler.web.pages_fleet import ROWS, worker
 from scheduler.web.problems import Problem
+from scheduler.web.queues import COUNTED
 from scheduler.web.schemas import LARGEST_PAGE
 from scheduler.web.visit import Shown, Visit
 
@@ -56,15 +57,15 @@ async def queue(visit: Visit) -> Shown:
 
 async def dead(visit: Visit) -> Shown:
     """Show dead letters, by queue and by what killed them."""
-    found = await visit.maybe(QUEUES)
+    found = await visit.maybe("list_queues")
     if isinstance(found, Problem):
-        return Shown("dead.html", {"queues": [], "problem": found, "most": GROUPED, "counted": MOST_READY})
+        return Shown("dead.html", {"queues": [], "problem": found, "most": GROUPED, "counted": COUNTED})
     only = visit.request.query_params.get("name")
     queues = [each for each in found["items"] if each["dead"] and only in (None, each["name"])]
     most = max(FEWEST, GROUPED // max(1, len(queues)))
     letters = await visit.ask(LETTERS, names=[each["name"] for each in queues], limit=most)
     shown = [{**each, "groups": _groups(visit, letters[each["name"]])} for each in queues]
-    return Shown("dead.html", {"queues": shown, "problem": None, "most": most, "counted": MOST_READY})
+    return Shown("dead.html", {"queues": shown, "problem": None, "most": most, "counted": COUNTED})
 
 
 async def purge(visit: Visit) -> Shown:

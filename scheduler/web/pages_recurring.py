@@ -1,5 +1,6 @@
 """Recurring jobs: the list with their last outcomes, and the page of one."""
 
+import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -29,9 +30,11 @@ async def recurring(visit: Visit) -> Shown:
     if tenant is None:
         return Shown("recurring.html", {"jobs": [], "tenant": None, "cursor": None, "after": None})
     place = {"cursor": after} if after else {}
-    page = await visit.ask("list_recurring", tenant=tenant, limit=ROWS, **place)
+    page, cells = await asyncio.gather(
+        visit.ask("list_recurring", tenant=tenant, limit=ROWS, **place),
+        visit.ask(STRIPS, tenant=tenant, limit=ROWS, **place),
+    )
     jobs = page["items"]
-    cells: list[Cell] = await visit.ask(STRIPS, tenant=tenant, ids=[job["job_id"] for job in jobs]) if jobs else []
     by_job: dict[str, list[Cell]] = {}
     for cell in cells:
         by_job.setdefault(cell.id, []).append(cell)

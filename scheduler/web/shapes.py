@@ -184,7 +184,7 @@ _QUEUE: dict[str, Schema] = {
     "paused_at": maybe(MOMENT),
     "waiting": {"type": "object", "additionalProperties": whole(0), "description": "in Redis, by priority"},
     **{word: whole(0) for word in ("retrying", "running", "unsettled")},
-    **{word: whole(0, description="in Postgres up to 10,000 are counted") for word in ("dead", "ready", "pending")},
+    **{word: whole(0, description="in Postgres up to 1,000 are counted") for word in ("dead", "ready", "pending")},
     "workers": maybe(whole(0)),
     "breakers": {
         "type": "object",

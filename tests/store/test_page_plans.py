@@ -16,7 +16,7 @@ from scheduler.store.queues import QueuesTable
 from scheduler.store.schema import migrate
 
 PARAMETERS: dict[str, Any] = {
-    "now": None, "tenant": "t1", "limit": 20, "most": 100, "minutes": 60, "ids": [f"j{n}" for n in range(25)],
+    "now": None, "tenant": "t1", "limit": 20, "most": 100, "minutes": 60, "after": "",
     "id": UUID(int=1), "queues": ["mail"], "tenants": ["t1"],
 }  # fmt: skip
 SMALL = "job_epoch"  # a row a queue

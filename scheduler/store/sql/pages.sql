@@ -75,13 +75,16 @@ UNION ALL SELECT l.tenant, 'late', l.id, l.next_run_at, 1 FROM (
   FROM j WHERE j.what = 'late') l WHERE l.place <= 10;
 
 -- name: strips
--- The newest ends of each of some registered jobs of a tenant, newest first, with the seconds that it ran. No row for one:
--- it never fired.
+-- The newest `most` ends of each of a tenant's registered jobs after one, newest first, with the seconds that it ran. No row
+-- for one: it never fired.
 SELECT p.id, h.at, h.outcome, h.reason, date_part('epoch', h.finished_at - h.started_at)
-FROM unnest((SELECT %(ids)b::text[])) AS p(id) CROSS JOIN LATERAL (
+FROM (
+  SELECT j.id FROM {schema}.job j WHERE j.tenant = %(tenant)s AND j.id > %(after)s
+  ORDER BY j.tenant, j.id LIMIT %(limit)s::int4) p
+CROSS JOIN LATERAL (
   SELECT h.at, h.outcome, h.reason, h.started_at, h.finished_at FROM {schema}.job_history h
   WHERE h.tenant = %(tenant)s AND h.job_id = p.id AND h.kind <> 'audit'
-  ORDER BY h.tenant, h.job_id, h.at DESC LIMIT %(limit)s::int4) h;
+  ORDER BY h.tenant, h.job_id, h.at DESC LIMIT %(most)s::int4) h;
 
 -- name: dead
 -- The newest dead letters of each of some tenants, out of its first `most`, each with how many these are. No row: none.
