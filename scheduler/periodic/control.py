@@ -6,6 +6,7 @@ Nothing here needs the job's function: the command line uses it too. Each change
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from itertools import islice
 
 from scheduler.errors import InvalidSchedule, StoreUnavailable, UnknownJob
@@ -19,6 +20,7 @@ from scheduler.store.job_instance import InstanceTable
 
 MOST_ROUNDS = 50
 NEXT_FIRES = 10
+SHORT = 2000  # characters; larger ones have a payload
 FOREIGN = "its definition is of a later version of this library, or in a zone that is unknown here"
 
 
@@ -91,8 +93,14 @@ class Control:
         )
 
 
+@lru_cache(maxsize=1000)
+def _short(text: str) -> JobSpec:
+    """Read a definition; whoever looks at a page of jobs looks at it again, and few of them have changed."""
+    return JobSpec.from_json(text)
+
+
 def _info(row: JobRow, has: Callable[[Key], bool]) -> JobInfo:
-    spec = JobSpec.from_json(row.spec)
+    spec = _short(row.spec) if len(row.spec) <= SHORT else JobSpec.from_json(row.spec)
     return JobInfo(
         tenant=row.tenant,
         job_id=row.job_id,

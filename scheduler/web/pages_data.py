@@ -22,9 +22,9 @@ AHEAD = 20
 MINUTE = timedelta(minutes=1)
 MOST_TENANTS = 200
 MOST_JOBS = 10_000
-MOST_LETTERS = 1000
-SAMPLE = 60
-LEAST = 2
+MOST_LETTERS = 500
+SAMPLE = 48
+LEAST = 3
 FASTEST = 240  # ends a second that are believed: a few at one instant are no measure
 CELLS = 20
 MOST_EDGES = 12

@@ -26,7 +26,7 @@ from scheduler.web.problems import Problem
 from scheduler.web.queues import COUNTED
 from scheduler.web.visit import Shown, Visit
 
-LANES = 6
+LANES = 4
 LISTED = 6
 NAMES = {"good": "succeeded", "bad": "failed", "warn": "timed out", "next": "queued", "calm": "skipped or cancelled"}
 
