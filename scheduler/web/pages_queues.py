@@ -71,7 +71,7 @@ async def dead(visit: Visit) -> Shown:
 async def purge(visit: Visit) -> Shown:
     """Ask once more before dead letters are dropped."""
     name = visit.given("name")
-    return Shown("purge.html", {"queue": await visit.ask("get_queue", name=name)})
+    return Shown("purge.html", {"queue": await visit.ask("get_queue", name=name), "counted": COUNTED})
 
 
 def _groups(visit: Visit, letters: list[dict[str, Any]]) -> list[dict[str, Any]]:

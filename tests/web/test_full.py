@@ -7,6 +7,7 @@ import httpx
 
 from scheduler import Scheduler
 from scheduler.web.jobs import LOOKED
+from scheduler.web.queues import COUNTED
 from tests.web.conftest import API, Serve
 
 QUEUED = (
@@ -73,3 +74,17 @@ def test_an_overview_of_several_tenants_keeps_them_apart(serve: Serve, ring: Sch
     assert lanes["acme"].startswith("In the last hour: 1 failed.")
     assert lanes["globex"].startswith("In the last hour: nothing.")
     assert ("1 late" in page, "1 late" in mine) == (True, False)
+
+
+def test_dead_letters_that_are_not_counted_are_told_of(serve: Serve, ring: Scheduler, connection: Any) -> None:
+    connection.execute(
+        "INSERT INTO job_letter (tenant, id, queue, at) SELECT 'acme', gen_random_uuid(), 'mail', now()"
+        " FROM generate_series(1, %s)",
+        (COUNTED + 1,),
+    )
+    with httpx.Client(base_url=serve()) as client:
+        page = client.get("/dead").text
+        sure = client.get("/dead/purge", params={"name": "mail"}).text
+    assert f'{COUNTED:,}<abbr title="no more are counted">+</abbr>' in page
+    assert "Grouped are the newest 200" in page
+    assert f"{COUNTED:,} or more dead letters would be dropped" in sure
