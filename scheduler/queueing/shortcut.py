@@ -98,7 +98,8 @@ class Shortcut:
         """Take room for jobs of some levels; when it is long ago that we looked, or there is none any more, look."""
         room, until = self._rooms.get(name, ({}, 0.0))
         if time.monotonic() >= until or any(room.get(each, 0) < count for each in levels):
-            waiting = self._queue(name).depths().waiting
+            queue = self._queue(name)
+            waiting = queue.depths().waiting
             room = {int(each): MOST_WAITING - waiting[each] for each in Priority}
             self._rooms[name] = room, time.monotonic() + LOOK_AGAIN
             self._watched = self._channel.watched()

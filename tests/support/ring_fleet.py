@@ -18,7 +18,7 @@ from psycopg.sql import SQL, Identifier
 from scheduler import NewJob, RetryPolicy, Scheduler
 from scheduler.embedded.redis import redis_binary
 from tests.support.ring_checker import Expected, Line, Verdict, check, read_ended, read_journal
-from tests.support.ring_process import Options
+from tests.support.ring_process import OWN, QUIET, UNMARKED, Options
 from tests.support.waiting import rest, wait_for
 
 ROOT = Path(__file__).parents[2]
@@ -90,6 +90,7 @@ class RingFleet:
 
     def submit(self, payloads: Sequence[dict[str, Any]], **options: Any) -> list[str]:
         """Submit jobs that are to complete; `fails` in a payload says how often it fails first."""
+        (self.folder / QUIET).unlink(missing_ok=True)
         options = {"queue": self._options.queue, "retry": PATIENT, **options}
         made = self._submitter.submit_many([NewJob(TENANT, "job", payload, **options) for payload in payloads])
         ids = [str(each.id) for each in made]
@@ -120,7 +121,9 @@ class RingFleet:
         return int(count)
 
     def all_end(self, *, timeout: float) -> None:
-        """Wait until no job is live."""
+        """Wait until no job is live; who submits jobs of its own meanwhile ceases."""
+        quiet = self.folder / QUIET
+        quiet.touch()
         try:
             wait_for(lambda: self.left() == 0, "all jobs have ended", timeout=timeout, every=0.1)
         except AssertionError:  # the verdict names them too
@@ -133,6 +136,7 @@ class RingFleet:
         """Count what is wrong."""
         with self.connection() as connection:
             ended = read_ended(connection, self.schema)
+            self.jobs |= read_own(connection, self.schema)
         return check(
             self.jobs, self.journal(), ended, killed=self.killed, most_again=most_again, memory_lost=memory_lost
         )  # fmt: skip
@@ -163,6 +167,16 @@ class RingFleet:
                 process.stdin.close()
         self._submitter.cancel(timeout=1.0)
         sys.stderr.write("\n".join(["the end of the fleet's log:", *self.log().splitlines()[-60:], ""]))
+
+
+def read_own(connection: psycopg.Connection[Any], schema: str) -> dict[str, Expected]:
+    """Read what instances submitted themselves, as far as it was committed; nobody works at one of their queues."""
+    query = SQL(
+        "SELECT id::text, queue FROM {0}.job_queue WHERE tags ? %(own)s UNION ALL"
+        " SELECT job_id, queue FROM {0}.job_history WHERE kind = 'job' AND job -> 'tags' ? %(own)s"
+    ).format(Identifier(schema))
+    rows = connection.execute(query, {"own": OWN}).fetchall()
+    return {job_id: Expected(("dead_letter",)) if queue == UNMARKED else Expected() for job_id, queue in rows}
 
 
 def suspended(fleet: RingFleet) -> Verdict:

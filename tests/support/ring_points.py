@@ -20,13 +20,13 @@ from scheduler.store.engine import BoundedConnection, Database
 from scheduler.store.queries import names, statement
 
 PACKAGE = Path(scheduler.__file__).parent
-PARTS = ("feeder", "settler", "upkeep", "carrier", "worker")
+PARTS = ("feeder", "settler", "shortcut", "upkeep", "carrier", "worker")
 DIALECT = ("queue", "exchange", "reaper")
 CLIENT = ("run", "run_each", "call", "wait", "scan")
 LEDGER = ("run", "rows")
 QUEUE = ("push", "fetch", "finish", "renew", "held", "recover", "outcomes", "acknowledge", "known", "cancel", "epoch",
          "begin", "depths")  # fmt: skip
-LOOKS = ("waits",)  # asked by whoever watches, and by no part: it changes nothing
+LOOKS = ("waits", "leave")  # of whoever watches, and of a worker that ends in order: no job depends on them
 
 
 class Points:

@@ -17,16 +17,22 @@ from pathlib import Path
 from typing import Any
 
 import scheduler.queueing.settler
-from scheduler import JobContext, Scheduler, Worker, handler
+import scheduler.queueing.upkeep
+from scheduler import JobContext, Scheduler, Timeouts, Worker, handler
 from scheduler.dialects.bullmq.queue import BullMQQueue
+from scheduler.dialects.client import Client
 from scheduler.dialects.conveyor.queue import ConveyorQueue
 from scheduler.dialects.interface import Delivery, Result
+from scheduler.dialects.reliable.keys import Keys
 from scheduler.dialects.reliable.queue import ReliableQueue
 from scheduler.dialects.reliable.reaper import ReaperRule
 from tests.support.ring_mutants import mutate
 from tests.support.ring_points import Points, append
 
 SLICE = 0.02
+OWN = "own"  # a tag of what an instance of a fleet submits itself
+QUIET = "quiet"  # a file of a fleet that waits for the end of all jobs
+UNMARKED = "odd-unmarked"  # a queue whose Redis forgets its mark again and again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +73,7 @@ def note(options: Options, what: str, job_id: str, attempt: int) -> None:
 def be_hasty(seconds: float) -> None:
     """Shorten what is waited for before the work of the dead is taken up."""
     scheduler.queueing.settler.PATIENCE = 1.0
+    scheduler.queueing.upkeep.YOUNG_US = (1_000_000, 60_000_000)
     defaults: dict[str, Any] = ReliableQueue.__init__.__kwdefaults__  # type: ignore[assignment]
     defaults["settler_silence"] = timedelta(seconds=max(1.0, seconds))
     worker: dict[str, Any] = Worker.__init__.__kwdefaults__  # type: ignore[assignment]
@@ -99,6 +106,24 @@ def body(options: Options, ctx: JobContext, payload: dict[str, Any]) -> dict[str
         ctx.checkpoint(ctx.attempt)
         raise ValueError(f"not yet, {ctx.attempt}")
     return {"attempt": ctx.attempt}
+
+
+def submit(options: Options, instance: Scheduler, stop: threading.Event) -> None:
+    """Submit jobs, which may go straight into Redis; some of them to a queue that has just forgotten its mark."""
+    client = Client(options.redis)
+    number = 0
+    while not stop.wait(0.1):
+        if (Path(options.folder) / QUIET).exists():
+            continue
+        number += 1
+        instance.submit("acme", "job", {}, queue=options.queue, tags={OWN: "1"})
+        if number % 5 == 0:
+            ring = instance._running().ring
+            assert ring is not None
+            soon = Timeouts(lifetime="3s")
+            instance.submit("acme", "job", {}, queue=UNMARKED, tags={OWN: "1"}, timeouts=soon)
+            client.call("UNLINK", Keys.of(UNMARKED).epoch(ring._ledger.installation))
+            instance.submit("acme", "job", {}, queue=UNMARKED, tags={OWN: "1"}, timeouts=soon)
 
 
 def main(options: Options) -> None:
@@ -134,6 +159,8 @@ def main(options: Options) -> None:
         instance = Scheduler(options.dsn, schema=options.schema, redis=options.redis, queues=queues).start()
     for worker in workers:
         worker.start()
+    if instance is not None and options.points:
+        threading.Thread(target=submit, args=(options, instance, stop), daemon=True).start()
     (Path(options.folder) / f"ready.{os.getpid()}").touch()
     stop.wait()
     for worker in workers:

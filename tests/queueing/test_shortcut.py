@@ -1,0 +1,252 @@
+"""Jobs that go straight into Redis after the commit that submitted them: when they may, and what if it goes wrong."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+
+from scheduler import NewJob, Priority, Scheduler, State, handler
+from scheduler.dialects.client import Client
+from scheduler.dialects.reliable.keys import Keys
+from scheduler.embedded.redis import EmbeddedRedis
+from scheduler.errors import QueueUnavailable
+from scheduler.queueing.services import RingServices
+from scheduler.queueing.shortcut import Shortcut
+from scheduler.store.ring import NOBODY
+from tests.queueing.conftest import MakeWorker
+from tests.support.waiting import wait_for
+
+Straight = Callable[..., bool]
+
+
+def services(ring: Scheduler) -> RingServices:
+    found = ring._running().ring
+    assert found is not None
+    return found
+
+
+@pytest.fixture
+def opened(ring: Scheduler) -> RingServices:
+    """The ring of an instance that knows the mark of its queue, and whose feeder rests."""
+    first = ring.submit("acme", "first", queue="mail")
+    wait_for(lambda: ring.get("acme", first.id).state is State.SCHEDULED, "the queue was fed")
+    made = services(ring)
+    wait_for(lambda: "mail" in made.shortcut._marks and not made.feeder.due_since, "the way is open")
+    made._feeding.stop(timeout=5)
+    return made
+
+
+@pytest.fixture
+def straight(opened: RingServices, ring: Scheduler, connection: psycopg.Connection[Any]) -> Straight:
+    """Submit one, and say whether it went straight: Redis has it, and no feeder would."""
+
+    def submit(tenant: str = "acme", **options: Any) -> bool:
+        made = ring.submit(tenant, "job", {"n": 1}, **{"queue": "mail", **options})
+        (ready,) = connection.execute("SELECT count(*) FROM job_ready WHERE id = %s", (made.id,)).fetchone() or (0,)
+        [known] = opened.ring.queue("mail").known([str(made.id)])
+        assert (known is not None) is not ready
+        return not ready
+
+    return submit
+
+
+def test_a_job_goes_straight_into_redis_and_comes_back(
+    opened: RingServices, ring: Scheduler, make_worker: MakeWorker, connection: psycopg.Connection[Any]
+) -> None:
+    seen: list[Any] = []
+
+    @handler("send", queue="mail")
+    def send(context: Any, payload: Any) -> str:
+        seen.append((context.tenant, context.attempt, payload, context.deadline is not None))
+        return "sent"
+
+    make_worker(queues=["mail"])
+    made = ring.submit("acme", "send", {"to": "x"}, queue="mail", tags={"a": "b"}, priority=Priority.HIGH)
+    many = ring.submit_many([NewJob("acme", "send", n, queue="mail") for n in range(1000)])
+    job = ring.wait("acme", made.id, timeout=20)
+    assert (job.state, job.result, job.tags, job.attempt) == (State.COMPLETED, "sent", {"a": "b"}, 1)
+    for each in many[::97]:
+        assert ring.wait("acme", each.id, timeout=20).state is State.COMPLETED
+    assert connection.execute("SELECT count(*) FROM job_ready").fetchone() == (0,)
+    wait_for(lambda: len(seen) == 1001, "each ran")
+    assert sorted(payload for _, _, payload, _ in seen if isinstance(payload, int)) == list(range(1000))
+
+
+def test_a_job_is_in_redis_as_a_feeder_would_have_put_it_there(
+    opened: RingServices, ring: Scheduler, redis: Client
+) -> None:
+    options: dict[str, Any] = {"queue": "mail", "tags": {"a": "b"}, "correlation_id": "c", "priority": Priority.LOW}
+    jobs, level = Keys.of("mail").named("jobs")[0], Keys.of("mail").levels[Priority.LOW]
+    made = ring.submit("acme", "job", {"x": [1]}, **options)
+    record, entry = redis.call("HGET", jobs, str(made.id)), redis.call("LINDEX", level, 0)
+    job = ring.get("acme", made.id)
+    opened.shortcut._marks.clear()
+    other = ring.submit("acme", "job", {"x": [1]}, **options)
+    opened.feeder.step()
+    told = redis.call("HGET", jobs, str(other.id)), redis.call("LINDEX", level, 0)
+    again = ring.get("acme", other.id)
+
+    def alike(text: bytes, id_: Any, of: Any) -> bytes:
+        for instant in (of.created_at, of.expires_at):
+            text = text.replace(str(int(instant.timestamp() * 1000)).encode(), b"T")
+            text = text.replace(instant.isoformat().replace("+00:00", "Z").encode(), b"T")
+            text = text.replace(instant.isoformat().encode(), b"T")
+        return text.replace(str(id_).encode(), b"ID")
+
+    assert alike(record, made.id, job) == alike(told[0], other.id, again)
+    assert alike(entry, made.id, job) == alike(told[1], other.id, again)
+
+
+@pytest.mark.parametrize("options", [{"delay": "1m"}, {"queue": "other"}], ids=["delayed", "queue never fed"])
+def test_what_cannot_run_at_once_is_left_to_the_feeders(
+    opened: RingServices, ring: Scheduler, connection: psycopg.Connection[Any], options: dict[str, Any]
+) -> None:
+    made = ring.submit("acme", "job", **{"queue": "mail", **options})
+    assert connection.execute("SELECT count(*) FROM job_ready WHERE id = %s", (made.id,)).fetchone() == (1,)
+
+
+def test_a_job_that_waits_for_another_does_not_go(straight: Straight, ring: Scheduler, opened: RingServices) -> None:
+    first = ring.submit("acme", "first", queue="mail")
+    second = ring.submit("acme", "second", queue="mail", after=[first])
+    assert opened.ring.queue("mail").known([str(first.id), str(second.id)])[1] is None
+    assert straight(after_any=())
+
+
+def test_nothing_goes_past_an_older_job_of_its_tenant_and_priority(
+    straight: Straight, ring: Scheduler, connection: psycopg.Connection[Any], dsn: str, schema: str
+) -> None:
+    assert straight()
+    with psycopg.connect(dsn) as own:
+        ring.submit("acme", "older", queue="mail", connection=own)
+    assert not straight()
+    assert straight("rival")
+    assert straight(priority=Priority.HIGH)
+    connection.execute("DELETE FROM job_ready")
+    ring.submit("acme", "later", queue="mail", delay="1h")
+    assert straight()  # what is not due yet is not older
+
+
+def test_while_others_wait_to_be_fed_nobody_goes_past_them(straight: Straight, opened: RingServices) -> None:
+    opened.feeder.due_since["mail"] = opened._now()
+    assert not straight()
+    opened.feeder.due_since.clear()
+    assert not straight()  # behind the one before
+    assert straight("rival")
+
+
+def test_nothing_goes_into_a_paused_queue_nor_where_redis_may_be_another(
+    straight: Straight, ring: Scheduler, connection: psycopg.Connection[Any]
+) -> None:
+    assert straight()
+    connection.execute("UPDATE job_epoch SET paused_at = now()")
+    assert not straight()
+    connection.execute("DELETE FROM job_ready")
+    connection.execute("UPDATE job_epoch SET paused_at = NULL, epoch = epoch + 1")
+    assert not straight()
+
+
+def test_no_more_go_than_there_is_room_for(
+    straight: Straight, opened: RingServices, ring: Scheduler, connection: psycopg.Connection[Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("scheduler.queueing.shortcut.MOST_WAITING", 10)
+    opened.shortcut._rooms.clear()
+    went = [straight(f"t{n}") for n in range(12)]
+    assert went == [True] * 9 + [False] * 3  # one was fed before
+    assert straight("critical", priority=Priority.CRITICAL)
+    ring.submit_many([NewJob("bulk", "job", n, queue="mail", priority=Priority.BULK) for n in range(500)])
+    (ready,) = connection.execute("SELECT count(*) FROM job_ready WHERE tenant = 'bulk'").fetchone() or (0,)
+    assert ready == 500
+
+
+def test_a_submit_waits_for_a_redis_that_hangs_only_once_and_not_for_long(
+    dsn: str, schema: str, connection: psycopg.Connection[Any]
+) -> None:
+    with EmbeddedRedis() as server, Scheduler(dsn, schema=schema, redis=server.url) as ring:
+        client = Client(server.url)
+        pid = client.call("INFO", "server")["process_id"]
+        first = ring.submit("acme", "first", queue="mail")
+        wait_for(lambda: ring.get("acme", first.id).state is State.SCHEDULED, "the queue was fed")
+        shortcut = services(ring).shortcut
+        wait_for(lambda: shortcut.way([NewJob("acme", "job", queue="mail")]) is not None, "the way is open")
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            began = time.monotonic()
+            made = [ring.submit("acme", "job", n, queue="mail") for n in range(20)]
+            assert time.monotonic() - began < 5
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        queue, ids = services(ring).ring.queue("mail"), [str(each.id) for each in made]
+        wait_for(lambda: all(known is not None for known in queue.known(ids)), "all are fed", timeout=20)
+        assert sum(queue.depths().waiting.values()) == 21
+        client.close()
+
+
+def test_a_push_whose_answer_is_lost_is_said_again_and_known(
+    opened: RingServices, ring: Scheduler, make_worker: MakeWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[int] = []
+    handler("job", queue="mail")(lambda _, payload: ran.append(payload))
+    queue = opened.shortcut._queue("mail")
+    plain = queue.push
+
+    def unanswered(*args: Any, **kwargs: Any) -> Any:
+        plain(*args, **kwargs)
+        raise QueueUnavailable("no answer")
+
+    monkeypatch.setattr(queue, "push", unanswered)
+    made = ring.submit("acme", "job", 1, queue="mail")
+    assert opened.feeder.step() is not None
+    make_worker(queues=["mail"])
+    assert ring.wait("acme", made.id, timeout=20).state is State.COMPLETED
+    opened.feeder.step()
+    assert ran == [1]
+
+
+def test_a_job_whose_submitter_died_before_its_push_is_fed_again(
+    opened: RingServices, ring: Scheduler, connection: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Shortcut, "push", lambda *_: None)
+    made = ring.submit("acme", "job", queue="mail")
+    opened.upkeep.sweep()
+    assert connection.execute("SELECT count(*) FROM job_ready").fetchone() == (0,)  # it may be about to push
+    connection.execute("UPDATE job_queue SET updated_at = now() - interval '11 s', run_at = now() - interval '11 s'")
+    opened.upkeep._at = NOBODY
+    opened.upkeep.sweep()
+    rows = connection.execute("SELECT id FROM job_ready").fetchall()
+    assert rows == [(made.id,)]  # and the first one, which Redis knows, is left alone
+
+
+def test_a_queue_of_another_dialect_is_fed(dsn: str, schema: str, redis: Client, redis_server: EmbeddedRedis) -> None:
+    queues = {"video": {"dialect": "bullmq"}}
+    with Scheduler(dsn, schema=schema, redis=redis_server.url, queues=queues) as ring:
+        first = ring.submit("acme", "first", queue="video")
+        wait_for(lambda: ring.get("acme", first.id).state is State.SCHEDULED, "the queue was fed")
+        services(ring).upkeep.marks()
+        assert "video" not in services(ring).shortcut._marks
+
+
+def test_submitters_side_by_side_lose_and_double_nothing(
+    ring: Scheduler, make_worker: MakeWorker, connection: psycopg.Connection[Any]
+) -> None:
+    ran: list[int] = []
+    handler("job", queue="mail")(lambda _, payload: ran.append(payload))
+    make_worker(queues=["mail"])
+
+    def send(begin: int) -> None:
+        for number in range(begin, begin + 150):
+            ring.submit("acme", "job", number, queue="mail")
+
+    threads = [threading.Thread(target=send, args=(1000 * each,)) for each in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    left = "SELECT count(*) FROM job_queue"
+    wait_for(lambda: connection.execute(left).fetchone() == (0,), "all have ended", timeout=30)
+    assert len(ran) == len(set(ran)) == 600
