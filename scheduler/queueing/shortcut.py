@@ -3,7 +3,8 @@
 Why nothing is lost or doubled: the statement that inserts jobs decides whether they go straight, and then makes no rows
 for the feeders, so one pushes them, once. What is not pushed, or not answered, is left to the feeders as it is, and a
 queue that has it knows it. Who dies in between leaves jobs that Redis does not know: upkeep asks about all that are
-young. The order holds: nothing goes straight while an older job of its tenant and priority waits to be fed.
+young, and by then Redis refuses the push of one who was only suspended. The order holds: nothing goes straight while an
+older job of its tenant and priority waits to be fed.
 """
 
 import logging
@@ -16,8 +17,7 @@ import orjson
 
 from scheduler.dialects.channel import Channel
 from scheduler.dialects.client import Client
-from scheduler.dialects.interface import Queue
-from scheduler.dialects.opening import open_queue
+from scheduler.dialects.reliable.queue import ReliableQueue
 from scheduler.errors import QueueError, StoreError
 from scheduler.events import Events, JobsFed
 from scheduler.log import keys
@@ -36,6 +36,7 @@ logger = logging.getLogger("scheduler")
 FIRST_FEED = 1
 HOLDS = 3.0  # seconds for which a mark that was seen counts
 LOOK_AGAIN = 1.0  # seconds
+WITHIN = 5.0  # seconds: Redis refuses what comes later; upkeep asks about jobs that are twice as old
 
 
 class Shortcut:
@@ -48,25 +49,27 @@ class Shortcut:
         self._client = client
         self._events = events
         self._channel = Channel(client, ledger.installation)
-        self._queues: dict[str, Queue] = {}
+        self._queues: dict[str, ReliableQueue] = {}
         self._marks: dict[str, tuple[int, float]] = {}  # by queue, its mark and until when it counts
         self._rooms: dict[str, tuple[dict[int, int], float]] = {}  # by queue, how much more may wait there; until when
         self._watched = False
+        self._ahead = 0.0  # by how much Redis's clock is ahead of our monotonic one, or a little less
 
     def way(self, batch: Sequence[NewJob]) -> Way | None:
         """Find the way for a batch that is not checked yet; None: it waits for something, or the feeders have it."""
         queue = batch[0].queue if batch and isinstance(batch[0], NewJob) else None
         if not isinstance(queue, str) or not all(_goes(job, queue) for job in batch):
             return None
+        now = time.monotonic()
         epoch, until = self._marks.get(queue, (0, 0.0))
-        if time.monotonic() >= until or queue in self._feeder.due_since:
+        if now >= until or queue in self._feeder.due_since:
             return None
         try:
             entered = self._enter(queue, {int(job.priority) for job in batch}, len(batch))
         except QueueError:
             self._marks.pop(queue, None)
             return None
-        return Way(Straight(queue, epoch)) if entered else None
+        return Way(Straight(queue, epoch), now + self._ahead + WITHIN) if entered else None
 
     def push(self, way: Way) -> None:
         """Push what was inserted for it, after the commit; whatever goes wrong is not the submitter's to see."""
@@ -76,7 +79,7 @@ class Shortcut:
         name, began = way.straight.queue, time.monotonic()
         try:
             queue = self._queue(name)
-            queue.push(jobs, epoch=str(way.straight.epoch))
+            queue.push(jobs, epoch=str(way.straight.epoch), until_ms=int(way.until * 1000))
         except QueueError as error:
             self._marks.pop(name, None)
             self._leave(name, [JobKey(draft.tenant, draft.id) for drafts, _ in way.parts for draft in drafts], error)
@@ -89,7 +92,7 @@ class Shortcut:
 
     def marked(self, name: str, epoch: int | None) -> None:
         """Hear of upkeep that Redis has the mark of a queue, which opens the way; None: it has not."""
-        if epoch is None or not self._ring.exact(name):
+        if epoch is None or not self._ring.exact(name) or self._client.clustered:
             self._marks.pop(name, None)
         else:
             self._marks[name] = epoch, time.monotonic() + HOLDS
@@ -103,6 +106,8 @@ class Shortcut:
             room = {int(each): MOST_WAITING - waiting[each] for each in Priority}
             self._rooms[name] = room, time.monotonic() + LOOK_AGAIN
             self._watched = self._channel.watched()
+            seconds, microseconds = self._client.call("TIME")
+            self._ahead = int(seconds) + int(microseconds) / 1e6 - time.monotonic()
         if any(room.get(each, 0) < count for each in levels):
             return False
         for each in levels:
@@ -114,10 +119,10 @@ class Shortcut:
         self._marks.clear()
         self._client.close()
 
-    def _queue(self, name: str) -> Queue:
+    def _queue(self, name: str) -> ReliableQueue:
         found = self._queues.get(name)
         if found is None:
-            found = self._queues[name] = open_queue(self._client, name, installation=self._ledger.installation)
+            found = self._queues[name] = ReliableQueue(self._client, name, installation=self._ledger.installation)
         return found
 
     def _leave(self, name: str, jobs: Sequence[JobKey], error: QueueError) -> None:

@@ -222,6 +222,21 @@ def test_a_job_whose_submitter_died_before_its_push_is_fed_again(
     assert rows == [(made.id,)]  # and the first one, which Redis knows, is left alone
 
 
+def test_whoever_was_suspended_for_long_pushes_nothing_any_more(
+    opened: RingServices, ring: Scheduler, connection: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = Shortcut.push
+
+    def late(shortcut: Shortcut, way: Any) -> None:
+        way.until -= 5.1  # as if so much time had passed
+        plain(shortcut, way)
+
+    monkeypatch.setattr(Shortcut, "push", late)
+    made = ring.submit("acme", "job", queue="mail")
+    assert opened.ring.queue("mail").known([str(made.id)]) == [None]
+    assert connection.execute("SELECT id FROM job_ready").fetchall() == [(made.id,)]
+
+
 def test_a_queue_of_another_dialect_is_fed(dsn: str, schema: str, redis: Client, redis_server: EmbeddedRedis) -> None:
     queues = {"video": {"dialect": "bullmq"}}
     with Scheduler(dsn, schema=schema, redis=redis_server.url, queues=queues) as ring:

@@ -93,29 +93,32 @@ class ReliableQueue:
                     f"queue {name!r}: in a cluster its keys need one hash tag, as in jobqueue:{{{name}}}:low"
                 )
 
-    def push(self, jobs: Sequence[QueuedJob], *, epoch: str) -> list[Pushed]:
-        """Put jobs in."""
+    def push(self, jobs: Sequence[QueuedJob], *, epoch: str, until_ms: int | None = None) -> list[Pushed]:
+        """Put jobs in; `until_ms`: not later than this time of Redis's clock."""
         named = self._keys.named("jobs", "attempts", "between", "finished", "marker")
         keys = [*self._keys.levels, *named, self._keys.epoch(self._installation)]
         found: list[Pushed] = []
-        for answer in self._client.run_each(script("reliable", "push"), keys, self._pushing(jobs, epoch)):
+        for answer in self._client.run_each(
+            script("reliable", "push"), keys, self._pushing(jobs, [epoch, until_ms or ""])
+        ):
             if answer == b"lost":
                 raise EpochLost
+            if answer == b"late":
+                raise QueueUnavailable("Redis: it has taken too long to get there")
             found += [PUSHED[each] for each in answer.decode()]
         return found
 
-    def _pushing(self, jobs: Sequence[QueuedJob], epoch: str) -> Iterator[list[Any]]:
+    def _pushing(self, jobs: Sequence[QueuedJob], head: Sequence[Any]) -> Iterator[list[Any]]:
         """Write jobs, so many at a time that Redis has something to do while the next are written."""
-        args: list[Any] = [epoch]
-        size = 0
+        args, size = [*head], 0
         for job in jobs:
             record = wire.record_of(job)
             args += (job.id, job.priority + 1, wire.entry_of(job, self._keys.words), record)
             size += len(record)
             if size > MOST_BYTES or len(args) > 4 * PUSHED_AT_ONCE:
                 yield args
-                args, size = [epoch], 0
-        if len(args) > 1:
+                args, size = [*head], 0
+        if len(args) > len(head):
             yield args
 
     def fetch(self, n: int, *, timeout: float) -> list[Delivery]:

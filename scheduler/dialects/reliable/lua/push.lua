@@ -11,10 +11,15 @@
 -- KEYS[10] list: marker, for those who wait
 -- KEYS[11] string: the ledger's epoch
 -- ARGV[1] epoch that Redis must have; empty: any
--- ARGV[2..] 4 values for each job: id, number of its level, entry, record
--- Returns "lost", or for each job n (new), k (known) or f (finished)
+-- ARGV[2] until when it may be, in ms; empty: whenever
+-- ARGV[3..] 4 values for each job: id, number of its level, entry, record
+-- Returns "lost", "late", or for each job n (new), k (known) or f (finished)
 local jobs, attempts, between, finished, marker = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 if ARGV[1] ~= '' and redis.call('GET', KEYS[11]) ~= ARGV[1] then return 'lost' end
+if ARGV[2] ~= '' then
+  local time = redis.call('TIME')
+  if time[1] * 1000 + math.floor(time[2] / 1000) > tonumber(ARGV[2]) then return 'late' end
+end
 
 -- Fed again although it is here: whoever has it loses its lease. Unless it waits for its time it gets another entry,
 -- for its own may be anywhere; of two entries the later is dropped when it is met.
@@ -38,10 +43,10 @@ local function write()
   new = {}
 end
 
-for i = 1, (#ARGV - 1) / 4 do ids[i] = ARGV[4 * i - 2] end
+for i = 1, (#ARGV - 2) / 4 do ids[i] = ARGV[4 * i - 1] end
 local over, known = redis.call('HMGET', finished, unpack(ids)), redis.call('HMGET', jobs, unpack(ids))
 for i, id in ipairs(ids) do
-  local level, entry, record = tonumber(ARGV[4 * i - 1]), ARGV[4 * i], ARGV[4 * i + 1]
+  local level, entry, record = tonumber(ARGV[4 * i]), ARGV[4 * i + 1], ARGV[4 * i + 2]
   local fresh = false
   if over[i] then
     answer[i] = 'f'
