@@ -80,6 +80,8 @@ class Points:
 
     def reach(self, what: str, when: str) -> None:
         """Be at a point: note it, and die if it is the one."""
+        if what in LOOKS:
+            return
         frames = list(_frames())
         parts = [(file, function) for file, _, function in frames if Path(file).stem in PARTS]
         if not parts:
