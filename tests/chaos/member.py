@@ -137,8 +137,8 @@ def work(options: Options, stop: threading.Event) -> None:
 
 
 def submit(options: Options, stop: threading.Event) -> None:
-    """Submit jobs in transactions of one's own."""
-    made = Scheduler(options.dsn, schema=SCHEMA, queues=QUEUES, sync_every="5s")
+    """Submit jobs in transactions of one's own, and some by calls that commit by themselves."""
+    made = Scheduler(options.dsn, schema=SCHEMA, redis=options.redis, queues=QUEUES, sync_every="5s", retention=None)
     patiently(made.start, stop)
     ready(options)
     Submitter(made, options.dsn, Diary(Path(options.folder), options.slot), options.seed, options.rate).run(stop)

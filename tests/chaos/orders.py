@@ -5,6 +5,7 @@ import random
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from uuid import uuid4
 
@@ -25,6 +26,8 @@ VISIBLE = Timeouts(visibility="10s")
 A_SECOND = 5  # transactions
 KEYS = 2000
 ROLLED_BACK = 0.1
+STRAIGHT = 0.3
+STRAIGHT_TAG = "straight"
 SECONDS, WEIGHTS = (0.0, 0.01, 0.05, 0.2, 3.0), (700, 100, 100, 95, 5)  # how long handlers take, and how often
 
 logger = logging.getLogger("chaos")
@@ -48,7 +51,10 @@ class Submitter:
         began, submitted = time.monotonic(), 0
         while not stop.wait(max(0.0, began + submitted / self._rate - time.monotonic())):
             try:
-                self._transaction()
+                if self._rng.random() < STRAIGHT:
+                    self._straight()
+                else:
+                    self._transaction()
             except (psycopg.Error, SchedulerError) as error:
                 logger.info("a transaction ended badly: %s", error)
                 self._close()
@@ -78,6 +84,15 @@ class Submitter:
         self._earlier = [order.id for order in orders if not order.fails and not order.cancelled][:5]
         if cancelled:
             self._cancel(orders)
+
+    def _straight(self) -> None:
+        """Submit jobs that go straight into Redis; of these the ledger tells, as far as they were committed."""
+        tags = {STRAIGHT_TAG: "1"}
+        new = [replace(self._one(), queue="work", tags=tags) for _ in range(self._size)]
+        half = len(new) // 2
+        self._scheduler.submit_many(new[:half])
+        for job in new[half:]:
+            self._scheduler.submit_many([job])
 
     def _batch(self) -> list[NewJob]:
         batch: list[NewJob] = []

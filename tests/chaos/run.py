@@ -18,7 +18,7 @@ from tests.chaos.diary import read_jobs, read_orders
 from tests.chaos.fires import check_feeds, check_fires, read_fires
 from tests.chaos.house import House
 from tests.chaos.member import Options, feeds, fires
-from tests.chaos.orders import SCHEMA, TENANT
+from tests.chaos.orders import SCHEMA, STRAIGHT_TAG, TENANT
 from tests.chaos.plan import INSTANCES, SUBMITTERS, WORKERS, timeline
 from tests.chaos.verdict import Ended, Jobs, Recovery, Verdict, check_jobs, recoveries
 from tests.support.checker import LedgerRow, read_ledger
@@ -35,7 +35,10 @@ ROWS = (
     " FROM scheduler.job_history"
     " WHERE kind = 'job' GROUP BY job_id"
 )
-FED = "SELECT job ->> 'id' FROM scheduler.job_history WHERE kind = 'fire' AND outcome = 'queued'"
+FED = (
+    "SELECT job ->> 'id' FROM scheduler.job_history WHERE kind = 'fire' AND outcome = 'queued' UNION ALL"
+    f" SELECT DISTINCT job_id FROM scheduler.job_history WHERE kind = 'job' AND job -> 'tags' ? '{STRAIGHT_TAG}'"
+)
 LEFTOVERS = (
     "SELECT 'job_ready', count(*) FROM scheduler.job_ready UNION ALL"
     " SELECT 'job_dependency', count(*) FROM scheduler.job_dependency"

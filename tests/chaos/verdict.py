@@ -53,7 +53,7 @@ class Jobs:
     pages: Sequence[Page]
     ends: Mapping[str, str]  # how submitters say that transactions ended
     sold: frozenset[str]  # transactions that are there, by the submitters' own table
-    fed: frozenset[str]  # jobs that recurring jobs submitted, by the ledger
+    fed: frozenset[str]  # jobs that recurring jobs submitted, and calls that commit by themselves, by the ledger
     lines: Sequence[Line]
     ledger: Mapping[str, Ended]
 
