@@ -47,7 +47,7 @@ _ROADS = tuple((f"partition from {server}", how) for server in SERVERS for how i
 LANES = {
     "instances": Lane(INSTANCES, (("kill", ""), ("kill", ""), ("suspend", ""), ("clock", ""), *_ROADS), (2.0, 8.0)),
     "workers": Lane(WORKERS, (("kill", ""), ("kill", ""), ("suspend", ""), ("clock", ""), *_ROADS[3:]), (2.0, 8.0)),
-    "submitters": Lane(SUBMITTERS, (("kill", ""), ("suspend", ""), ("clock", ""), *_ROADS[:3]), (3.0, 10.0)),
+    "submitters": Lane(SUBMITTERS, (("kill", ""), ("suspend", ""), ("clock", ""), *_ROADS), (3.0, 10.0)),
     "postgres": Lane(("postgres",), (("restart", "fast"), ("restart", "immediate"), ("no space", "disk")), (6.0, 18.0)),
     "redis": Lane(
         ("redis",),
