@@ -2,13 +2,13 @@
 
 import contextlib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import orjson
 
-from scheduler.dialects.interface import Note
+from scheduler.dialects.interface import Known, Note
 from scheduler.errors import WireError
 from scheduler.model.attempts import AttemptEnd
 from scheduler.model.states import State
@@ -103,3 +103,18 @@ def note_bytes(note: Note | None) -> bytes:
         return b"" if note is None else orjson.dumps([*note])
     except TypeError:
         return b""
+
+
+def known_of(where: bytes, token: bytes, note: bytes, began: Callable[[bytes], datetime]) -> Known | None:
+    """Read what a queue knows of a job; `began` reads when an attempt did, out of the last part of its token."""
+    if where == b"u":
+        return None
+    if where == b"w":
+        return Known(State.SCHEDULED)
+    _, attempt, *rest = token.split(b":")
+    if where == b"f":
+        return Known(None, int(attempt))
+    said = Note(*orjson.loads(note)) if note else Note()
+    if where == b"b":
+        return Known(State.RETRYING, int(attempt), None, said)
+    return Known(State.RUNNING, int(attempt), began(rest[-1]), said)

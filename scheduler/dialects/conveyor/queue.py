@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-import orjson
-
 from scheduler.dialects.client import LONGEST_BLOCK, Client, script
 from scheduler.dialects.conveyor import wire
 from scheduler.dialects.conveyor.exchange import (
@@ -26,7 +24,7 @@ from scheduler.dialects.conveyor.exchange import (
 from scheduler.dialects.conveyor.keys import Keys
 from scheduler.dialects.conveyor.outcomes import Settling
 from scheduler.dialects.crew.said import about_bytes
-from scheduler.dialects.ends import note_bytes
+from scheduler.dialects.ends import known_of, note_bytes
 from scheduler.dialects.interface import (
     About,
     Cancelling,
@@ -44,7 +42,6 @@ from scheduler.dialects.looks import NextLook
 from scheduler.errors import ConfigError, EpochLost, QueueError, QueueUnavailable
 from scheduler.model.attempts import QueuedJob
 from scheduler.model.labels import Priority
-from scheduler.model.states import State
 
 MOST_UNSETTLED = 100_000
 KEPT = 1000
@@ -231,7 +228,7 @@ class ConveyorQueue:
         found: list[Known | None] = []
         for batch in _batches(ids):
             answer = self._run("known", *batch)
-            found += [_known(*answer[i : i + 3]) for i in range(0, len(answer), 3)]
+            found += [known_of(*answer[i : i + 3], began=wire.began) for i in range(0, len(answer), 3)]
         return found
 
     def cancel(self, ids: Sequence[str], *, force: bool = False) -> list[Cancelling]:  # noqa: ARG002 - workers decide
@@ -265,20 +262,6 @@ class ConveyorQueue:
     def _run(self, name: str, *args: Any) -> Any:
         given = [self._keys.names, self.name, *args]
         return self._client.run(script("conveyor", name), [self._keys.scheduled], given)
-
-
-def _known(where: bytes, token: bytes, note: bytes) -> Known | None:
-    if where == b"u":
-        return None
-    if where == b"w":
-        return Known(State.SCHEDULED)
-    _, attempt, *rest = token.split(b":")
-    if where == b"f":
-        return Known(None, int(attempt))
-    said = Note(*orjson.loads(note)) if note else Note()
-    if where == b"b":
-        return Known(State.RETRYING, int(attempt), None, said)
-    return Known(State.RUNNING, int(attempt), wire.began(rest[-1]), said)
 
 
 def _batches(items: Sequence[Any], size: int = LARGEST_BATCH) -> Iterator[Sequence[Any]]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from scheduler.dialects.client import LONGEST_BLOCK, Client, script
 from scheduler.dialects.crew.said import about_bytes
+from scheduler.dialects.ends import known_of
 from scheduler.dialects.interface import (
     About,
     Cancelling,
@@ -258,7 +259,7 @@ class ReliableQueue:
         found: list[Known | None] = []
         for batch in _batches(ids):
             answer = self._client.run(script("reliable", "known"), keys, batch)
-            found += [wire.known_of(*answer[i : i + 3]) for i in range(0, len(answer), 3)]
+            found += [known_of(*answer[i : i + 3], began=wire.instant_of) for i in range(0, len(answer), 3)]
         return found
 
     def cancel(self, ids: Sequence[str], *, force: bool = False) -> list[Cancelling]:  # noqa: ARG002 - workers decide

@@ -12,12 +12,10 @@ from typing import Any
 import orjson
 
 from scheduler.dialects.ends import end_bytes, ends_of, note_bytes, rescued
-from scheduler.dialects.interface import Known, Note
 from scheduler.dialects.reliable.keys import LEVELS
 from scheduler.errors import WireError
 from scheduler.model.attempts import QueuedJob
 from scheduler.model.labels import Priority
-from scheduler.model.states import State
 from scheduler.trace import carried_ids, carried_of
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -38,7 +36,6 @@ __all__ = [
     "id_of",
     "instant_of",
     "job_of",
-    "known_of",
     "note_bytes",
     "record_of",
     "rescued",
@@ -151,21 +148,6 @@ def entry_again(entry: bytes, retries: int) -> bytes:
     return RETRIES.sub(b'"retries":%d' % retries, entry, count=1)
 
 
-def instant_of(milliseconds: int) -> datetime:
+def instant_of(milliseconds: int | bytes) -> datetime:
     """Read an instant in milliseconds, as Redis tells it."""
-    return EPOCH + milliseconds * MILLISECOND
-
-
-def known_of(where: bytes, token: bytes, note: bytes) -> Known | None:
-    """Read what is known of a job."""
-    if where == b"u":
-        return None
-    if where == b"w":
-        return Known(State.SCHEDULED)
-    _, attempt, *rest = token.split(b":")
-    if where == b"f":
-        return Known(None, int(attempt))
-    said = Note(*orjson.loads(note)) if note else Note()
-    if where == b"b":
-        return Known(State.RETRYING, int(attempt), None, said)
-    return Known(State.RUNNING, int(attempt), instant_of(int(rest[1])), said)
+    return EPOCH + int(milliseconds) * MILLISECOND
