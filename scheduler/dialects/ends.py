@@ -105,7 +105,7 @@ def note_bytes(note: Note | None) -> bytes:
         return b""
 
 
-def known_of(where: bytes, token: bytes, note: bytes, began: Callable[[bytes], datetime]) -> Known | None:
+def known_of(where: bytes, token: bytes, note: bytes, *, began: Callable[[bytes], datetime]) -> Known | None:
     """Read what a queue knows of a job; `began` reads when an attempt did, out of the last part of its token."""
     if where == b"u":
         return None
