@@ -7,8 +7,10 @@
 Rows: single (submitted one by one, each committed by itself), many (1,000 in a call), backlog (jobs that were submitted
 before: drained, until the last is settled), through (submitted in calls of 1,000 while all run: from the first call
 until the last is settled), pickup (one by one, all idle: from the call, and
-from its return with the commit, to the handler). Handlers write 16 bytes. Ours are three processes: one submits, an
-instance feeds and settles, a worker runs; settled is a row in the ledger. The servers are on CPU 0; a peer's worker is
+from its commit, to the handler). Handlers write 16 bytes. Ours are three processes: one submits, an
+instance feeds and settles, a worker runs; settled is a row in the ledger. For single, many and backlog the one that
+submits has no Redis; for through and pickup it is an instance too, and its jobs go straight into Redis after its
+commit: its calls return after that, so that "commit" is when it was committed, not when the call returned. The servers are on CPU 0; a peer's worker is
 alone on CPU 1, our instance and worker are on both, as are workers while others submit. Before a backlog is drained
 there is a VACUUM ANALYZE.
 Repetitions are interleaved, so that a slow minute hits all. "elsewhere" is how many cores other work on the machine
@@ -119,6 +121,15 @@ class Bench(queues.Bench):
         _, tuples_after = self.written()
         return figures | {"wal": (wal_after - wal) / queued, "tuples": (tuples_after - tuples) / queued}
 
+    @contextmanager
+    def straight(self, peer: Peer) -> Iterator[None]:
+        """Let ours submit from an instance of an application, which feeds and settles too."""
+        peer.environment["BENCH_ROAD"] = "straight"
+        try:
+            yield
+        finally:
+            del peer.environment["BENCH_ROAD"]
+
     def through(self, peer: Peer) -> Figures:
         self.fresh()
         first = self.filled(peer, 2 * SIZE)["sent"]  # tables, connections and plans are there
@@ -130,7 +141,8 @@ class Bench(queues.Bench):
             self.server.sql("CHECKPOINT")
             wal, _ = self.written()
             before = {name: cpu() for name, cpu in watched.items()}
-            answer = self.filled(peer, self.jobs(peer), self.pins.clients)
+            with self.straight(peer):
+                answer = self.filled(peer, self.jobs(peer), self.pins.clients)
             sent, timed = answer["sent"], answer["timed"]
             self.stamps.wait(sent, limit=queues.LIMIT)
             left, end = self.left(peer), time.monotonic() + queues.LIMIT
@@ -154,7 +166,7 @@ class Bench(queues.Bench):
         self.fresh()
         peer.call("single", 1)  # the tables are there
         self.server.settle()
-        with self.running(peer, cpus=self.pins.client):
+        with self.running(peer, cpus=self.pins.client), self.straight(peer):
             return self.picked_up(peer)
 
 

@@ -1,8 +1,8 @@
 """Ours: jobs submitted into Postgres, carried through Redis. `serve instance` feeds and settles, `serve worker` runs.
 
-The context of the calls that send is an instance of an application, which feeds and settles too. With BENCH_ROAD=feeder
-it has no Redis, and only submits: then every job goes by the feeder. A call returns after what was committed has gone
-straight into Redis; `committed` tells when its commit was.
+The context of the calls that send is an application that only submits; with BENCH_ROAD=straight it is an instance that
+feeds and settles too. A call then returns after what was committed has gone straight into Redis; `committed` tells when
+its commit was.
 """
 
 import os
@@ -18,7 +18,7 @@ from scheduler.service import collect_rarely
 
 REDIS = os.environ["BENCH_REDIS"]
 KIND = os.environ.get("BENCH_KIND", "sync")
-ROAD = os.environ.get("BENCH_ROAD", "straight")
+STRAIGHT = os.environ.get("BENCH_ROAD") == "straight"
 TENANTS = int(os.environ.get("BENCH_TENANTS", "1"))
 FILL = "x" * int(os.environ.get("BENCH_FILL", "0"))  # bytes that a payload has beside its number
 LEFT = "SELECT count(*) FROM scheduler.job_queue"
@@ -39,9 +39,10 @@ async def coroutine(_, payload):
 
 
 def connect():
-    made = Scheduler(URL, redis=REDIS if ROAD == "straight" else None).start()
-    collect_rarely()
-    time.sleep(1)  # an application that is up: it knows its queues
+    made = Scheduler(URL, redis=REDIS if STRAIGHT else None).start()
+    if STRAIGHT:
+        collect_rarely()
+        time.sleep(1)  # an application that is up: it knows its queues
     return made
 
 

@@ -100,7 +100,11 @@ class Client:
         """
         opened = self._opened()
         with self._translated():
-            return opened.blocking.execute_command(*command, **_at(opened, opened.blocking, near))
+            if opened.clustered:
+                return opened.blocking.execute_command(*command, **_at(opened, opened.blocking, near))
+            with _lent(opened.blocking.connection_pool) as connection:
+                _send(connection, *command)
+                return opened.blocking.parse_response(connection, command[0])
 
     def await_entries(self, stream: str, *command: Any) -> Any:
         """Run a command that waits for entries of a stream, as `wait` does; `unblock` ends it without a loss."""

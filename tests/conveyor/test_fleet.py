@@ -89,7 +89,9 @@ def test_a_fleet_of_both_loses_nothing_when_any_of_them_is_killed(
             payload = HANGS_ONCE if number % 20 == 11 else FAILS_ONCE if number % 45 == 7 else NORMAL
             parent = middle[number % MIDDLE]
             leaves[parent].append(add(payload, parent=parent))
-    for kind in ("go", "ours", "go"):
+    fleet.start("ours")
+    wait_for(fleet.records, "ours has begun, and so has some that hang", timeout=30)
+    for kind in ("go", "go"):
         fleet.start(kind)
 
     def done() -> bool:

@@ -73,6 +73,6 @@ end
 local function wake()
   if redis.call('LLEN', marker) > 0 then return end
   local any = restless and redis.call('EXISTS', retries) == 1
-  for level = 1, 5 do any = any or redis.call('EXISTS', KEYS[level]) == 1 end
+  any = any or redis.call('EXISTS', KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]) > 0
   if any then redis.call('LPUSH', marker, '1') end
 end
