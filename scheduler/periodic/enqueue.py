@@ -99,7 +99,7 @@ def heal(registry: Registry, entry: Entry, answer: Claimed) -> bool:
         registry.put_back(entry, entry.next_run_at, not_before=answer.now + LAST_RETRY)
         return True
     if answer.next_run_at != entry.next_run_at:
-        entry.lost()
+        entry.lost(registry.instances)
         registry.put_back(entry, answer.next_run_at)
     else:
         delay = min(FIRST_RETRY * 2 ** min(entry.tries, 8), LAST_RETRY)

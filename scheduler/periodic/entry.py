@@ -48,9 +48,13 @@ class Entry:
         """Whether this process can do what a fire asks for: call its function, or submit a job."""
         return not self.spec.foreign and (self.body is not None or self.spec.work is not None)
 
-    def lost(self) -> None:
-        """Note that another instance has taken a fire."""
-        self.theirs = self.spec.policy.grace >= SHORTEST_GRACE
+    def lost(self, instances: int) -> None:
+        """Note that another of so many instances has taken a fire.
+
+        One of those who did not wants the next all the same, by chance: so work spreads over all of them.
+        """
+        patient = random.random() >= 1 / max(2, instances)  # noqa: S311
+        self.theirs = patient and self.spec.policy.grace >= SHORTEST_GRACE
 
     def look_at(self, fire: datetime, patience: timedelta) -> datetime:
         """Say when to see to a fire: at once, or a little after whoever took the one before should have taken it.

@@ -56,7 +56,8 @@ class Presence:
     def _say(self, runs: list[Key] | None) -> bool:
         """Beat once; say whether what it can run is known now."""
         skew = self._database_clock.skew()
-        return not self._instances.beat(self._holder, lives=self._lives, skew=skew, runs=runs) or runs is not None
+        new, self._registry.instances = self._instances.beat(self._holder, lives=self._lives, skew=skew, runs=runs)
+        return not new or runs is not None
 
     @property
     def stranded(self) -> int:

@@ -33,6 +33,7 @@ class Registry:
         self._heap: list[tuple[datetime, float, Key]] = []
         self._patience = timedelta(seconds=random.uniform(*PATIENCE))  # noqa: S311 - spreads instances
         self._epoch = 0
+        self.instances = 1  # how many live, as of the last beat
         self.version = 0  # grows whenever what this process can run changes
         self._gone: dict[Key, int] = {}  # unregistered here, by epoch: a sync under way may still show them
 

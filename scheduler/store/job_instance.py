@@ -18,9 +18,14 @@ class InstanceTable:
         self._database = database
         self._now = now
 
-    def beat(self, holder: Holder, *, lives: timedelta, skew: timedelta, runs: Sequence[Key] | None) -> bool:
-        """Say that an instance is alive for so long, and what it can run (None: as before); True: it was unknown."""
-        ((new,),) = self._run(
+    def beat(
+        self, holder: Holder, *, lives: timedelta, skew: timedelta, runs: Sequence[Key] | None
+    ) -> tuple[bool, int]:
+        """Say that an instance is alive for so long, and what it can run (None: as before).
+
+        Return whether it was unknown, and how many live.
+        """
+        ((new, others),) = self._run(
             "beat",
             id=holder.owner,
             label=holder.label,
@@ -29,7 +34,7 @@ class InstanceTable:
             tenants=None if runs is None else [key.tenant for key in runs],
             ids=None if runs is None else [key.job_id for key in runs],
         )
-        return bool(new)
+        return bool(new), others + 1
 
     def leave(self, holder: Holder) -> None:
         """Say that an instance ends."""

@@ -36,7 +36,7 @@ def make_ring(dsn: str, schema: str, redis_server: EmbeddedRedis, tmp_path: Path
         client.close()
 
         def make(**options: Any) -> RingFleet:
-            usual = {"lease": "1s", "hasty": 0.5, "concurrency": 8, "points": True}
+            usual = {"lease": "1s", "hasty": 0.5, "concurrency": 8, "points": True, "submits": True}
             return stack.enter_context(RingFleet(dsn, schema, redis_server.url, tmp_path, **{**usual, **options}))
 
         yield make

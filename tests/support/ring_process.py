@@ -30,6 +30,7 @@ from tests.support.ring_mutants import mutate
 from tests.support.ring_points import Points, append
 
 SLICE = 0.02
+LONG = 3_600_000_000  # microseconds
 OWN = "own"  # a tag of what an instance of a fleet submits itself
 QUIET = "quiet"  # a file of a fleet that waits for the end of all jobs
 UNMARKED = "odd-unmarked"  # a queue whose Redis forgets its mark again and again
@@ -51,6 +52,7 @@ class Options:
     workers: int = 1
     hasty: float | None = None
     points: bool = False
+    submits: bool = False
     fault: str = ""
     times: int = 1
     mutant: str = ""
@@ -135,6 +137,7 @@ def main(options: Options) -> None:
         be_hasty(options.hasty)
     if options.mutant:
         mutate(options.mutant)
+        scheduler.queueing.upkeep.YOUNG_US = (LONG, LONG)  # what a wrong copy loses is not found again
     if options.role == "worker":
         note_accepted(options)
         handler("job", queue=options.queue)(lambda ctx, payload: body(options, ctx, payload))
@@ -159,7 +162,7 @@ def main(options: Options) -> None:
         instance = Scheduler(options.dsn, schema=options.schema, redis=options.redis, queues=queues).start()
     for worker in workers:
         worker.start()
-    if instance is not None and options.points:
+    if instance is not None and options.submits:
         threading.Thread(target=submit, args=(options, instance, stop), daemon=True).start()
     (Path(options.folder) / f"ready.{os.getpid()}").touch()
     stop.wait()

@@ -1,6 +1,6 @@
 -- name: beat
--- This instance is alive; NULL arrays: what it can run has not changed. Rows of the long dead go. Says whether its row
--- is new: then the arrays have to be sent.
+-- This instance is alive; NULL arrays: what it can run has not changed. Rows of the long dead go. Always one row:
+-- whether it is new, and then the arrays have to be sent; how many others live.
 WITH t AS (SELECT coalesce(%(now)s::timestamptz, now()) AS now),
 gone AS (
   DELETE FROM {schema}.job_instance i WHERE i.id IN (
@@ -11,7 +11,8 @@ SELECT %(id)s, %(label)s, t.now, t.now, t.now + %(lives)s::interval, %(skew)s,
        coalesce(%(tenants)b::text[], ARRAY[]::text[]), coalesce(%(ids)b::text[], ARRAY[]::text[]) FROM t
 ON CONFLICT (id) DO UPDATE SET seen_at = excluded.seen_at, expires_at = excluded.expires_at, skew = excluded.skew,
   tenants = coalesce(%(tenants)b::text[], i.tenants), ids = coalesce(%(ids)b::text[], i.ids)
-RETURNING i.started_at = i.seen_at;
+RETURNING i.started_at = i.seen_at, (
+  SELECT count(*)::int4 FROM {schema}.job_instance o WHERE o.id <> i.id AND o.expires_at >= i.seen_at);
 
 -- name: leave
 -- This instance ends. No row back, ever.
