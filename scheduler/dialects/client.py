@@ -66,6 +66,7 @@ class Client:
         self._warned = False
         self._under_way = 0
         self._blocked: set[int] = set()  # what Redis calls the connections on which somebody waits
+        self._nameless = False  # we may not ask what it calls them
 
     def run(self, what: Script, keys: Sequence[str], args: Sequence[Any]) -> Any:
         """Run a script."""
@@ -112,20 +113,41 @@ class Client:
         if opened.clustered:
             return self.wait(*command, near=stream)
         with self._translated(), _lent(opened.blocking.connection_pool) as connection:
-            _send(connection, "CLIENT", "ID")
-            _send(connection, *command)
-            number = _number(connection)
+            _send_all(connection, ("CLIENT", "ID"), command)
+            return self._awaited(connection, lambda: opened.blocking.parse_response(connection, command[0]))
+
+    def wait_and_run(self, command: Sequence[Any], what: Script, keys: Sequence[str], args: Sequence[Any]) -> Any:
+        """Run a command that blocks, then a script, in one round trip; None, at once: `unblock` would not end it."""
+        opened = self._opened()
+        if opened.clustered or self._nameless:
+            return None
+        with self._translated():
             try:
-                self._blocked.add(number)
-                return opened.blocking.parse_response(connection, command[0])
-            finally:
-                self._blocked.discard(number)
+                with _lent(opened.blocking.connection_pool) as connection:
+                    following = ("EVALSHA", what.sha, len(keys), *keys, *args)
+                    _send_all(connection, ("CLIENT", "ID"), command, following)
+                    self._awaited(connection, connection.read_response)
+                    return connection.read_response()
+            except NoScriptError:
+                return _run(opened, what, keys, args)
+
+    def _awaited(self, connection: Any, read: Callable[[], Any]) -> Any:
+        """Read what Redis calls a connection, then what it is waited for."""
+        number = _number(connection)
+        self._nameless = not number
+        try:
+            self._blocked.add(number)
+            return read()
+        finally:
+            self._blocked.discard(number)
 
     def unblock(self, through: "Client") -> None:
-        """Let those end who wait for entries: what was given to them they have, and nothing is on its way."""
-        for number in list(self._blocked):
-            with contextlib.suppress(QueueError):
-                through.call("CLIENT", "UNBLOCK", number)
+        """Let those end who wait: what was given to them they have, and nothing is on its way; or else cut them off."""
+        try:
+            for number in list(self._blocked):
+                through.call("CLIENT", "UNBLOCK", number or "unknown")
+        except QueueError:
+            self.close()
 
     def scan(
         self, near: str, cursor: Any, pattern: str, count: int, kind: str | None = "list"
@@ -238,6 +260,10 @@ def _run(opened: Opened, what: Script, keys: Sequence[str], args: Sequence[Any])
 def _send(connection: Any, *command: Any) -> None:
     """Send a command; redis-py would look at each of its values, and a batch has thousands."""
     connection.send_packed_command([hiredis.pack_command(command)])
+
+
+def _send_all(connection: Any, *commands: Sequence[Any]) -> None:
+    connection.send_packed_command([b"".join(map(hiredis.pack_command, map(tuple, commands)))])
 
 
 def _number(connection: Any) -> int:

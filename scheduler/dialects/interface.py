@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from scheduler.model.attempts import AttemptEnd, QueuedJob
 from scheduler.model.breaker import BreakerState
@@ -194,6 +194,17 @@ class Queue(Protocol):
 
     def waits(self) -> Waits:
         """Say what waits; a worker may ask too."""
+
+
+@runtime_checkable
+class Prompt(Protocol):
+    """A queue whose first job after a wait needs no round trip of its own. Also a `Queue`."""
+
+    def fetch_next(self, n: int, *, timeout: float) -> list[Delivery] | None:
+        """Wait for jobs and take them; None, at once: not here."""
+
+    def unblock(self) -> None:
+        """Let `fetch_next` end: what it took is answered."""
 
 
 class Admin(Protocol):

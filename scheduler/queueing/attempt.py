@@ -3,7 +3,7 @@
 import logging
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from functools import cache
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ from scheduler.log import Keys, keys, logger
 from scheduler.model.attempts import AttemptEnd
 from scheduler.model.body import Cancelled
 from scheduler.model.durations import duration
-from scheduler.model.failures import Category, Failure, classify, describe, named
+from scheduler.model.failures import TIMED_OUT, Category, Failure, classify, describe, named
 from scheduler.model.handling import Handler, JobContext
 from scheduler.model.payloads import DEFAULT_LIMIT, decode, encode
 from scheduler.model.policies import RETRY, TIMEOUTS, Timeouts
@@ -271,3 +271,17 @@ def taken_back(delivery: Delivery, worker: str, backoffs: Mapping[str, Backoff],
     """Decide what becomes of a delivery whose worker is silent."""
     attempt = Attempt(delivery, NOBODY, worker, lambda _: None, usual)
     return failed(attempt, LOST_WORKER, delivery.started_at, backoffs)
+
+
+def overdue(attempts: Iterable[Attempt], now: float) -> tuple[float, list[Attempt]]:
+    """Tell attempts that are past their timeout; return when the next will be, and who they are."""
+    soonest, late = now + 1.0, []
+    for attempt in attempts:
+        if attempt.deadline is None or attempt.cancelled.reason is not None:
+            continue
+        if attempt.deadline <= now:
+            attempt.cancelled.because(TIMED_OUT)
+            late.append(attempt)
+        else:
+            soonest = min(soonest, attempt.deadline)
+    return soonest, late

@@ -9,22 +9,23 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 
-from scheduler.dialects.interface import About, Delivery, Note, Queue, Renewed, Result
+from scheduler.dialects.interface import About, Delivery, Note, Prompt, Queue, Renewed, Result
 from scheduler.errors import QueueError, TemporaryError
-from scheduler.events import Events, JobsEnded, JobsTaken
+from scheduler.events import Events
 from scheduler.model.breaker import BreakerRule, BreakerState
-from scheduler.model.failures import ASKED_TO_CANCEL, TIMED_OUT
+from scheduler.model.failures import ASKED_TO_CANCEL
 from scheduler.model.handling import Handler
 from scheduler.model.retries import Backoff
-from scheduler.queueing.attempt import LEASE_LOST, NOBODY, USUAL, Attempt, Usual, taken_back
+from scheduler.queueing.attempt import LEASE_LOST, NOBODY, USUAL, Attempt, Usual, overdue
 from scheduler.queueing.gate import Gate
-from scheduler.queueing.outbox import LARGEST_BATCH, Outbox, unsaid
+from scheduler.queueing.outbox import LARGEST_BATCH, Outbox, tell_of, unsaid
 from scheduler.queueing.pool import Pool
 from scheduler.queueing.turns import Turns
 from scheduler.service import Service
 
 BLOCK = 5.0
 SENDERS = 2
+Take = Callable[[int], Sequence[Delivery]]
 
 
 class Carrier:
@@ -46,8 +47,10 @@ class Carrier:
         freed: Callable[[], None] = lambda: None,
         breaker: BreakerRule | None = None,
         events: Events,
+        prompt: bool = False,  # its worker has no other queue: a place may be kept for a job that is to come
     ) -> None:
         self.queue = queue
+        self._prompt: Prompt | None = queue if prompt and isinstance(queue, Prompt) else None
         self._pool = pool
         self._worker = worker
         self._handlers = handlers
@@ -67,7 +70,7 @@ class Carrier:
         self._doubt = True  # a worker that was restarted under its old name would find what it held
         self._empty = False
         self._hints = 0  # how often somebody said that there may be something
-        self._draining = False
+        self._draining = self._awaiting = False
         self.starved = False
         self.fetching = Service(f"fetch-{queue.name}", self.fetch_step, last_backoff=5.0)
         senders = (f"finish-{queue.name}-{number}" for number in range(SENDERS))
@@ -89,18 +92,7 @@ class Carrier:
         if pause := self._gate.pause():
             return min(pause, BLOCK)
         if self._empty:
-            try:
-                self.queue.fetch(0, timeout=self._block)
-            except BaseException:
-                self._doubt = True  # another may answer from now on, who has not heard all that we said
-                raise
-            self._hints += 1
-            self._empty = False
-            if self.fetching.stopping:
-                return None
-            if self._gate.pause():
-                self._exchange([], 0, 0)  # it opened meanwhile: what we were told is for others to look at
-                return 0.0
+            return self._await() if self._prompt is None else self._next(self._prompt)
         # While all places are taken, whoever sends results takes the next jobs with them.
         self.starved = True
         room = self._pool.reserve(LARGEST_BATCH) if len(self.flight) < self._pool.concurrency else 0
@@ -110,7 +102,40 @@ class Carrier:
         allowed, changes = self._gate.allow(room)
         self._pool.free(room - allowed)
         if allowed:
-            self._exchange([], allowed, changes)
+            self._exchange([], allowed, changes, lambda wanted: self.queue.fetch(wanted, timeout=0))
+        return 0.0
+
+    def _await(self) -> float | None:
+        """Wait until there may be something, and keep no place meanwhile."""
+        try:
+            self.queue.fetch(0, timeout=self._block)
+        except BaseException:
+            self._doubt = True  # another may answer from now on, who has not heard all that we said
+            raise
+        self._hints += 1
+        self._empty = False
+        if self.fetching.stopping:
+            return None
+        if self._gate.pause():
+            self._exchange([], 0, 0)  # it opened meanwhile: what we were told is for others to look at
+        return 0.0
+
+    def _next(self, prompt: Prompt) -> float:
+        """Wait for a job with a place kept for it, and take it in the same round trip."""
+
+        def take(wanted: int) -> Sequence[Delivery]:
+            taken = prompt.fetch_next(wanted, timeout=self._block)
+            self._prompt = None if taken is None else prompt
+            return taken or []
+
+        self._empty = False
+        allowed, changes = self._gate.allow(room := self._pool.reserve(1))
+        self._pool.free(room - allowed)
+        self._awaiting = True  # before it is seen whether we drain
+        try:
+            self._exchange([], allowed, changes, take)
+        finally:
+            self._awaiting = False
         return 0.0
 
     def finish_step(self) -> float | None:
@@ -157,33 +182,18 @@ class Carrier:
 
     def watch(self, now: float) -> float:
         """Tell attempts that are past their timeout; return when the next will be."""
-        soonest = now + 1.0
-        for attempt in list(self.flight):
-            if attempt.deadline is None or attempt.cancelled.reason is not None:
-                continue
-            if attempt.deadline <= now:
-                attempt.cancelled.because(TIMED_OUT)
-                if self._gate.late(attempt):
-                    self._changed()
-            else:
-                soonest = min(soonest, attempt.deadline)
+        soonest, late = overdue(list(self.flight), now)
+        if any(self._gate.late(attempt) for attempt in late):
+            self._changed()
         return soonest
-
-    def recover(self) -> tuple[int, int]:
-        """Take back what silent workers hold; say how much, and how much of it has no attempt left."""
-        results: list[Result] = []
-
-        def decide(delivery: Delivery) -> Result:
-            results.append(taken_back(delivery, self._worker, self._backoffs, self._usual))
-            return results[-1]
-
-        moved = self.queue.recover(decide)
-        return moved, sum(each.end is not None and each.end.state.terminal for each in results)
 
     def drain(self) -> None:
         """Take no more: what a call under way takes is in our hands when this returns."""
         self._draining = True
         self.fetching.stop(timeout=0)
+        while self._prompt is not None and self._awaiting:
+            self._prompt.unblock()
+            time.sleep(0.005)
         with self._turns.alone():
             pass
 
@@ -203,14 +213,14 @@ class Carrier:
             sender.stop(timeout=max(0.1, until - time.monotonic()))
         self.fetching.stop(timeout=0)
 
-    def _exchange(self, results: Sequence[Result], room: int, changes: int) -> None:
-        """End and take in one round trip; with neither, others who wait are told to look."""
+    def _exchange(self, results: Sequence[Result], room: int, changes: int, take: Take | None = None) -> None:
+        """End and take in one round trip; with neither, others who wait are told to look. `take`: only take, so."""
         accepted, hints = list[bool](), self._hints
 
         def call() -> Sequence[Delivery]:
             wanted = 0 if self._draining else room
-            if room and not results:
-                return self.queue.fetch(wanted, timeout=0) if wanted else []
+            if take is not None:
+                return take(wanted) if wanted else []
             if notes := unsaid(results):
                 self.queue.renew(notes, lease=self.queue.lease)
             answers, taken = self.queue.finish(results, fetch=wanted)
@@ -236,7 +246,7 @@ class Carrier:
             self._empty = self._hints == hints  # what was said meanwhile may be about what we did not see
             self.fetching.wake()
         if self._events:
-            self._tell_of(results, accepted, len(attempts))
+            tell_of(self._events, self.queue.name, results, accepted, len(attempts))
 
     def _adopt(self) -> None:
         """Find what an unanswered call took for us."""
@@ -260,14 +270,6 @@ class Carrier:
         attempts = [self._attempt(delivery) for delivery in deliveries]
         self.flight.update(attempts)
         return attempts
-
-    def _tell_of(self, results: Sequence[Result], accepted: Sequence[bool], taken: int) -> None:
-        name = self.queue.name
-        if taken:
-            self._events.emit(JobsTaken(queue=name, count=taken))
-        if results:
-            ends = tuple(each.end for each, ours in zip(results, accepted, strict=True) if ours and each.end)
-            self._events.emit(JobsEnded(queue=name, ends=ends, refused=accepted.count(False)))
 
     def _attempt(self, delivery: Delivery) -> Attempt:
         handler = self._handlers.get(delivery.job.type, NOBODY)

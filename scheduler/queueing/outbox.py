@@ -5,6 +5,7 @@ import time
 from collections.abc import Collection, Sequence
 
 from scheduler.dialects.interface import Delivery, Note, Result
+from scheduler.events import Events, JobsEnded, JobsTaken
 from scheduler.model.states import State
 from scheduler.queueing.attempt import Attempt
 
@@ -62,6 +63,15 @@ class Outbox:
                 break
             batch.append(more)
         return batch
+
+
+def tell_of(events: Events, queue: str, results: Sequence[Result], accepted: Sequence[bool], taken: int) -> None:
+    """Tell whoever listens what an exchange did."""
+    if taken:
+        events.emit(JobsTaken(queue=queue, count=taken))
+    if results:
+        ends = tuple(each.end for each, ours in zip(results, accepted, strict=True) if ours and each.end)
+        events.emit(JobsEnded(queue=queue, ends=ends, refused=accepted.count(False)))
 
 
 def unsaid(results: Sequence[Result]) -> dict[Delivery, Note | None]:

@@ -26,7 +26,7 @@ from scheduler.dialects.reliable.keys import Keys
 from scheduler.dialects.reliable.reaper import ReaperRule
 from scheduler.dialects.reliable.wire import FILE
 from scheduler.errors import ConfigError, LifecycleError, QueueError
-from scheduler.events import Event, Events, JobsRecovered
+from scheduler.events import Event, Events
 from scheduler.log import keys as log_keys
 from scheduler.model.addresses import RedisOptions
 from scheduler.model.breaker import BreakerRule
@@ -41,6 +41,7 @@ from scheduler.queueing.family import Family
 from scheduler.queueing.handlers import backoffs, of_function, queues_of
 from scheduler.queueing.handlers import handlers as registered
 from scheduler.queueing.pool import Pool
+from scheduler.queueing.recovery import recover
 from scheduler.queueing.seeing import Telling, leave, reach, sight_of
 from scheduler.service import Asked, Service, collect_rarely
 from scheduler.sight import Sight
@@ -153,6 +154,7 @@ class Worker:
             keyed, self._pool, worker=self.name, handlers=known, backoffs=backoffs, usual=self._usual,
             block=self._block.total_seconds(), said=self._said, refused=self._refused, begun=self._begun,
             freed=self._freed, breaker=self._breaker, events=self._events,
+            prompt=len(self.queues) == 1 and not self._originals,
         )  # fmt: skip
 
     def subscribe(self, listener: Callable[[Event], None]) -> Callable[[], None]:
@@ -273,11 +275,7 @@ class Worker:
 
     def _recover(self) -> float:
         for carrier in self._carriers:
-            moved, buried = carrier.recover()
-            if moved:
-                about, said = log_keys(queue=carrier.queue.name), "queue %s: %d jobs taken back from silent workers"
-                logger.warning(said, carrier.queue.name, moved, extra=about)
-                self._events.emit(JobsRecovered(queue=carrier.queue.name, count=moved, buried=buried))
+            recover(carrier.queue, self.name, backoffs, self._usual, self._events)
         # so that fleets do not look in step
         return self._reaper.interval.total_seconds() * random.uniform(0.75, 1.25)  # noqa: S311
 

@@ -22,7 +22,6 @@ from scheduler.dialects.conveyor.exchange import (
     written_of,
 )
 from scheduler.dialects.conveyor.keys import Keys
-from scheduler.dialects.conveyor.outcomes import Settling
 from scheduler.dialects.crew.said import about_bytes
 from scheduler.dialects.ends import known_of, note_bytes
 from scheduler.dialects.interface import (
@@ -39,12 +38,14 @@ from scheduler.dialects.interface import (
     Waits,
 )
 from scheduler.dialects.looks import NextLook
-from scheduler.errors import ConfigError, EpochLost, QueueError, QueueUnavailable
+from scheduler.dialects.settling import Settling
+from scheduler.errors import ConfigError, EpochLost, QueueError, QueueUnavailable, WireError
 from scheduler.model.attempts import QueuedJob
 from scheduler.model.labels import Priority
 
 MOST_UNSETTLED = 100_000
 KEPT = 1000
+MOST_UNREADABLE = 1000
 SETTLER_SILENCE = timedelta(seconds=30)
 LONGEST_LEASE = timedelta(seconds=30)  # after so long a worker of Conveyor takes back what we hold
 STUCK_FOR = timedelta(seconds=30)  # and so long we leave it to them to close what they began to
@@ -97,7 +98,10 @@ class ConveyorQueue:
         self._look = NextLook()
         self._full = False
         self._exchange = Exchange(client, name, self._keys, most_unsettled=most_unsettled, kept=kept)
-        self._settling = Settling(client, self._keys, name, installation, settler_silence)
+        self._settling = Settling(
+            client, self._keys.ring(name, f"outcomes:{installation}"), self._keys.ring(name, "finished"),
+            silence=settler_silence, forget=script("conveyor", "acknowledge"), keep=self._keep,
+        )  # fmt: skip
         with contextlib.suppress(QueueUnavailable):  # a cluster that comes back later refuses such keys itself
             if not self._keys.tagged and client.clustered:
                 raise ConfigError(f'queue {name!r}: in a cluster the namespace needs a hash tag, as in "{{conv}}"')
@@ -222,6 +226,12 @@ class ConveyorQueue:
     def acknowledge(self, settled: Sequence[Outcomes]) -> None:
         """Forget ends."""
         self._settling.acknowledge(settled)
+
+    def _keep(self, text: bytes, _: WireError) -> None:
+        """Keep aside ends that nobody can read."""
+        unreadable = self._keys.ring(self.name, f"outcomes:{self._installation}:unreadable")
+        self._client.call("LPUSH", unreadable, text)
+        self._client.call("LTRIM", unreadable, 0, MOST_UNREADABLE - 1)
 
     def known(self, ids: Sequence[str]) -> list[Known | None]:
         """Say what is known."""

@@ -79,6 +79,18 @@ class Exchange:
 
     def run(self, worker: str, what: Call, n: int, lease: timedelta, *, dead: bool = False) -> Answer:
         """End what a worker has, and take up to n."""
+        keys, args = self._asked(worker, what, n, lease, dead=dead)
+        return self._answered(worker, lease, self._client.run(script("reliable", "finish"), keys, args))
+
+    def wait_and_take(self, command: Sequence[Any], worker: str, n: int, lease: timedelta) -> Answer | None:
+        """Wait by a command, then take up to n, in one round trip; None: that is not possible here."""
+        keys, args = self._asked(worker, Call([], []), n, lease)
+        answer = self._client.wait_and_run(command, script("reliable", "finish"), keys, args)
+        return None if answer is None else self._answered(worker, lease, answer)
+
+    def _asked(
+        self, worker: str, what: Call, n: int, lease: timedelta, *, dead: bool = False
+    ) -> tuple[list[str], list[Any]]:
         keys = [
             *self._keys.levels, self._keys.processing(worker), self._keys.heartbeat(worker), self._jobs, self._attempts,
             *self._between, self._keys.dead, self._reasons, self._keys.completed, *self._after,
@@ -88,7 +100,10 @@ class Exchange:
             worker, lease // wire.MILLISECOND, min(n, LARGEST_BATCH), "dead" if dead else "live", *self._limits,
             "" if self._place is None else self._place, len(what.values) // 5, *what.values,
         ]  # fmt: skip
-        answer, wait, now, *taken = self._client.run(script("reliable", "finish"), keys, args)
+        return keys, args
+
+    def _answered(self, worker: str, lease: timedelta, told: Sequence[Any]) -> Answer:
+        answer, wait, now, *taken = told
         if answer == b"alive":
             return Answer([], [], wait, alive=True)
         if self._place is not None:

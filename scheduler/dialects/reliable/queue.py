@@ -40,7 +40,8 @@ from scheduler.dialects.reliable.exchange import (
 )
 from scheduler.dialects.reliable.keys import Keys
 from scheduler.dialects.reliable.reaper import Reaper, ReaperRule
-from scheduler.errors import ConfigError, EpochLost, QueueError, QueueUnavailable, WireError
+from scheduler.dialects.settling import Settling
+from scheduler.errors import ConfigError, EpochLost, QueueUnavailable, WireError
 from scheduler.model.attempts import QueuedJob
 from scheduler.model.labels import Priority
 
@@ -49,8 +50,6 @@ KEPT = 1000
 SETTLER_SILENCE = timedelta(seconds=30)
 MOST_HELD = 100_000
 SHORTEST_WAIT = 0.005  # seconds: 0 would be for ever, and to Redis 6.2 so would be 0.001
-GROUP = "settlers"
-SETTLER = "settler"  # one name for all: what matters is how long nobody has acknowledged, and names would pile up
 PUSHED_AT_ONCE = 250
 PUSHED = {"n": Pushed.NEW, "k": Pushed.KNOWN, "f": Pushed.FINISHED}
 RENEWED = {"k": Renewed.KEPT, "l": Renewed.LOST, "c": Renewed.CANCEL}
@@ -84,8 +83,10 @@ class ReliableQueue:
         self._keys = keys or Keys.of(name)
         self._installation = installation
         self._worker = worker
-        self._settler_silence = settler_silence
-        self._density = 100  # ends in an entry of the stream, as last seen
+        self._settling = Settling(
+            client, self._keys.outcomes(installation), *self._keys.named("finished"), silence=settler_silence,
+            forget=script("reliable", "acknowledge"), keep=self._keep,
+        )  # fmt: skip
         self._exchange = Exchange(client, name, self._keys, Bounds(most_unsettled, kept), weighted=weighted)
         self._reaper = Reaper(client, self._keys, self._exchange, reaper)
         with contextlib.suppress(QueueUnavailable):  # a cluster that comes back later refuses such keys itself
@@ -136,11 +137,27 @@ class ReliableQueue:
                 return answer.taken
             self._wait(end)
 
+    def fetch_next(self, n: int, *, timeout: float) -> list[Delivery] | None:
+        """Wait for jobs and take them in one round trip; None: that is not possible here."""
+        began = time.monotonic()
+        answer = self._exchange.wait_and_take(self._waiting(began + timeout), self._worker, n, self.lease)
+        if answer is None:
+            return None
+        self._look.heard(answer.wait_ms, began)
+        return answer.taken
+
+    def unblock(self) -> None:
+        """Let `fetch_next` end."""
+        self._client.unblock(self._client)
+
     def _wait(self, end: float) -> None:
         """Wait until somebody says that there is something, or it is time to look."""
+        self._client.wait(*self._waiting(end))
+
+    def _waiting(self, end: float) -> tuple[str, str, str]:
         [marker] = self._keys.named("marker")
         patience = min(min(end, self._look.at) - time.monotonic(), LONGEST_BLOCK)
-        self._client.wait("BLPOP", marker, f"{max(patience, SHORTEST_WAIT):.3f}")
+        return "BLPOP", marker, f"{max(patience, SHORTEST_WAIT):.3f}"
 
     def finish(self, results: Sequence[Result], *, fetch: int = 0) -> tuple[list[bool], list[Delivery]]:
         """End deliveries and take the next."""
@@ -193,65 +210,18 @@ class ReliableQueue:
         return self._reaper.recover(decide)
 
     def outcomes(self, n: int, *, timeout: float) -> list[Outcomes]:
-        """Read ends; first those that nobody has acknowledged for long."""
-        try:
-            entries = self._entries(max(1, n // self._density), timeout)
-        except QueueError as error:
-            if not ("NOGROUP" in str(error) or "UNBLOCKED the stream" in str(error)):
-                raise
-            self._begin_settling()
-            return []
-        found = [read for entry, fields in entries if (read := self._read(entry, fields)) is not None]
-        if found:
-            self._density = max(1, sum(len(each.ends) for each in found) // len(found))
-        return found
-
-    def _entries(self, n: int, timeout: float) -> list[Any]:
-        stream, idle = self._keys.outcomes(self._installation), self._settler_silence // wire.MILLISECOND
-        _, claimed, *_ = self._client.call("XAUTOCLAIM", stream, GROUP, SETTLER, idle, "0-0", "COUNT", n)
-        entries = [entry for entry in claimed if entry and entry[1]]
-        if entries:
-            return entries
-        block = int(min(timeout, LONGEST_BLOCK) * 1000)  # BLOCK 0 would be for ever
-        waiting = ("BLOCK", block) if block > 0 else ()
-        read = ("XREADGROUP", "GROUP", GROUP, SETTLER, "COUNT", n, *waiting, "STREAMS", stream, ">")
-        answer = self._client.await_entries(stream, *read)
-        return list(answer[0][1]) if answer else []
-
-    def _begin_settling(self) -> None:
-        try:
-            self._client.call("XGROUP", "CREATE", self._keys.outcomes(self._installation), GROUP, "0", "MKSTREAM")
-        except QueueError as error:
-            if "BUSYGROUP" not in str(error):  # another settler was faster
-                raise
-
-    def _read(self, entry: bytes, fields: Mapping[bytes, bytes]) -> Outcomes | None:
-        """Read a batch of ends; one that nobody can read is a dead letter, and its job will be fed again."""
-        text = fields.get(b"ends", b"")
-        try:
-            return Outcomes(entry, wire.ends_of(text))
-        except WireError as error:
-            self._client.call("LPUSH", self._keys.dead, text)
-            reasons, finished = self._keys.named("reasons", "finished")
-            self._client.call("HSET", reasons, hashlib.sha1(text, usedforsecurity=False).hexdigest(), str(error))
-            ends, lost = wire.rescued(text)
-            if lost:
-                self._client.call("HDEL", finished, *lost)
-            if ends:
-                return Outcomes(entry, ends)
-            self.acknowledge([Outcomes(entry, ())])
-            return None
+        """Read ends."""
+        return self._settling.read(n, timeout)
 
     def acknowledge(self, settled: Sequence[Outcomes]) -> None:
         """Forget ends."""
-        keys = [self._keys.outcomes(self._installation), *self._keys.named("finished")]
-        for batch in _batches(settled, 100):
-            args: list[Any] = [GROUP, len(batch), *(each.token for each in batch)]
-            for each in batch:
-                for end in each.ends:
-                    if end.state.terminal:
-                        args += (end.job_id, f"{end.feed}:{end.attempt}")
-            self._client.run(script("reliable", "acknowledge"), keys, args)
+        self._settling.acknowledge(settled)
+
+    def _keep(self, text: bytes, error: WireError) -> None:
+        """Make a dead letter of ends that nobody can read."""
+        self._client.call("LPUSH", self._keys.dead, text)
+        [reasons] = self._keys.named("reasons")
+        self._client.call("HSET", reasons, hashlib.sha1(text, usedforsecurity=False).hexdigest(), str(error))
 
     def known(self, ids: Sequence[str]) -> list[Known | None]:
         """Say what is known."""

@@ -1,29 +1,42 @@
 """Ends of attempts on their way to the ledger: a stream that all settlers of a ledger read together."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from scheduler.dialects.client import LONGEST_BLOCK, Client, script
-from scheduler.dialects.conveyor import wire
-from scheduler.dialects.conveyor.keys import Keys
+from scheduler.dialects.client import LONGEST_BLOCK, Client, Script
 from scheduler.dialects.ends import ends_of, rescued
 from scheduler.dialects.interface import Outcomes
 from scheduler.errors import QueueError, WireError
 
 GROUP = "settlers"
 SETTLER = "settler"  # one name for all: what matters is how long nobody has acknowledged, and names would pile up
-MOST_UNREADABLE = 1000
+MILLISECOND = timedelta(milliseconds=1)
+AT_ONCE = 100
 
 
 class Settling:
-    """What one ledger reads of a queue."""
+    """What one ledger reads of a queue: a stream, and a hash of jobs that ended and are not settled.
 
-    def __init__(self, client: Client, keys: Keys, queue: str, installation: str, silence: timedelta) -> None:
+    forget: the script that acknowledges. keep: is given what nobody can read, and why; its job will be fed again.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        stream: str,
+        finished: str,
+        *,
+        silence: timedelta,
+        forget: Script,
+        keep: Callable[[bytes, WireError], None],
+    ) -> None:
         self._client = client
-        self._stream = keys.ring(queue, f"outcomes:{installation}")
-        self._finished = keys.ring(queue, "finished")
-        self._idle = silence // wire.MILLISECOND
+        self._stream = stream
+        self._finished = finished
+        self._idle = silence // MILLISECOND
+        self._forget = forget
+        self._keep = keep
         self._density = 100  # ends in an entry of the stream, as last seen
 
     def read(self, n: int, timeout: float) -> list[Outcomes]:
@@ -42,14 +55,14 @@ class Settling:
 
     def acknowledge(self, settled: Sequence[Outcomes]) -> None:
         """Forget ends."""
-        for start in range(0, len(settled), 100):
-            batch = settled[start : start + 100]
+        for start in range(0, len(settled), AT_ONCE):
+            batch = settled[start : start + AT_ONCE]
             args: list[Any] = [GROUP, len(batch), *(each.token for each in batch)]
             for each in batch:
                 for end in each.ends:
                     if end.state.terminal:
                         args += (end.job_id, f"{end.feed}:{end.attempt}")
-            self._client.run(script("conveyor", "acknowledge"), [self._stream, self._finished], args)
+            self._client.run(self._forget, [self._stream, self._finished], args)
 
     def _entries(self, n: int, timeout: float) -> list[Any]:
         claim = ("XAUTOCLAIM", self._stream, GROUP, SETTLER, self._idle, "0-0", "COUNT", n)
@@ -71,13 +84,11 @@ class Settling:
                 raise
 
     def _outcomes(self, entry: bytes, fields: Mapping[bytes, bytes]) -> Outcomes | None:
-        """Read a batch of ends; one that nobody can read is kept aside, and its job will be fed again."""
         text = fields.get(b"ends", b"")
         try:
             return Outcomes(entry, ends_of(text))
-        except WireError:
-            self._client.call("LPUSH", f"{self._stream}:unreadable", text)
-            self._client.call("LTRIM", f"{self._stream}:unreadable", 0, MOST_UNREADABLE - 1)
+        except WireError as error:
+            self._keep(text, error)
             ends, lost = rescued(text)
             if lost:
                 self._client.call("HDEL", self._finished, *lost)
