@@ -197,6 +197,18 @@ class Queue(Protocol):
 
 
 @runtime_checkable
+class Fencing(Protocol):
+    """A queue that refuses what comes too late. Also a `Queue`.
+
+    Whoever is suspended, or cut off, with jobs that it was about to push: others may have pushed them, and have seen
+    their ends. Those are known for longer than a push may take.
+    """
+
+    def push_soon(self, jobs: Sequence[QueuedJob], *, epoch: str, began: float) -> list[Pushed]:
+        """Put jobs in that are ours since `began`, on the monotonic clock; `QueueUnavailable` some seconds later."""
+
+
+@runtime_checkable
 class Prompt(Protocol):
     """A queue whose first job after a wait needs no round trip of its own. Also a `Queue`."""
 

@@ -18,7 +18,8 @@ AT_ONCE = 100
 class Settling:
     """What one ledger reads of a queue: a stream, and a hash of jobs that ended and are not settled.
 
-    forget: the script that acknowledges. keep: is given what nobody can read, and why; its job will be fed again.
+    forget: the script that acknowledges, and what more it is told: keys, arguments. keep: is given what nobody can
+    read, and why; its job will be fed again.
     """
 
     def __init__(
@@ -28,7 +29,7 @@ class Settling:
         finished: str,
         *,
         silence: timedelta,
-        forget: Script,
+        forget: tuple[Script, Sequence[str], Sequence[Any]],
         keep: Callable[[bytes, WireError], None],
     ) -> None:
         self._client = client
@@ -57,12 +58,13 @@ class Settling:
         """Forget ends."""
         for start in range(0, len(settled), AT_ONCE):
             batch = settled[start : start + AT_ONCE]
-            args: list[Any] = [GROUP, len(batch), *(each.token for each in batch)]
+            script, keys, more = self._forget
+            args: list[Any] = [GROUP, len(batch), *more, *(each.token for each in batch)]
             for each in batch:
                 for end in each.ends:
                     if end.state.terminal:
                         args += (end.job_id, f"{end.feed}:{end.attempt}")
-            self._client.run(self._forget, [self._stream, self._finished], args)
+            self._client.run(script, [self._stream, self._finished, *keys], args)
 
     def _entries(self, n: int, timeout: float) -> list[Any]:
         claim = ("XAUTOCLAIM", self._stream, GROUP, SETTLER, self._idle, "0-0", "COUNT", n)

@@ -12,7 +12,7 @@ from datetime import datetime
 from itertools import groupby
 from uuid import UUID
 
-from scheduler.dialects.interface import Queue
+from scheduler.dialects.interface import Fencing, Queue
 from scheduler.errors import EpochLost, QueueError
 from scheduler.events import Events, JobsFed
 from scheduler.model.attempts import QueuedJob
@@ -137,6 +137,7 @@ class Feeder:
         )
 
     def _steps(self, queue: Queue, divided: Sequence[Share]) -> Steps[list[Row] | None]:
+        began = time.monotonic()
         rows = yield self._ledger.jobs.feed(queue.name, divided)
         if not rows:
             yield self._ledger.ring.of_queue("open_queue", queue.name)
@@ -146,10 +147,13 @@ class Feeder:
             return []
         jobs = [queued(queue.name, row, self._ledger.installation) for row in rows if row[4] is not None]
         if jobs:
-            began = time.monotonic()
-            queue.push(jobs, epoch=str(mark))
+            pushing = time.monotonic()
+            if isinstance(queue, Fencing):
+                queue.push_soon(jobs, epoch=str(mark), began=began)
+            else:
+                queue.push(jobs, epoch=str(mark))
             if self._events:
-                seconds = time.monotonic() - began
+                seconds = time.monotonic() - pushing
                 keys = tuple((job.tenant, job.id) for job in jobs)
                 self._events.emit(JobsFed(queue=queue.name, count=len(jobs), seconds=seconds, jobs=keys))
         return rows

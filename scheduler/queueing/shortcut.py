@@ -36,7 +36,6 @@ logger = logging.getLogger("scheduler")
 FIRST_FEED = 1
 HOLDS = 3.0  # seconds for which a mark that was seen counts
 LOOK_AGAIN = 1.0  # seconds
-WITHIN = 5.0  # seconds: Redis refuses what comes later; upkeep asks about jobs that are twice as old
 
 
 class Shortcut:
@@ -53,7 +52,6 @@ class Shortcut:
         self._marks: dict[str, tuple[int, float]] = {}  # by queue, its mark and until when it counts
         self._rooms: dict[str, tuple[dict[int, int], float]] = {}  # by queue, how much more may wait there; until when
         self._watched = False
-        self._ahead = 0.0  # by how much Redis's clock is ahead of our monotonic one, or a little less
 
     def way(self, batch: Sequence[NewJob]) -> Way | None:
         """Find the way for a batch that is not checked yet; None: it waits for something, or the feeders have it."""
@@ -69,7 +67,7 @@ class Shortcut:
         except QueueError:
             self._marks.pop(queue, None)
             return None
-        return Way(Straight(queue, epoch), now + self._ahead + WITHIN) if entered else None
+        return Way(Straight(queue, epoch), now) if entered else None
 
     def push(self, way: Way) -> None:
         """Push what was inserted for it, after the commit; whatever goes wrong is not the submitter's to see."""
@@ -79,7 +77,7 @@ class Shortcut:
         name, began = way.straight.queue, time.monotonic()
         try:
             queue = self._queue(name)
-            queue.push(jobs, epoch=str(way.straight.epoch), until_ms=int(way.until * 1000))
+            queue.push_soon(jobs, epoch=str(way.straight.epoch), began=way.began)
         except QueueError as error:
             self._marks.pop(name, None)
             self._leave(name, [JobKey(draft.tenant, draft.id) for drafts, _ in way.parts for draft in drafts], error)
@@ -106,8 +104,6 @@ class Shortcut:
             room = {int(each): MOST_WAITING - waiting[each] for each in Priority}
             self._rooms[name] = room, time.monotonic() + LOOK_AGAIN
             self._watched = self._channel.watched()
-            seconds, microseconds = self._client.call("TIME")
-            self._ahead = int(seconds) + int(microseconds) / 1e6 - time.monotonic()
         if any(room.get(each, 0) < count for each in levels):
             return False
         for each in levels:

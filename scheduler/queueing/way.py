@@ -11,9 +11,9 @@ from scheduler.store.job_queue import Straight
 class Way:
     """One batch: its parts in the order in which they are sent, then how each was inserted."""
 
-    def __init__(self, straight: Straight, until: float) -> None:
+    def __init__(self, straight: Straight, began: float) -> None:
         self.straight = straight
-        self.until = until  # a time of Redis's clock, in seconds, after which it may not go straight any more
+        self.began = began  # on the monotonic clock
         self._sent: list[Sequence[Draft]] = []
         self.parts: list[tuple[Sequence[Draft], datetime]] = []  # those that go straight, with their created_at
 

@@ -164,38 +164,60 @@ def _check_taken(lines: Sequence[Line], faults: Sequence[Done], verdict: Verdict
 
 
 def _check_again(lines: Sequence[Line], faults: Sequence[Done], verdict: Verdict, *, settled: float) -> None:
-    """Look at each run after the first."""
+    """Look at each run after the first: each needs a fault of its own."""
     before: Line | None = None
     failed: set[tuple[int, int]] = set()
-    used: set[int] = set()
+    again: list[tuple[Line, Line]] = []
     for line in lines:
         if line.what == "fail":
             failed.add((line.attempt, line.pid))
         elif line.what == "start":
             verdict.counts["runs"] += 1
             if before is not None and (before.attempt, before.pid) not in failed:
-                verdict.counts["run again"] += 1
-                number = _reason(before, line, faults, used, settled=settled)
-                if number is None:
-                    verdict.wrong["run again without a reason"].append(_again(before, line, settled))
-                else:
-                    used.add(number)
-                    verdict.again[faults[number].name] += 1
+                again.append((before, line))
             before = line
             failed.discard((line.attempt, line.pid))
+    verdict.counts["run again"] += len(again)
+    reasons = _matched([_reasons(*pair, faults, settled=settled) for pair in again])
+    for pair, number in zip(again, reasons, strict=True):
+        if number is None:
+            verdict.wrong["run again without a reason"].append(_again(*pair, settled))
+        else:
+            verdict.again[faults[number].name] += 1
 
 
-def _reason(before: Line, line: Line, faults: Sequence[Done], used: set[int], *, settled: float) -> int | None:
-    """Find the fault that had a job in its hands, from one run of it to the next; each is the reason for one run again.
+def _reasons(before: Line, line: Line, faults: Sequence[Done], *, settled: float) -> list[int]:
+    """Find the faults that had a job in their hands, from one run of it to the next; the last is the likeliest.
 
-    The last of them is the likeliest. One that began when the end of the job was in the ledger is none.
+    One that began when the end of the job was in the ledger is none; unless the run before began later still: that was
+    one of which Redis had forgotten the end, in the hands of whoever had it.
     """
-    for number in reversed(range(len(faults))):
-        done = faults[number]
-        between = before.at < done.over + AFTERMATH and line.at > done.begin and done.begin < settled + ONE_TICK
-        if between and number not in used and _holds(done, (before.pid, line.pid)):
-            return number
-    return None
+    latest = float("inf") if before.at > settled else settled + ONE_TICK
+    return [
+        number
+        for number, done in reversed(list(enumerate(faults)))
+        if before.at < done.over + AFTERMATH and line.at > done.begin and done.begin < latest
+        and _holds(done, (before.pid, line.pid))
+    ]  # fmt: skip
+
+
+def _matched(wanted: Sequence[Sequence[int]]) -> list[int | None]:
+    """Give each run a fault that is no other's, as many of them as can have one."""
+    owner: dict[int, int] = {}
+
+    def give(run: int, seen: set[int]) -> bool:
+        for fault in wanted[run]:
+            if fault not in seen:
+                seen.add(fault)
+                if fault not in owner or give(owner[fault], seen):
+                    owner[fault] = run
+                    return True
+        return False
+
+    for run in range(len(wanted)):
+        give(run, set())
+    found = {run: fault for fault, run in owner.items()}
+    return [found.get(run) for run in range(len(wanted))]
 
 
 def _again(before: Line, line: Line, settled: float) -> str:

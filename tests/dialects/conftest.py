@@ -42,7 +42,8 @@ class Protocol(NamedTuple):
 
 
 PROTOCOLS = {
-    "reliable": Protocol(),
+    # What was settled is known for a while.
+    "reliable": Protocol(stays=frozenset({b"settled", b"before"})),
     # A retry without a delay goes to `wait`, there is nothing in between. Every job has a hash of its own, also when it
     # has ended. What a queue is like, its counter and its events are of all who share it, and not ours to remove.
     "bullmq": Protocol(1, 1, frozenset({b"meta", b"id", b"events", b"cursor", b"outcomes"})),

@@ -228,7 +228,7 @@ def test_whoever_was_suspended_for_long_pushes_nothing_any_more(
     plain = Shortcut.push
 
     def late(shortcut: Shortcut, way: Any) -> None:
-        way.until -= 5.1  # as if so much time had passed
+        way.began -= 5.1  # as if so much time had passed
         plain(shortcut, way)
 
     monkeypatch.setattr(Shortcut, "push", late)

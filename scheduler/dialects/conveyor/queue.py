@@ -100,7 +100,7 @@ class ConveyorQueue:
         self._exchange = Exchange(client, name, self._keys, most_unsettled=most_unsettled, kept=kept)
         self._settling = Settling(
             client, self._keys.ring(name, f"outcomes:{installation}"), self._keys.ring(name, "finished"),
-            silence=settler_silence, forget=script("conveyor", "acknowledge"), keep=self._keep,
+            silence=settler_silence, forget=(script("conveyor", "acknowledge"), (), ()), keep=self._keep,
         )  # fmt: skip
         with contextlib.suppress(QueueUnavailable):  # a cluster that comes back later refuses such keys itself
             if not self._keys.tagged and client.clustered:

@@ -9,7 +9,7 @@ from scheduler.model.labels import Priority
 LEVELS = tuple(priority.name.lower() for priority in Priority)
 OWN = (
     "jobs", "attempts", "between", "retries", "finished", "workers", "marker", "cancels", "notes", "reasons",
-    "origins", "origins:before", "paused",
+    "origins", "origins:before", "paused", "settled", "settled:before",
 )  # fmt: skip
 LISTS = {"high": "jobqueue:high_priority", "low": "jobqueue:low_priority"}
 

@@ -1,20 +1,41 @@
--- Forget ends that are in the ledger, and that their jobs ended.
+-- Forget ends that are in the ledger; that their jobs ended, a while later: a push of them may still be on its way.
 -- KEYS[1] stream: outcomes
 -- KEYS[2] hash: finished, id -> feed:attempt of an end that is not settled
+-- KEYS[3] hash: settled, id -> feed of what ended and was settled lately
+-- KEYS[4] hash: the same of a while before
 -- ARGV[1] consumer group
 -- ARGV[2] number of entries
--- ARGV[3..] ids of the entries, then id and feed:attempt of each job that has ended
+-- ARGV[3] how long at least it is known that a job was settled, in ms
+-- ARGV[4..] ids of the entries, then id and feed:attempt of each job that has ended
 -- Returns how many entries were there
-local outcomes, finished = KEYS[1], KEYS[2]
-local last = 2 + tonumber(ARGV[2])
+local outcomes, finished, settled, before, while_ = KEYS[1], KEYS[2], KEYS[3], KEYS[4], tonumber(ARGV[3])
+local last = 3 + tonumber(ARGV[2])
 local CHUNK = 500
+
+local function remember(pairs_of)
+  local left = redis.call('PTTL', settled)
+  if left > 0 and left < 5 * while_ then
+    redis.call('RENAME', settled, before)
+    redis.call('PEXPIRE', before, 2 * while_)
+  end
+  redis.call('HSET', settled, unpack(pairs_of))
+  if redis.call('PTTL', settled) < 0 then redis.call('PEXPIRE', settled, 6 * while_) end
+end
+
 for first = last + 1, #ARGV, 2 * CHUNK do
-  local ids, over = {}, {}
+  local ids, over, feeds = {}, {}, {}
   for i = first, math.min(first + 2 * CHUNK, #ARGV) - 1, 2 do ids[#ids + 1] = ARGV[i] end
   for i, token in ipairs(redis.call('HMGET', finished, unpack(ids))) do
-    if token == ARGV[first + 2 * i - 1] then over[#over + 1] = ids[i] end
+    if token == ARGV[first + 2 * i - 1] then
+      over[#over + 1] = ids[i]
+      feeds[#feeds + 1] = ids[i]
+      feeds[#feeds + 1] = string.match(token, '^(%d+)')
+    end
   end
-  if #over > 0 then redis.call('HDEL', finished, unpack(over)) end
+  if #over > 0 then
+    redis.call('HDEL', finished, unpack(over)) -- first, for it asks for no memory: so a full Redis refuses neither
+    remember(feeds)
+  end
 end
-redis.call('XACK', outcomes, ARGV[1], unpack(ARGV, 3, last))
-return redis.call('XDEL', outcomes, unpack(ARGV, 3, last))
+redis.call('XACK', outcomes, ARGV[1], unpack(ARGV, 4, last))
+return redis.call('XDEL', outcomes, unpack(ARGV, 4, last))

@@ -10,6 +10,8 @@
 -- KEYS[9] hash: finished, id -> feed:attempt of an end that is not settled
 -- KEYS[10] list: marker, for those who wait
 -- KEYS[11] string: the ledger's epoch
+-- KEYS[12] hash: settled, id -> feed of what ended and was settled lately
+-- KEYS[13] hash: the same of a while before
 -- ARGV[1] epoch that Redis must have; empty: any
 -- ARGV[2] until when it may be, in ms; empty: whenever
 -- ARGV[3..] 4 values for each job: id, number of its level, entry, record
@@ -45,10 +47,18 @@ end
 
 for i = 1, (#ARGV - 2) / 4 do ids[i] = ARGV[4 * i - 1] end
 local over, known = redis.call('HMGET', finished, unpack(ids)), redis.call('HMGET', jobs, unpack(ids))
+
+-- Whoever was suspended, or is heard late, may say what others have said and seen the end of.
+local settled, before = redis.call('HMGET', KEYS[12], unpack(ids)), redis.call('HMGET', KEYS[13], unpack(ids))
+local function lately(i, record)
+  local last = settled[i] or before[i]
+  return last and tonumber(last) >= tonumber(string.match(record, '^(%d+):'))
+end
+
 for i, id in ipairs(ids) do
   local level, entry, record = tonumber(ARGV[4 * i]), ARGV[4 * i + 1], ARGV[4 * i + 2]
   local fresh = false
-  if over[i] then
+  if over[i] or not known[i] and lately(i, record) then
     answer[i] = 'f'
   elseif not known[i] and not seen[id] then
     answer[i], fresh, seen[id] = 'n', true, true
