@@ -74,7 +74,7 @@ def test_a_push_is_idempotent_until_the_end_is_acknowledged(make_queue: MakeQueu
     assert [end.job_id for end in settle(queue)] == [one.id]
     assert queue.known([one.id]) == [None]
     assert queue.push([one], epoch="") == [Pushed.FINISHED if isinstance(queue, Fencing) else Pushed.NEW]
-    assert len(queue.fetch(10, timeout=0)) == 1
+    assert len(queue.fetch(10, timeout=0)) == (0 if isinstance(queue, Fencing) else 1)
 
 
 def test_one_id_twice_in_a_batch_is_one_job(make_queue: MakeQueue) -> None:
