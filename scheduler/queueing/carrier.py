@@ -58,9 +58,7 @@ class Carrier:
         self._usual = usual
         self._block = block
         self._tell = lambda _: said()
-        self._refused = refused
-        self._begun = begun
-        self._freed = freed
+        self._refused, self._begun, self._freed = refused, begun, freed
         self._events = events
         self._gate = Gate(queue.name, breaker, events)
         self.breaker = self._gate.breaker
@@ -148,8 +146,10 @@ class Carrier:
             wanted = (1 + SENDERS) * LARGEST_BATCH - len(self.flight) + len(ended)
             closed = self.breaker.state is BreakerState.CLOSED  # if not, whoever fetches takes the probe
             room = self._pool.reserve(min(wanted, LARGEST_BATCH)) if closed and not self._draining else 0
+            allowed, changes = self._gate.allow(room)
+            self._pool.free(room - allowed)  # it opened meanwhile
             try:
-                self._exchange([result for _, result in ended], *self._gate.allow(room))
+                self._exchange([result for _, result in ended], allowed, changes)
             except QueueError:
                 self._outbox.unheard(ended)
                 raise

@@ -12,7 +12,7 @@ from datetime import datetime
 from itertools import groupby
 from uuid import UUID
 
-from scheduler.dialects.interface import Fencing, Queue
+from scheduler.dialects.interface import Queue
 from scheduler.errors import EpochLost, QueueError
 from scheduler.events import Events, JobsFed
 from scheduler.model.attempts import QueuedJob
@@ -20,7 +20,7 @@ from scheduler.model.fairness import FIRST, Place, Share, Waiting, shares
 from scheduler.model.labels import Priority
 from scheduler.model.states import State
 from scheduler.queueing.ledger import Ledger
-from scheduler.queueing.ring import Ring
+from scheduler.queueing.ring import Ring, push
 from scheduler.store.engine import Row
 from scheduler.store.job_queue import JobKey
 from scheduler.store.steps import Statement, Steps
@@ -148,10 +148,7 @@ class Feeder:
         jobs = [queued(queue.name, row, self._ledger.installation) for row in rows if row[4] is not None]
         if jobs:
             pushing = time.monotonic()
-            if isinstance(queue, Fencing):
-                queue.push_soon(jobs, epoch=str(mark), began=began)
-            else:
-                queue.push(jobs, epoch=str(mark))
+            push(queue, jobs, epoch=str(mark), began=began)
             if self._events:
                 seconds = time.monotonic() - pushing
                 keys = tuple((job.tenant, job.id) for job in jobs)

@@ -109,7 +109,7 @@ def test_a_c_call_that_holds_the_gil_past_the_lease_is_fenced_and_driven_again(
     make_fleet: MakeFleet, full: bool
 ) -> None:
     lease = 10.0 if full else 1.5
-    size = backtracking_size(seconds=2.0 * lease)
+    size = backtracking_size(seconds=5.0 * lease)
     job = Job(job_id=ONE, start_at=soon(), body="backtrack_first", size=size)
     fleet = make_fleet([job], lease=lease)
     fleet.ready(*fleet.start(2))

@@ -56,7 +56,7 @@ def payloads(count: int) -> list[dict[str, Any]]:
 
 def collect(fleet: RingFleet, troubles: Troubles) -> list[str]:
     """Let everything happen that may, without a fault, and return the points that were reached."""
-    workers = [fleet.start("worker"), fleet.start("worker")]
+    workers = [fleet.start("worker"), fleet.start("worker", spare=True)]
     instance = fleet.start("instance")
     fleet.submit(payloads(100))
     fleet.ready(instance, *workers)
@@ -91,7 +91,10 @@ def suffer(fleet: RingFleet, troubles: Troubles, faults: Sequence[str], queue: s
     """Run jobs with processes that each die at one of the faults, and with some that survive."""
     troubles.forget_queues()
     fleet.submit(payloads(jobs), queue=queue)
-    doomed = [fleet.start(fault.split(" ")[0], queue=queue, fault=fault, times=_times(fault)) for fault in faults]
+    doomed = [
+        fleet.start(fault.split(" ")[0], queue=queue, fault=fault, times=_times(fault), spare="_await" in fault)
+        for fault in faults
+    ]
     fleet.ready(*doomed)
     survivors = [fleet.start("instance", queue=queue), fleet.start("worker", queue=queue, hasty=2.0)]
 

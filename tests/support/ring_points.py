@@ -22,10 +22,12 @@ from scheduler.store.queries import names, statement
 PACKAGE = Path(scheduler.__file__).parent
 PARTS = ("feeder", "settler", "shortcut", "upkeep", "carrier", "recovery", "worker")
 DIALECT = ("queue", "exchange", "reaper")
-CLIENT = ("run", "run_each", "call", "wait", "scan")
+CLIENT = ("run", "run_each", "call", "wait", "wait_and_run", "await_entries", "scan")
 LEDGER = ("run", "rows")
-QUEUE = ("push", "fetch", "finish", "renew", "held", "recover", "outcomes", "acknowledge", "known", "cancel", "epoch",
-         "begin", "depths")  # fmt: skip
+QUEUE = (
+    "push", "push_soon", "fetch", "fetch_next", "finish", "renew", "held", "recover", "outcomes", "acknowledge",
+    "known", "cancel", "epoch", "begin", "depths",
+)  # fmt: skip
 LOOKS = ("waits", "leave")  # of whoever watches, and of a worker that ends in order: no job depends on them
 
 

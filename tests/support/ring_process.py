@@ -53,6 +53,7 @@ class Options:
     hasty: float | None = None
     points: bool = False
     submits: bool = False
+    spare: bool = False
     fault: str = ""
     times: int = 1
     mutant: str = ""
@@ -128,6 +129,11 @@ def submit(options: Options, instance: Scheduler, stop: threading.Event) -> None
             instance.submit("acme", "job", {}, queue=UNMARKED, tags={OWN: "1"}, timeouts=soon)
 
 
+def queues_of(options: Options) -> list[str]:
+    """Name the queues of a worker: one that has several waits in another way."""
+    return [options.queue, f"{options.queue}-spare"] if options.spare else [options.queue]
+
+
 def main(options: Options) -> None:
     """Work until SIGTERM."""
     stop = threading.Event()
@@ -140,10 +146,11 @@ def main(options: Options) -> None:
         scheduler.queueing.upkeep.YOUNG_US = (LONG, LONG)  # what a wrong copy loses is not found again
     if options.role == "worker":
         note_accepted(options)
-        handler("job", queue=options.queue)(lambda ctx, payload: body(options, ctx, payload))
+        for queue in queues_of(options):
+            handler("job", queue=queue)(lambda ctx, payload: body(options, ctx, payload))
     workers = [] if options.role != "worker" else [
         Worker(
-            options.redis, [options.queue], dialect=options.dialect, lease=options.lease,
+            options.redis, queues_of(options), dialect=options.dialect, lease=options.lease,
             concurrency=options.concurrency,
         )
         for _ in range(options.workers)
