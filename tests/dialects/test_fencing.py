@@ -1,7 +1,6 @@
 """A push that Redis hears of too late is refused, and what was settled lately is not taken in again."""
 
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -17,13 +16,6 @@ from tests.dialects.values import ended, job
 from tests.support.waiting import rest
 
 INSTALLATION = "3f1e"
-
-
-@pytest.fixture
-def client(house: House) -> Iterator[Client]:
-    made = Client(house.url)
-    yield made
-    made.close()
 
 
 @pytest.fixture
@@ -52,7 +44,7 @@ def test_a_push_that_comes_too_late_is_refused_whole(queue: ReliableQueue, house
 
 
 def test_what_was_settled_lately_is_finished_also_for_who_says_it_late(queue: ReliableQueue) -> None:
-    one = replace(job(installation=INSTALLATION))
+    one = job(installation=INSTALLATION)
     queue.push([one], epoch="")
     settled(queue)
     assert queue.known([one.id]) == [None]
