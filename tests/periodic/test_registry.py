@@ -2,6 +2,8 @@
 
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
 from scheduler.model.body import Body
 from scheduler.model.definition import JobSpec, Key
 from scheduler.model.schedules import Every
@@ -68,3 +70,25 @@ def test_the_heap_does_not_grow_with_registrations_that_are_gone() -> None:
     registry.merge([], epoch=registry.epoch())
     assert len(registry._heap) == 0
     assert registry._gone == {}
+
+
+@pytest.mark.parametrize(("chance", "theirs"), [(0.0, False), (0.49, False), (0.51, True)])
+def test_who_lost_a_fire_looks_at_the_next_a_little_later_unless_chance_wants_it(
+    monkeypatch: pytest.MonkeyPatch, chance: float, theirs: bool
+) -> None:
+    monkeypatch.setattr("scheduler.periodic.entry.random.random", lambda: chance)
+    registry = registered()
+    [entry] = registry.due(AT, 10)
+    following = AT + timedelta(hours=1)
+    entry.lost(2)
+    registry.put_back(entry, following)
+    seen = registry.next_due()
+    assert seen is not None
+    assert entry.theirs is theirs
+    assert (timedelta(0) < seen - following < timedelta(seconds=0.3)) is theirs  # far from the grace of a minute
+    assert bool(registry.due(following, 10)) is not theirs
+    if theirs:
+        assert registry.due(following + timedelta(seconds=0.3), 0) == []
+        assert registry.due(following + timedelta(seconds=0.3), 1) == [
+            entry
+        ]  # whoever should have taken it may be dead
