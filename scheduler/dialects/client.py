@@ -45,12 +45,12 @@ class Script:
 
 @cache
 def script(dialect: str, name: str) -> Script:
-    """Read a script; a line `-- include: other` stands for another file of the folder."""
-    folder = files("scheduler.dialects") / dialect / "lua"
-    lines = []
-    for line in (folder / f"{name}.lua").read_text("utf-8").splitlines():
+    """Read a script; a line `-- include: other` or `-- include: folder/other` stands for another file."""
+    root, lines = files("scheduler.dialects"), []
+    for line in (root / dialect / "lua" / f"{name}.lua").read_text("utf-8").splitlines():
         _, found, other = line.partition("-- include: ")
-        lines.append((folder / f"{other}.lua").read_text("utf-8") if found else line)
+        folder, _, part = other.rpartition("/")
+        lines.append((root / (folder or dialect) / "lua" / f"{part}.lua").read_text("utf-8") if found else line)
     text = "\n".join(lines)
     return Script(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 

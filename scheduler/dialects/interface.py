@@ -145,8 +145,13 @@ class Queue(Protocol):
     name: str
     lease: timedelta
 
-    def push(self, jobs: Sequence[QueuedJob], *, epoch: str) -> list[Pushed]:
-        """Put jobs in, each once, however often it is said; raises `EpochLost` if Redis does not have that epoch."""
+    def push(self, jobs: Sequence[QueuedJob], *, epoch: str, began: float | None = None) -> list[Pushed]:
+        """Put jobs in, each once, however often it is said; raises `EpochLost` if Redis does not have that epoch.
+
+        began: since when they are ours to push, on the monotonic clock. Whoever is suspended, or cut off, with jobs
+        that it was about to push: others may have pushed them, and have seen their ends. Those are known for longer
+        than a push may take, which then is `QueueUnavailable`.
+        """
 
     def fetch(self, n: int, *, timeout: float) -> list[Delivery]:
         """Take up to n jobs, those of higher priority first; wait up to `timeout` seconds for one.
@@ -194,18 +199,6 @@ class Queue(Protocol):
 
     def waits(self) -> Waits:
         """Say what waits; a worker may ask too."""
-
-
-@runtime_checkable
-class Fencing(Protocol):
-    """A queue that refuses what comes too late. Also a `Queue`.
-
-    Whoever is suspended, or cut off, with jobs that it was about to push: others may have pushed them, and have seen
-    their ends. Those are known for longer than a push may take.
-    """
-
-    def push_soon(self, jobs: Sequence[QueuedJob], *, epoch: str, began: float) -> list[Pushed]:
-        """Put jobs in that are ours since `began`, on the monotonic clock; `QueueUnavailable` some seconds later."""
 
 
 @runtime_checkable

@@ -20,7 +20,7 @@ from scheduler.model.fairness import FIRST, Place, Share, Waiting, shares
 from scheduler.model.labels import Priority
 from scheduler.model.states import State
 from scheduler.queueing.ledger import Ledger
-from scheduler.queueing.ring import Ring, push
+from scheduler.queueing.ring import Ring
 from scheduler.store.engine import Row
 from scheduler.store.job_queue import JobKey
 from scheduler.store.steps import Statement, Steps
@@ -148,7 +148,7 @@ class Feeder:
         jobs = [queued(queue.name, row, self._ledger.installation) for row in rows if row[4] is not None]
         if jobs:
             pushing = time.monotonic()
-            push(queue, jobs, epoch=str(mark), began=began)
+            queue.push(jobs, epoch=str(mark), began=began)
             if self._events:
                 seconds = time.monotonic() - pushing
                 keys = tuple((job.tenant, job.id) for job in jobs)

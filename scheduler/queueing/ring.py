@@ -4,7 +4,7 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 
@@ -12,12 +12,11 @@ import orjson
 
 from scheduler.dialects.channel import Channel
 from scheduler.dialects.client import Client
-from scheduler.dialects.interface import Admin, Cancelling, Fencing, Known, Queue
+from scheduler.dialects.interface import Admin, Cancelling, Known, Queue
 from scheduler.dialects.opening import RELIABLE, open_admin, open_queue, unsupported
 from scheduler.dialects.reliable.keys import Keys
 from scheduler.errors import QueueError, UnsupportedByDialect
 from scheduler.log import keys
-from scheduler.model.attempts import QueuedJob
 from scheduler.model.oneshot import Job
 from scheduler.model.policies import policy_of
 from scheduler.model.states import State
@@ -124,14 +123,6 @@ class Ring:
     def close(self) -> None:
         """Close the connections."""
         self._client.close()
-
-
-def push(queue: Queue, jobs: Sequence[QueuedJob], *, epoch: str, began: float) -> None:
-    """Push jobs that are ours since `began`, where it can be seen to that none of them comes too late."""
-    if isinstance(queue, Fencing):
-        queue.push_soon(jobs, epoch=epoch, began=began)
-    else:
-        queue.push(jobs, epoch=epoch)
 
 
 def _refined(job: Job, known: Known) -> Job:

@@ -77,7 +77,7 @@ class Shortcut:
         name, began = way.straight.queue, time.monotonic()
         try:
             queue = self._queue(name)
-            queue.push_soon(jobs, epoch=str(way.straight.epoch), began=way.began)
+            queue.push(jobs, epoch=str(way.straight.epoch), began=way.began)
         except QueueError as error:
             self._marks.pop(name, None)
             self._leave(name, [JobKey(draft.tenant, draft.id) for drafts, _ in way.parts for draft in drafts], error)

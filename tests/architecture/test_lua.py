@@ -11,9 +11,11 @@ from scheduler.embedded.redis import EmbeddedRedis
 
 FILES = sorted((Path(__file__).parents[2] / "scheduler/dialects").glob("*/lua/*.lua"))
 PARTS = {
-    (path.parent, name) for path in FILES for name in re.findall(r"^-- include: (\w+)$", path.read_text(), re.MULTILINE)
+    (folder.rstrip("/") or path.parents[1].name, name)
+    for path in FILES
+    for folder, name in re.findall(r"^-- include: (\w+/)?(\w+)$", path.read_text(), re.MULTILINE)
 }
-WHOLE = [path for path in FILES if (path.parent, path.stem) not in PARTS]
+WHOLE = [path for path in FILES if (path.parents[1].name, path.stem) not in PARTS]
 TYPES = "string|list|hash|set|zset|stream"
 
 

@@ -21,7 +21,7 @@ DOCUMENT = (ROOT / "docs/conveyor.md").read_text("utf-8")
 LINES = {words[2]: words[1:] for words in map(str.split, re.findall(r"^ACL SETUSER .+$", DOCUMENT, re.MULTILINE))}
 SCRIPTS = {
     "worker": ["finish", "leave", "renew", "silent", "held", "waits"],
-    "scheduler": ["push", "known", "cancel", "depths", "begin", "acknowledge", "waits", "others", "crew/live"],
+    "scheduler": ["push", "known", "cancel", "depths", "begin", "settling/acknowledge", "waits", "others", "crew/live"],
     "client": ["add"],
 }
 

@@ -41,14 +41,14 @@ class Protocol(NamedTuple):
     stays: frozenset[bytes] = frozenset()  # of a queue that is empty, by the last part of their names
 
 
+LATELY = {b"settled", b"before"}  # what was settled is known for a while
 PROTOCOLS = {
-    # What was settled is known for a while.
-    "reliable": Protocol(stays=frozenset({b"settled", b"before"})),
+    "reliable": Protocol(stays=frozenset(LATELY)),
     # A retry without a delay goes to `wait`, there is nothing in between. Every job has a hash of its own, also when it
     # has ended. What a queue is like, its counter and its events are of all who share it, and not ours to remove.
-    "bullmq": Protocol(1, 1, frozenset({b"meta", b"id", b"events", b"cursor", b"outcomes"})),
+    "bullmq": Protocol(1, 1, frozenset({b"meta", b"id", b"events", b"cursor", b"outcomes", *LATELY})),
     # Which queues there are (`queues:active`) is of all who share them.
-    "conveyor": Protocol(0, 0, frozenset({b"active"})),
+    "conveyor": Protocol(0, 0, frozenset({b"active", *LATELY})),
 }
 
 

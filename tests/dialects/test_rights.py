@@ -30,7 +30,7 @@ DOCUMENT = (Path(__file__).parents[2] / "docs/redis.md").read_text("utf-8")
 LINES = {words[2]: words[1:] for words in map(str.split, re.findall(r"^ACL SETUSER .+$", DOCUMENT, re.MULTILINE))}
 SCRIPTS = {
     "worker": ["finish", "leave", "renew", "silent", "waits"],
-    "scheduler": ["acknowledge", "begin", "cancel", "crew/live", "depths", "known", "pause", "push", "waits"],
+    "scheduler": ["settling/acknowledge", "begin", "cancel", "crew/live", "depths", "known", "pause", "push", "waits"],
     "producer": ["produce"],
     "admin": ["crew/live", "depths", "pause", "purge", "requeue"],
 }

@@ -25,7 +25,7 @@ DIALECT = ("queue", "exchange", "reaper")
 CLIENT = ("run", "run_each", "call", "wait", "wait_and_run", "await_entries", "scan")
 LEDGER = ("run", "rows")
 QUEUE = (
-    "push", "push_soon", "fetch", "fetch_next", "finish", "renew", "held", "recover", "outcomes", "acknowledge",
+    "push", "fetch", "fetch_next", "finish", "renew", "held", "recover", "outcomes", "acknowledge",
     "known", "cancel", "epoch", "begin", "depths",
 )  # fmt: skip
 LOOKS = ("waits", "leave")  # of whoever watches, and of a worker that ends in order: no job depends on them

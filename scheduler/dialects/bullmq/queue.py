@@ -33,7 +33,8 @@ from scheduler.dialects.interface import (
     Waits,
 )
 from scheduler.dialects.looks import NextLook
-from scheduler.errors import ConfigError, EpochLost, QueueError, QueueUnavailable
+from scheduler.dialects.settling.fence import Fence, pushed
+from scheduler.errors import ConfigError, QueueError, QueueUnavailable
 from scheduler.model.attempts import QueuedJob
 from scheduler.model.labels import Priority
 from scheduler.model.states import State
@@ -47,7 +48,6 @@ MOST_TAKEN_BACK = 500
 SHORTEST_WAIT = 0.005  # seconds: 0 would be for ever, and to Redis 6.2 so would be 0.001
 PUSHED_AT_ONCE = 250
 COMPATS = ("auto", "5", "6")
-PUSHED = {"n": Pushed.NEW, "k": Pushed.KNOWN, "f": Pushed.FINISHED}
 RENEWED = {"k": Renewed.KEPT, "l": Renewed.LOST, "c": Renewed.CANCEL}
 CANCELLING = {
     "d": Cancelling.REMOVED,
@@ -91,23 +91,21 @@ class BullMQQueue:
         self._kept = kept
         self._stalled_ms = stalled_interval // wire.MILLISECOND
         self._exchange = Exchange(client, self._keys, worker, compat=compat, most_unsettled=most_unsettled)
+        self._fence = Fence(client)
         self._settling = Settling(client, self._keys, installation, settler_silence)
         with contextlib.suppress(QueueUnavailable):  # a cluster that comes back later refuses such keys itself
             if not self._keys.tagged and client.clustered:
                 raise ConfigError(f'queue {name!r}: in a cluster the prefix needs a hash tag: "{{{prefix}}}"')
 
-    def push(self, jobs: Sequence[QueuedJob], *, epoch: str) -> list[Pushed]:
+    def push(self, jobs: Sequence[QueuedJob], *, epoch: str, began: float | None = None) -> list[Pushed]:
         """Put jobs in."""
-        found: list[Pushed] = []
-        for answer in self._client.run_each(script("bullmq", "push"), [self._keys.meta], self._pushing(jobs, epoch)):
-            if answer == b"lost":
-                raise EpochLost
-            found += [PUSHED[each] for each in answer.decode()]
-        return found
+        with self._fence.until(began) as until:
+            pushing = self._pushing(jobs, [epoch, self._installation, self._compat, until])
+            answers = self._client.run_each(script("bullmq", "push"), [self._keys.meta], pushing)
+            return [each for answer in answers for each in pushed(answer)]
 
-    def _pushing(self, jobs: Sequence[QueuedJob], epoch: str) -> Iterator[list[Any]]:
+    def _pushing(self, jobs: Sequence[QueuedJob], head: Sequence[Any]) -> Iterator[list[Any]]:
         """Write jobs, so many at a time that Redis has something to do while the next are written."""
-        head = [epoch, self._installation, self._compat]
         args: list[Any] = [*head]
         size = count = 0
         for job in jobs:

@@ -38,8 +38,9 @@ from scheduler.dialects.interface import (
     Waits,
 )
 from scheduler.dialects.looks import NextLook
-from scheduler.dialects.settling import Settling
-from scheduler.errors import ConfigError, EpochLost, QueueError, QueueUnavailable, WireError
+from scheduler.dialects.settling.fence import Fence, pushed
+from scheduler.dialects.settling.reading import Settling
+from scheduler.errors import ConfigError, QueueError, QueueUnavailable, WireError
 from scheduler.model.attempts import QueuedJob
 from scheduler.model.labels import Priority
 
@@ -53,10 +54,10 @@ MOST_HELD = 100_000
 MOST_HELD_BYTES = 1 << 40
 MOST_WORKERS = 100
 TAKEN_BACK_AT_ONCE = 500
+SETTLED = ("finished", "settled", "settled:before")
 SHORTEST_WAIT = 0.005  # seconds: 0 would be for ever, and to Redis 6.2 so would be 0.001
 LONGEST_WAIT = 1.0  # what others schedule, and our other levels, wake nobody
 PUSHED_AT_ONCE = 250
-PUSHED = {"n": Pushed.NEW, "k": Pushed.KNOWN, "f": Pushed.FINISHED}
 RENEWED = {"k": Renewed.KEPT, "l": Renewed.LOST, "c": Renewed.CANCEL}
 CANCELLING = {
     "d": Cancelling.REMOVED,
@@ -99,31 +100,35 @@ class ConveyorQueue:
         self._full = False
         self._exchange = Exchange(client, name, self._keys, most_unsettled=most_unsettled, kept=kept)
         self._settling = Settling(
-            client, self._keys.ring(name, f"outcomes:{installation}"), self._keys.ring(name, "finished"),
-            silence=settler_silence, forget=(script("conveyor", "acknowledge"), (), ()), keep=self._keep,
-        )  # fmt: skip
+            client,
+            [
+                self._keys.ring(name, key)
+                for key in (f"outcomes:{installation}", "finished", "settled", "settled:before")
+            ],
+            silence=settler_silence,
+            keep=self._keep,
+        )
+        self._fence = Fence(client)
         with contextlib.suppress(QueueUnavailable):  # a cluster that comes back later refuses such keys itself
             if not self._keys.tagged and client.clustered:
                 raise ConfigError(f'queue {name!r}: in a cluster the namespace needs a hash tag, as in "{{conv}}"')
 
-    def push(self, jobs: Sequence[QueuedJob], *, epoch: str) -> list[Pushed]:
+    def push(self, jobs: Sequence[QueuedJob], *, epoch: str, began: float | None = None) -> list[Pushed]:
         """Put jobs in."""
         found: list[Pushed] = []
-        pushing = self._pushing(jobs, epoch)
-        for answer in self._client.run_each(script("conveyor", "push"), [self._keys.scheduled], pushing):
-            if answer == b"lost":
-                raise EpochLost
-            if answer == b"shared":
-                raise QueueError(
-                    f"queue {self.name!r} is worked by a worker of Conveyor itself, which tells no ledger how jobs end;"
-                    " stop it, or submit to another queue"
-                )
-            found += [PUSHED[each] for each in answer.decode()]
+        with self._fence.until(began) as until:
+            pushing = self._pushing(jobs, [self._keys.names, self.name, epoch, self._installation, until])
+            for answer in self._client.run_each(script("conveyor", "push"), [self._keys.scheduled], pushing):
+                if answer == b"shared":
+                    raise QueueError(
+                        f"queue {self.name!r} is worked by a worker of Conveyor itself, which tells no ledger how jobs "
+                        "end; stop it, or submit to another queue"
+                    )
+                found += pushed(answer)
         return found
 
-    def _pushing(self, jobs: Sequence[QueuedJob], epoch: str) -> Iterator[list[Any]]:
+    def _pushing(self, jobs: Sequence[QueuedJob], head: Sequence[Any]) -> Iterator[list[Any]]:
         """Write jobs, so many at a time that Redis has something to do while the next are written."""
-        head = [self._keys.names, self.name, epoch, self._installation]
         args: list[Any] = [*head]
         size = count = 0
         for job in jobs:

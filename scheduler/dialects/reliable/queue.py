@@ -12,7 +12,6 @@ from datetime import timedelta
 from typing import Any
 
 from scheduler.dialects.client import LONGEST_BLOCK, Client, script
-from scheduler.dialects.clock import RedisClock
 from scheduler.dialects.crew.said import about_bytes
 from scheduler.dialects.ends import known_of
 from scheduler.dialects.interface import (
@@ -41,20 +40,18 @@ from scheduler.dialects.reliable.exchange import (
 )
 from scheduler.dialects.reliable.keys import Keys
 from scheduler.dialects.reliable.reaper import Reaper, ReaperRule
-from scheduler.dialects.settling import Settling
-from scheduler.errors import ConfigError, EpochLost, QueueUnavailable, WireError
+from scheduler.dialects.settling.fence import Fence, pushed
+from scheduler.dialects.settling.reading import Settling
+from scheduler.errors import ConfigError, QueueUnavailable, WireError
 from scheduler.model.attempts import QueuedJob
 from scheduler.model.labels import Priority
 
 MOST_UNSETTLED = 100_000
 KEPT = 1000
-SOON = 5.0  # seconds
-REMEMBERED_MS = 10_000  # longer than that, whoever settles it in between
 SETTLER_SILENCE = timedelta(seconds=30)
 MOST_HELD = 100_000
 SHORTEST_WAIT = 0.005  # seconds: 0 would be for ever, and to Redis 6.2 so would be 0.001
 PUSHED_AT_ONCE = 250
-PUSHED = {"n": Pushed.NEW, "k": Pushed.KNOWN, "f": Pushed.FINISHED}
 RENEWED = {"k": Renewed.KEPT, "l": Renewed.LOST, "c": Renewed.CANCEL}
 CANCELLING = {"d": Cancelling.REMOVED, "r": Cancelling.RUNNING, "u": Cancelling.UNKNOWN}
 
@@ -82,16 +79,17 @@ class ReliableQueue:
         self.name = name
         self.lease = lease
         self._look = NextLook()
-        self._clock = RedisClock(client)
+        self._fence = Fence(client)
         self._client = client
         self._keys = keys or Keys.of(name)
         self._installation = installation
         self._worker = worker
         self._settling = Settling(
-            client, self._keys.outcomes(installation), *self._keys.named("finished"), silence=settler_silence,
-            forget=(script("reliable", "acknowledge"), self._keys.named("settled", "settled:before"), [REMEMBERED_MS]),
+            client,
+            [self._keys.outcomes(installation), *self._keys.named("finished", "settled", "settled:before")],
+            silence=settler_silence,
             keep=self._keep,
-        )  # fmt: skip
+        )
         self._exchange = Exchange(client, name, self._keys, Bounds(most_unsettled, kept), weighted=weighted)
         self._reaper = Reaper(client, self._keys, self._exchange, reaper)
         with contextlib.suppress(QueueUnavailable):  # a cluster that comes back later refuses such keys itself
@@ -100,30 +98,14 @@ class ReliableQueue:
                     f"queue {name!r}: in a cluster its keys need one hash tag, as in jobqueue:{{{name}}}:low"
                 )
 
-    def push(self, jobs: Sequence[QueuedJob], *, epoch: str) -> list[Pushed]:
+    def push(self, jobs: Sequence[QueuedJob], *, epoch: str, began: float | None = None) -> list[Pushed]:
         """Put jobs in."""
-        return self._pushed(jobs, [epoch, ""])
-
-    def push_soon(self, jobs: Sequence[QueuedJob], *, epoch: str, began: float) -> list[Pushed]:
-        """Put jobs in, unless Redis hears of it too late."""
-        try:
-            return self._pushed(jobs, [epoch, self._clock.ms(began + SOON) or ""])
-        except QueueUnavailable:
-            self._clock.forget()
-            raise
-
-    def _pushed(self, jobs: Sequence[QueuedJob], head: Sequence[Any]) -> list[Pushed]:
         named = self._keys.named("jobs", "attempts", "between", "finished", "marker")
         settled = self._keys.named("settled", "settled:before")
         keys = [*self._keys.levels, *named, self._keys.epoch(self._installation), *settled]
-        found: list[Pushed] = []
-        for answer in self._client.run_each(script("reliable", "push"), keys, self._pushing(jobs, head)):
-            if answer == b"lost":
-                raise EpochLost
-            if answer == b"late":
-                raise QueueUnavailable("Redis: it has taken too long to get there")
-            found += [PUSHED[each] for each in answer.decode()]
-        return found
+        with self._fence.until(began) as until:
+            answers = self._client.run_each(script("reliable", "push"), keys, self._pushing(jobs, [epoch, until]))
+            return [each for answer in answers for each in pushed(answer)]
 
     def _pushing(self, jobs: Sequence[QueuedJob], head: Sequence[Any]) -> Iterator[list[Any]]:
         """Write jobs, so many at a time that Redis has something to do while the next are written."""

@@ -3,16 +3,20 @@
 -- ARGV[1] epoch that Redis must have; empty: any
 -- ARGV[2] installation: whose epoch it is
 -- ARGV[3] compat: auto, 5 or 6
--- ARGV[4..] 11 values for each job: id, priority, feed, attempts before, type, tenant, created in ms, options as JSON,
+-- ARGV[4] until when it may be, in ms; empty: whenever
+-- ARGV[5..] 11 values for each job: id, priority, feed, attempts before, type, tenant, created in ms, options as JSON,
 -- what else the ring knows as JSON, data as JSON, whose ledger it is in or empty
--- Returns "lost", or for each job n (new), k (known) or f (finished)
+-- Returns "lost", "late", or for each job n (new), k (known) or f (finished)
 local base, epoch, compat = string.sub(KEYS[1], 1, -5), ARGV[1], ARGV[3]
-local VALUES = 11
+local FIRST, VALUES = 5, 11
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 if epoch ~= '' and redis.call('GET', base .. 'ring:' .. ARGV[2] .. ':epoch') ~= epoch then return 'lost' end
 
 -- include: queue
+-- include: settling/late
+
+if late(ARGV[4]) then return 'late' end
 
 local function write(id, priority, feed, attempt, name, tenant, created, opts, ring, data, installation)
   local fields = {
@@ -43,11 +47,12 @@ local function feed_again(id, priority, before)
   say(base, 'waiting', 'jobId', id, 'prev', 'active')
 end
 
-local function push(id, priority, feed, ...)
+local function push(settled, id, priority, feed, ...)
   local key = base .. id
   if redis.call('HEXISTS', base .. 'ring:finished', id) == 1 then return 'f' end
   local there = redis.call('HMGET', key, 'name', 'feed', 'priority')
   if not there[1] then
+    if settled and settled >= tonumber(feed) then return 'f' end
     write(id, priority, feed, ...)
     redis.call('HSET', key, 'ats', (...))
     say(base, 'added', 'jobId', id, 'name', (select(2, ...)))
@@ -63,9 +68,12 @@ local function push(id, priority, feed, ...)
   return 'k'
 end
 
-local answer = {}
-for i = 4, #ARGV, VALUES do
-  answer[#answer + 1] = push(unpack(ARGV, i, i + VALUES - 1))
+local ids, answer = {}, {}
+for i = FIRST, #ARGV, VALUES do ids[#ids + 1] = ARGV[i] end
+local settled = settled_lately(base .. 'ring:settled', base .. 'ring:settled:before', ids)
+for i = 1, #ids do
+  local first = FIRST + (i - 1) * VALUES
+  answer[i] = push(settled[i], unpack(ARGV, first, first + VALUES - 1))
 end
 redis.call('INCRBY', base .. 'id', #answer)
 tell()

@@ -4,18 +4,21 @@
 -- ARGV[2] queue
 -- ARGV[3] epoch that Redis must have; empty: any
 -- ARGV[4] installation: whose epoch it is
--- ARGV[5..] 5 values for each job: uuid, feed, attempts before, number of its level, bytes
--- Returns "lost", "shared" (a worker of others takes jobs from the queue), or for each job n (new), k (known) or f
--- (finished)
+-- ARGV[5] until when it may be, in ms; empty: whenever
+-- ARGV[6..] 5 values for each job: uuid, feed, attempts before, number of its level, bytes
+-- Returns "lost", "late", "shared" (a worker of others takes jobs from the queue), or for each job n (new), k (known)
+-- or f (finished)
 -- include: names
 local queue, epoch, ring = ARGV[2], ARGV[3], ring_of(ARGV[2])
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 -- include: wire
 -- include: adding
+-- include: settling/late
 redis.call('LLEN', queues .. queue) -- one that is something else is refused before anything is changed
 redis.call('ZCARD', scheduled)
 if epoch ~= '' and redis.call('GET', ring .. 'epoch:' .. ARGV[4]) ~= epoch then return 'lost' end
+if late(ARGV[5]) then return 'late' end
 local seen = tonumber(redis.call('ZSCORE', base .. 'queues:active', queue) or 0.5)
 if ARGV[4] ~= '' and seen % 1 == 0 and seen > time[1] - 10 then return 'shared' end
 
@@ -38,13 +41,14 @@ local function feed_again(uuid, feed, attempts, before, raw)
 end
 
 local ids, answer, lists, new, seen_ids = {}, {}, {}, {}, {}
-for i = 5, #ARGV, 5 do ids[#ids + 1] = ARGV[i] end
+for i = 6, #ARGV, 5 do ids[#ids + 1] = ARGV[i] end
 local over = redis.call('HMGET', ring .. 'finished', unpack(ids))
 local known = redis.call('HMGET', ring .. 'jobs', unpack(ids))
+local settled = settled_lately(ring .. 'settled', ring .. 'settled:before', ids)
 for i, uuid in ipairs(ids) do
-  local feed, attempts, level, raw = unpack(ARGV, 5 * i + 1, 5 * i + 4)
+  local feed, attempts, level, raw = unpack(ARGV, 5 * i + 2, 5 * i + 5)
   local before, fresh = known[i] or seen_ids[uuid], false
-  if over[i] then
+  if over[i] or not before and settled[i] and settled[i] >= tonumber(feed) then
     answer[i] = 'f'
   elseif not before then
     answer[i], fresh = 'n', true

@@ -18,10 +18,10 @@
 -- Returns "lost", "late", or for each job n (new), k (known) or f (finished)
 local jobs, attempts, between, finished, marker = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 if ARGV[1] ~= '' and redis.call('GET', KEYS[11]) ~= ARGV[1] then return 'lost' end
-if ARGV[2] ~= '' then
-  local time = redis.call('TIME')
-  if time[1] * 1000 + math.floor(time[2] / 1000) > tonumber(ARGV[2]) then return 'late' end
-end
+
+-- include: settling/late
+
+if late(ARGV[2]) then return 'late' end
 
 -- Fed again although it is here: whoever has it loses its lease. Unless it waits for its time it gets another entry,
 -- for its own may be anywhere; of two entries the later is dropped when it is met.
@@ -47,18 +47,12 @@ end
 
 for i = 1, (#ARGV - 2) / 4 do ids[i] = ARGV[4 * i - 1] end
 local over, known = redis.call('HMGET', finished, unpack(ids)), redis.call('HMGET', jobs, unpack(ids))
-
--- Whoever was suspended, or is heard late, may say what others have said and seen the end of.
-local settled, before = redis.call('HMGET', KEYS[12], unpack(ids)), redis.call('HMGET', KEYS[13], unpack(ids))
-local function lately(i, record)
-  local last = settled[i] or before[i]
-  return last and tonumber(last) >= tonumber(string.match(record, '^(%d+):'))
-end
+local settled = settled_lately(KEYS[12], KEYS[13], ids)
 
 for i, id in ipairs(ids) do
   local level, entry, record = tonumber(ARGV[4 * i]), ARGV[4 * i + 1], ARGV[4 * i + 2]
   local fresh = false
-  if over[i] or not known[i] and lately(i, record) then
+  if over[i] or not known[i] and settled[i] and settled[i] >= tonumber(string.match(record, '^(%d+):')) then
     answer[i] = 'f'
   elseif not known[i] and not seen[id] then
     answer[i], fresh, seen[id] = 'n', true, true

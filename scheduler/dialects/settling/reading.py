@@ -4,9 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from scheduler.dialects.client import LONGEST_BLOCK, Client, Script
+from scheduler.dialects.client import LONGEST_BLOCK, Client, Script, script
 from scheduler.dialects.ends import ends_of, rescued
 from scheduler.dialects.interface import Outcomes
+from scheduler.dialects.settling.fence import REMEMBERED_MS
 from scheduler.errors import QueueError, WireError
 
 GROUP = "settlers"
@@ -16,28 +17,27 @@ AT_ONCE = 100
 
 
 class Settling:
-    """What one ledger reads of a queue: a stream, and a hash of jobs that ended and are not settled.
+    """What one ledger reads of a queue.
 
-    forget: the script that acknowledges, and what more it is told: keys, arguments. keep: is given what nobody can
-    read, and why; its job will be fed again.
+    keys: those that `forget` is given. First a stream; then a hash of jobs that ended and are not settled, and two of
+    those that were settled lately. keep: is given what nobody can read; its job will be fed again.
     """
 
     def __init__(
         self,
         client: Client,
-        stream: str,
-        finished: str,
+        keys: Sequence[str],
         *,
         silence: timedelta,
-        forget: tuple[Script, Sequence[str], Sequence[Any]],
         keep: Callable[[bytes, WireError], None],
+        forget: Script = script("settling", "acknowledge"),  # noqa: B008 - read once
     ) -> None:
         self._client = client
-        self._stream = stream
-        self._finished = finished
+        self._keys = keys
+        self._stream, self._finished = keys[:2]
         self._idle = silence // MILLISECOND
-        self._forget = forget
         self._keep = keep
+        self._forget = forget
         self._density = 100  # ends in an entry of the stream, as last seen
 
     def read(self, n: int, timeout: float) -> list[Outcomes]:
@@ -58,13 +58,12 @@ class Settling:
         """Forget ends."""
         for start in range(0, len(settled), AT_ONCE):
             batch = settled[start : start + AT_ONCE]
-            script, keys, more = self._forget
-            args: list[Any] = [GROUP, len(batch), *more, *(each.token for each in batch)]
+            args: list[Any] = [GROUP, len(batch), REMEMBERED_MS, *(each.token for each in batch)]
             for each in batch:
                 for end in each.ends:
                     if end.state.terminal:
                         args += (end.job_id, f"{end.feed}:{end.attempt}")
-            self._client.run(script, [self._stream, self._finished, *keys], args)
+            self._client.run(self._forget, self._keys, args)
 
     def _entries(self, n: int, timeout: float) -> list[Any]:
         claim = ("XAUTOCLAIM", self._stream, GROUP, SETTLER, self._idle, "0-0", "COUNT", n)
@@ -75,7 +74,10 @@ class Settling:
         block = int(min(timeout, LONGEST_BLOCK) * 1000)  # BLOCK 0 would be for ever
         waiting = ("BLOCK", block) if block > 0 else ()
         read = ("XREADGROUP", "GROUP", GROUP, SETTLER, "COUNT", n, *waiting, "STREAMS", self._stream, ">")
-        answer = self._client.await_entries(self._stream, *read)
+        if waiting:
+            answer = self._client.await_entries(self._stream, *read)
+        else:
+            answer = self._client.wait(*read, near=self._stream)
         return list(answer[0][1]) if answer else []
 
     def _begin(self) -> None:

@@ -8,19 +8,11 @@
 -- ARGV[3] how long at least it is known that a job was settled, in ms
 -- ARGV[4..] ids of the entries, then id and feed:attempt of each job that has ended
 -- Returns how many entries were there
-local outcomes, finished, settled, before, while_ = KEYS[1], KEYS[2], KEYS[3], KEYS[4], tonumber(ARGV[3])
+local outcomes, finished = KEYS[1], KEYS[2]
 local last = 3 + tonumber(ARGV[2])
 local CHUNK = 500
 
-local function remember(pairs_of)
-  local left = redis.call('PTTL', settled)
-  if left > 0 and left < 5 * while_ then
-    redis.call('RENAME', settled, before)
-    redis.call('PEXPIRE', before, 2 * while_)
-  end
-  redis.call('HSET', settled, unpack(pairs_of))
-  if redis.call('PTTL', settled) < 0 then redis.call('PEXPIRE', settled, 6 * while_) end
-end
+-- include: settling/remember
 
 for first = last + 1, #ARGV, 2 * CHUNK do
   local ids, over, feeds = {}, {}, {}
@@ -34,7 +26,7 @@ for first = last + 1, #ARGV, 2 * CHUNK do
   end
   if #over > 0 then
     redis.call('HDEL', finished, unpack(over)) -- first, for it asks for no memory: so a full Redis refuses neither
-    remember(feeds)
+    remember(KEYS[3], KEYS[4], tonumber(ARGV[3]), feeds)
   end
 end
 redis.call('XACK', outcomes, ARGV[1], unpack(ARGV, 4, last))
