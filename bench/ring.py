@@ -26,6 +26,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import harness
+import psycopg
 import queues
 from harness import Peer, Pins, Redis, Server, Stamps
 from queues import SIZE, Bar, Figures
@@ -90,8 +91,11 @@ class Bench(queues.Bench):
             watched["worker"] = queues.cpu_of(stack.enter_context(peer.serving("worker", cpus=cpus)))
             yield watched
 
-    def left(self, peer: Peer) -> Callable[[], int]:
-        return lambda: self.server.sql(peer.info["left"], database="bench")[0][0]
+    @contextmanager
+    def left(self, peer: Peer) -> Iterator[Callable[[], int]]:
+        """Yield what counts the jobs that are not done, on a connection that stays: a new one is dear to the server."""
+        with psycopg.connect(self.server.url, autocommit=True) as connection:
+            yield lambda: connection.execute(peer.info["left"]).fetchone()[0]
 
     def written(self) -> tuple[float, float]:
         """WAL bytes, and tuples as far as the backends have told; those that are gone have told all."""
@@ -115,7 +119,8 @@ class Bench(queues.Bench):
         time.sleep(0.2)
         wal, tuples = self.written()
         with self.running(peer, cpus=self.pins.client) as watched:
-            figures = self.drained(queued, watched, self.left(peer))
+            with self.left(peer) as left:
+                figures = self.drained(queued, watched, left)
             wal_after, _ = self.written()
         time.sleep(0.5)
         _, tuples_after = self.written()
@@ -145,12 +150,10 @@ class Bench(queues.Bench):
                 answer = self.filled(peer, self.jobs(peer), self.pins.clients)
             sent, timed = answer["sent"], answer["timed"]
             self.stamps.wait(sent, limit=queues.LIMIT)
-            left, end = self.left(peer), time.monotonic() + queues.LIMIT
-            while left():
-                if time.monotonic() > end:
+            with self.left(peer) as left:
+                over = queues.await_none(left, time.monotonic() + queues.LIMIT)
+                if over is None:
                     raise RuntimeError(f"{left()} of {sent} jobs were never settled")
-                time.sleep(0.005)
-            over = time.time()
             cpu = sum(cpu() - before[name] for name, cpu in watched.items())
             wal_after, _ = self.written()
         time.sleep(0.5)

@@ -37,6 +37,7 @@ logger = logging.getLogger("scheduler")
 
 ENDS = 1000
 BUSY = 100  # ends in a second: from then on they are let come together, however many workers send them
+ENOUGH = ENDS // 4
 LINGER = 0.05
 PATIENCE = 5.0
 HELD = 0.05
@@ -98,8 +99,8 @@ class Settler:
         self._lately.append((now, ends))
         while self._lately[0][0] < now - 1.0:
             self._lately.popleft()
-        busy = sum(count for _, count in self._lately) > BUSY
-        return LINGER if busy and ends < ENDS // 4 else 0.0
+        lately = sum(count for _, count in self._lately)  # in a second
+        return min(LINGER, ENOUGH / lately) if lately > BUSY and ends < ENOUGH else 0.0
 
     def _acknowledge(self) -> None:
         self._queue.acknowledge(self._settled)

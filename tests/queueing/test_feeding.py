@@ -140,12 +140,13 @@ def feed_all(instance: Scheduler, table: QueueTable) -> list[Any]:
     return [row[1] for row in steps(instance, fed(table, "default", divided))]
 
 
-def test_a_job_that_changes_while_it_is_settled_ends_once(
+def test_a_job_that_changes_while_it_is_settled_is_passed_over_and_ends_once(
     instance: Scheduler, own: psycopg.Connection[Any], connection: psycopg.Connection[Any]
 ) -> None:
-    """The statement sees the row as it was when it began, and locks it as it is: that one has to go."""
+    """The statement locks the row as it is, and would delete it as it was when it began: so it leaves it alone."""
     made = instance.submit("acme", "x")
-    settle = instance._running().queue.settle([Ending(key=JobKey("acme", made.id), state=State.COMPLETED)])
+    endings = [Ending(key=JobKey("acme", made.id), state=State.COMPLETED)]
+    settle = instance._running().queue.settle(endings)
     slow = settle.query.replace(b" AS now),", b" AS now, pg_sleep(0.5)),", 1)
     assert slow != settle.query
     settling = threading.Thread(target=lambda: own.execute(slow, settle.parameters, binary=True))
@@ -155,6 +156,41 @@ def test_a_job_that_changes_while_it_is_settled_ends_once(
     instance.update_job("acme", made.id, tags={"a": "b"})
     settling.join()
     own.commit()
+    assert instance.get("acme", made.id).state is State.PENDING
+    assert own.execute("SELECT FROM job_history WHERE kind = 'job'").rowcount == 0
+    assert steps(instance, end(instance._running().queue, endings)) == [(endings[0].key, State.COMPLETED)]
     job = instance.get("acme", made.id)
     assert (job.state, job.tags) == (State.COMPLETED, {"a": "b"})
     assert instance.find("acme", state=[State.PENDING]).jobs == ()
+
+
+def test_jobs_that_change_while_they_are_ended_are_ended_whole_or_not_at_all(
+    instance: Scheduler, dsn: str, schema: str
+) -> None:
+    table, over = instance._running().queue, threading.Event()
+
+    def change() -> None:
+        """Move rows to other places, again and again."""
+        with psycopg.connect(dsn, autocommit=True, options=f"-c search_path={schema}") as connection:
+            while not over.is_set():
+                connection.execute("UPDATE job_queue SET cancel_reason = %s WHERE random() < 0.02", ("x" * 100,))
+
+    made = [JobKey("acme", each.id) for each in instance.submit_many([NewJob("acme", "x") for _ in range(4000)])]
+    changing = [threading.Thread(target=change) for _ in range(2)]
+    for thread in changing:
+        thread.start()
+    left, rounds = set(made), 0
+    while left and rounds < 200:
+        rounds += 1
+        some = sorted(left)[:400]
+        left -= {
+            key for key, _ in steps(instance, end(table, [Ending(key=key, state=State.COMPLETED) for key in some]))
+        }
+    over.set()
+    for thread in changing:
+        thread.join()
+    with psycopg.connect(dsn, options=f"-c search_path={schema}") as connection:
+        live = [JobKey(*row) for row in connection.execute("SELECT tenant, id FROM job_queue")]
+        ended = [row[0] for row in connection.execute("SELECT job_id FROM job_history WHERE kind = 'job'")]
+    assert set(live) == left
+    assert sorted(ended) == sorted(str(key.id) for key in set(made) - left)

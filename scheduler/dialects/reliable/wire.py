@@ -7,6 +7,7 @@ numbers without decoding anything.
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Any
 
 import orjson
@@ -44,12 +45,17 @@ __all__ = [
 
 def entry_of(job: QueuedJob, words: Sequence[str] = LEVELS) -> bytes:
     """Write a job as the lists have it."""
-    created = job.created_at.isoformat().replace("+00:00", "Z")
+    created = _zulu(job.created_at)
     trace_id, span_id = NO_SPAN if job.trace is None else carried_ids(job.trace)
     return (
         f'{{"id":"{job.id}","filepath":"","filesize":0,"priority":"{words[job.priority]}","retries":{job.attempt},'
         f'"creation_time":"{created}","trace_id":"{trace_id}","span_id":"{span_id}"}}'
     ).encode()
+
+
+@lru_cache(maxsize=64)  # the jobs of a batch have one
+def _zulu(moment: datetime) -> str:
+    return moment.isoformat().replace("+00:00", "Z")
 
 
 def record_of(job: QueuedJob) -> bytes:

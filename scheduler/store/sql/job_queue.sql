@@ -188,16 +188,17 @@ p AS MATERIALIZED (
     WITH ORDINALITY AS p(tenant, id, state, feed, attempt, reason, error, result, record, worker, started_at,
       finished_at, ord)
   ORDER BY p.tenant COLLATE "C", p.id),
-mine AS MATERIALIZED (
-  SELECT p.*, t.now, q.*
-  FROM t CROSS JOIN p CROSS JOIN LATERAL (
-    SELECT q.json, q.type, q.queue, q.priority, q.run_at, q.created_at, q.policy, q.tags,
-      q.correlation_id, q.callback_url, q.retried_from, q.attempts, q.payload, q.seq, q.retrying,
-      q.feed AS known_feed, q.attempt AS known_attempt, q.cancel_reason
-    FROM {schema}.job_queue q
+held AS MATERIALIZED (
+  SELECT p.*, q.place
+  FROM p CROSS JOIN LATERAL (
+    SELECT q.ctid AS place FROM {schema}.job_queue q
     WHERE q.tenant = p.tenant AND q.id = p.id AND (p.state = 'completed' OR p.feed IS NULL OR q.feed <= p.feed)
     FOR UPDATE SKIP LOCKED) q),
-gone AS (DELETE FROM {schema}.job_queue q USING mine m WHERE q.tenant = m.tenant AND q.id = m.id),
+mine AS (  -- by its place, since we hold it; one that was changed after this statement began is not seen there
+  DELETE FROM {schema}.job_queue q USING held h CROSS JOIN t WHERE q.ctid = h.place
+  RETURNING h.*, t.now, q.json, q.type, q.queue, q.priority, q.run_at, q.created_at, q.policy, q.tags,
+    q.correlation_id, q.callback_url, q.retried_from, q.attempts, q.payload, q.seq, q.retrying, q.feed AS known_feed,
+    q.attempt AS known_attempt, q.cancel_reason),
 unfed AS (  -- not for those that have just been fed; should that be undone, the row is dropped by the next feed
   DELETE FROM {schema}.job_ready r USING mine m
   WHERE (m.state <> 'completed' OR m.retrying OR m.feed IS DISTINCT FROM m.known_feed)

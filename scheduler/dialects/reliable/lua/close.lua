@@ -48,7 +48,9 @@ local function write()
   end
   if #tombs > 0 then redis.call('HSET', finished, unpack(tombs)) end
   for ledger, batch in pairs(ends) do
-    redis.call('XADD', KEYS[20 + ledger], '*', 'ends', '[' .. table.concat(batch, ',') .. ']')
+    batch[1] = '[' .. batch[1]
+    batch[#batch] = batch[#batch] .. ']'
+    redis.call('XADD', KEYS[20 + ledger], '*', 'ends', table.concat(batch, ','))
   end
   if #bad > 0 then redis.call('LPUSH', dead, unpack(bad)) end
   if #good > 0 then

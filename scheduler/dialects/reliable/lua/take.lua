@@ -1,5 +1,6 @@
 -- Part of finish: put jobs into the worker's hands.
 -- An entry whose job was removed, or is in other hands, is dropped; one that is not a job is a dead letter.
+local MANY, LONG = 16, string.rep('-', 65) -- a hash with a long value is not gone through from its beginning for each
 local MOST_RETRIES = 1000000 -- what nobody has counted is not to be written as 1e+30
 local leased, bytes, mine = {}, 0, ':' .. worker .. ':' .. now
 
@@ -41,7 +42,7 @@ local function lease_all(ids, entries, taken)
       leased[id] = true
       begun[#begun + 1] = id
       leases[#leases + 1] = id
-      leases[#leases + 1] = (feed or 0) .. ':' .. attempt .. mine
+      leases[#leases + 1] = (feed or 0) .. ':' .. (attempt == 1 and '1' or attempt) .. mine -- a number is dear to write
       taken[#taken + 1] = entry
       taken[#taken + 1] = record or ''
       taken[#taken + 1] = attempt
@@ -49,15 +50,23 @@ local function lease_all(ids, entries, taken)
       bytes = bytes + #entry + #(record or '')
     end
   end
+  if #ids >= MANY then redis.call('HSET', attempts, '', LONG) end
   if #leases > 0 then redis.call('HSET', attempts, unpack(leases)) end
+  if #ids >= MANY then redis.call('HDEL', attempts, '') end
   if #begun > 0 and waits[1] ~= nil then redis.call('HDEL', between, unpack(begun)) end
+end
+
+-- What ours begin with is read without a pattern.
+local function id_of(entry)
+  local stop = string.sub(entry, 1, 7) == '{"id":"' and string.find(entry, '"', 8, true) or 8
+  return stop > 8 and string.sub(entry, 8, stop - 1) or string.match(entry, '"id": ?"([^"]+)"')
 end
 
 local function hold(found, taken)
   redis.call('LPUSH', processing, unpack(found))
   local ids, entries = {}, {}
   for _, entry in ipairs(found) do
-    local id = string.match(entry, '"id": ?"([^"]+)"')
+    local id = id_of(entry)
     if id then
       ids[#ids + 1] = id
       entries[#entries + 1] = entry
