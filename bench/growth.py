@@ -38,6 +38,7 @@ from queues import SIZE, Figures
 from slopes import DIMENSIONS, TEXTS
 
 carried = harness.load("redis")
+LIMIT = 300.0
 CONNECTIONS = 1000  # that fifty instances need, and more
 
 
@@ -113,7 +114,8 @@ class Growth:
                     continue
                 time.sleep(max(0.0, due - time.time() - 0.2))
                 used = self.used(running, self.server.cpu)
-                _until(lambda: self.server.sql(query, database="bench")[0][0] >= count, "the ledger had every fire")
+                with self.server.counting(query) as fired:
+                    _until(lambda: fired() >= count, "the ledger had every fire")
                 over, cpu = time.time(), used()
                 began = min(stamp.start for stamp in self.stamps.read())
                 if self.stamps.count() != count:
@@ -189,17 +191,15 @@ class Growth:
         self.redis.reset()
         peer.call("many", 1, 1)  # the tables are there
 
-        def settled() -> bool:
-            return self.server.sql(peer.info["left"], database="bench")[0][0] == 0
-
         with ExitStack() as stack:
+            left = stack.enter_context(self.server.counting(peer.info["left"]))
             running = [process for role in ("instance", "worker")
                        for process in stack.enter_context(peer.serving(role, cpus=self.pins.clients))]  # fmt: skip
-            _until(settled, "the first jobs were settled")
+            _until(lambda: left() == 0, "the first jobs were settled")
             self.server.settle()
             used = self.used(running, self.server.cpu, self.redis.cpu)
             answer = peer.call("many", max(1, jobs // batch - 1), batch, cpus=self.pins.clients)
-            _until(settled, "the jobs were settled")
+            _until(lambda: left() == 0, "the jobs were settled")
             over, cpu = time.time(), used() / answer["sent"] + answer["cpu"] / answer["timed"]
             return {"rate": answer["timed"] / (over - answer["began"]), "cpu": cpu * 1e6, "memory": _memory(running)}
 
@@ -211,11 +211,8 @@ class Growth:
 
 
 def _until(holds: Callable[[], bool], text: str) -> None:
-    end = time.monotonic() + 300
-    while not holds():
-        if time.monotonic() > end:
-            raise RuntimeError(f"waited in vain until {text}")
-        time.sleep(0.01)
+    if not harness.until(holds, LIMIT):
+        raise RuntimeError(f"waited in vain until {text}")
 
 
 def _memory(running: Sequence[Popen]) -> float:

@@ -106,6 +106,16 @@ class Stamps:
         return self.count() >= count
 
 
+def until(holds: Callable[[], bool], limit: float) -> bool:
+    """Wait until something holds, for so many seconds at most; to ask takes a tenth of the time at most."""
+    end = time.monotonic() + limit
+    while (asked := time.monotonic()) < end:
+        if holds():
+            return True
+        time.sleep(max(0.005, 10 * (time.monotonic() - asked)))
+    return False
+
+
 class Server:
     """A durable Postgres of this run on a Unix socket, with a database `bench` that `reset` makes anew."""
 
@@ -131,6 +141,12 @@ class Server:
             for query in queries:
                 cursor = connection.execute(query)
             return cursor.fetchall() if cursor.description else []
+
+    @contextlib.contextmanager
+    def counting(self, query: str) -> Iterator[Callable[[], int]]:
+        """Yield what runs a query again and again, on a connection that stays: a new one is dear to the server."""
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            yield lambda: connection.execute(query).fetchone()[0]
 
     def reset(self) -> None:
         """Make an empty database; the checkpoint keeps the dirty pages of one measurement out of the next."""

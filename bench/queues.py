@@ -42,16 +42,6 @@ def peers_of(
     return peers
 
 
-def await_none(left: Callable[[], int], end: float) -> float | None:
-    """Wait until nothing is left, and say when that was; None: never. Asking takes a tenth of the time at most."""
-    while time.monotonic() < end:
-        asked = time.monotonic()
-        if left() == 0:
-            return time.time()
-        time.sleep(max(0.005, 10 * (time.monotonic() - asked)))
-    return None
-
-
 class Bench:
     """Measures, and collects figures by name, contestant and repetition. A row is a method: what it returns counts."""
 
@@ -114,8 +104,8 @@ class Bench:
             if tenth is None and self.stamps.count() >= queued / 10:
                 tenth = usage()
             time.sleep(0.005)
-        if self.stamps.count() >= queued:
-            over = await_none(left, end)
+        if self.stamps.count() >= queued and harness.until(lambda: left() == 0, LIMIT):
+            over = time.time()
         last = usage()
         stamps = self.stamps.read()
         if over is None or tenth is None or last[0] == tenth[0]:

@@ -258,9 +258,8 @@ class Bench:
 
     def _recorded(self, count: int) -> float:
         query = "SELECT count(*) FROM scheduler.job_history WHERE kind = 'fire'"
-        end = time.monotonic() + 60
-        while self.server.sql(query, database="bench")[0][0] < count:
-            if time.monotonic() > end:
+        with self.server.counting(query) as fired:
+            if not harness.until(lambda: fired() >= count, 60):
                 raise RuntimeError("the ledger never had every fire")
         return time.time()
 

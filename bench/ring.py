@@ -26,7 +26,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import harness
-import psycopg
 import queues
 from harness import Peer, Pins, Redis, Server, Stamps
 from queues import SIZE, Bar, Figures
@@ -91,12 +90,6 @@ class Bench(queues.Bench):
             watched["worker"] = queues.cpu_of(stack.enter_context(peer.serving("worker", cpus=cpus)))
             yield watched
 
-    @contextmanager
-    def left(self, peer: Peer) -> Iterator[Callable[[], int]]:
-        """Yield what counts the jobs that are not done, on a connection that stays: a new one is dear to the server."""
-        with psycopg.connect(self.server.url, autocommit=True) as connection:
-            yield lambda: connection.execute(peer.info["left"]).fetchone()[0]
-
     def written(self) -> tuple[float, float]:
         """WAL bytes, and tuples as far as the backends have told; those that are gone have told all."""
         ((wal, tuples),) = self.server.sql(WRITTEN, database="bench")
@@ -119,7 +112,7 @@ class Bench(queues.Bench):
         time.sleep(0.2)
         wal, tuples = self.written()
         with self.running(peer, cpus=self.pins.client) as watched:
-            with self.left(peer) as left:
+            with self.server.counting(peer.info["left"]) as left:
                 figures = self.drained(queued, watched, left)
             wal_after, _ = self.written()
         time.sleep(0.5)
@@ -150,10 +143,10 @@ class Bench(queues.Bench):
                 answer = self.filled(peer, self.jobs(peer), self.pins.clients)
             sent, timed = answer["sent"], answer["timed"]
             self.stamps.wait(sent, limit=queues.LIMIT)
-            with self.left(peer) as left:
-                over = queues.await_none(left, time.monotonic() + queues.LIMIT)
-                if over is None:
+            with self.server.counting(peer.info["left"]) as left:
+                if not harness.until(lambda: left() == 0, queues.LIMIT):
                     raise RuntimeError(f"{left()} of {sent} jobs were never settled")
+            over = time.time()
             cpu = sum(cpu() - before[name] for name, cpu in watched.items())
             wal_after, _ = self.written()
         time.sleep(0.5)

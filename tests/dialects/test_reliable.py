@@ -326,3 +326,194 @@ def test_in_a_cluster_too_the_lists_of_strangers_are_found(house: House) -> None
     house.run("LPUSH", "jobqueue:{mail}:worker:go:processing", entry())
     assert [queue.recover(retried) for _ in range(2)] == [0, 1]
     client.close()
+
+
+@pytest.mark.parametrize("count", [3, 20])
+def test_what_many_are_asked_for_in_is_a_real_hash(make: MakeReliable, plain: Any, count: int) -> None:
+    """Redis goes through a small one from its beginning for every id."""
+    queue = make()
+    queue.push([job() for _ in range(count)], epoch="")
+    assert len(queue.fetch(100, timeout=0)) == count
+    assert (plain.object("encoding", "jobqueue:{mail}:attempts") == b"hashtable") == (count == 20)
+    assert plain.hlen("jobqueue:{mail}:attempts") == count
+
+
+@pytest.mark.parametrize("text", ["with \\u003cescapes\\u003e", "a b", "\u00e9"])
+def test_ids_are_read_as_they_stand(make: MakeReliable, plain: Any, text: str) -> None:
+    queue = make()
+    plain.lpush("jobqueue:{mail}:low", (f'{{"filepath": "/x", "id": "{text}", "retries": 0}}').encode())
+    [delivery] = queue.fetch(5, timeout=0)
+    assert queue.held()[0].job == delivery.job
+    assert queue.finish([ended(delivery)])[0] == [True]
+
+
+def test_a_dead_worker_of_the_original_loses_its_job_to_its_list(make: MakeReliable, plain: Any) -> None:
+    queue, seen = make("reaper"), []
+    plain.lpush("jobqueue:{mail}:worker:host-1-2:processing", entry())
+
+    def decide(delivery: Delivery) -> Result:
+        seen.append(delivery)
+        return retried(delivery)
+
+    assert queue.recover(decide) == 0  # its heartbeat may be about to come
+    assert queue.recover(decide) == 1
+    assert [(each.job.id, each.attempt) for each in seen] == [("f-1", 3)]
+    assert not plain.exists("jobqueue:{mail}:worker:host-1-2:processing")
+    [again] = queue.fetch(5, timeout=0)
+    assert (again.attempt, orjson.loads(again.raw)) == (4, {**PLAIN, "retries": 3})
+
+
+def test_a_live_worker_of_the_original_keeps_its_job(make: MakeReliable, plain: Any) -> None:
+    queue = make("reaper")
+    plain.lpush("jobqueue:{mail}:worker:host-1-2:processing", entry())
+    assert queue.recover(retried) == 0
+    plain.set("jobqueue:{mail}:processing:worker:host-1-2", entry(), ex=30)
+    assert [queue.recover(retried) for _ in range(3)] == [0, 0, 0]
+
+
+def test_our_job_in_the_hands_of_a_dead_worker_of_the_original_comes_back(make: MakeReliable, plain: Any) -> None:
+    queue, ours = make("reaper"), job(attempt=1)
+    queue.push([ours], epoch="")
+    plain.brpoplpush("jobqueue:{mail}:normal", "jobqueue:{mail}:worker:go:processing", 1)
+    assert [queue.recover(back) for _ in range(2)] == [0, 1]
+    [delivery] = fetch_all(queue)
+    assert (delivery.job, delivery.attempt) == (ours, 2)
+
+
+def test_a_worker_of_the_original_that_puts_our_entry_back_leaves_the_record(make: MakeReliable, plain: Any) -> None:
+    queue, ours = make(), job(payload=b"[1]", tags={"a": "b"})
+    queue.push([ours], epoch="")
+    text = plain.brpoplpush("jobqueue:{mail}:normal", "jobqueue:{mail}:worker:go:processing", 1)
+    again = text.replace(b'"retries":0', b'"retries":1')
+    plain.lpush("jobqueue:{mail}:normal", again)
+    plain.lrem("jobqueue:{mail}:worker:go:processing", 1, text)
+    [delivery] = queue.fetch(1, timeout=0)
+    assert (delivery.job, delivery.attempt) == (ours, 2)
+    assert queue.finish([ended(delivery)])[0] == [True]
+
+
+def test_what_the_originals_reaper_took_from_a_worker_of_ours_runs_once_more(make: MakeReliable, plain: Any) -> None:
+    ours, other = make("w1", lease=timedelta(seconds=0.1)), make("w2")
+    ours.push([job()], epoch="")
+    [first] = ours.fetch(1, timeout=0)
+    rest(0.2)
+    plain.rpoplpush("jobqueue:{mail}:worker:w1:processing", "jobqueue:{mail}:normal")
+    [second] = other.fetch(1, timeout=0)
+    assert (second.job, second.attempt) == (first.job, 2)
+    assert ours.finish([ended(first)])[0] == [False]
+    assert other.finish([ended(second)])[0] == [True]
+
+
+# What cannot be read
+
+CORRUPT = [
+    b"", b"{", b"no json", b"[]", b"null", b'{"filepath":"/x"}', b'{"id":7,"filepath":"/x"}', b'{"id":""}',
+    b'{"id":"a","filepath":', b'{"id":"b","retries":"many"}', b'{"id":"c\xff","filepath":"/x"}', b"\x00\xff\xfe",
+    b'{"id":"d","retries":null}', b'["id","id":"e"]', b'"id":"f"',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", CORRUPT)
+def test_a_corrupt_entry_is_a_dead_letter_with_a_reason_and_blocks_nobody(
+    make: MakeReliable, plain: Any, text: bytes
+) -> None:
+    queue = make()
+    plain.lpush("jobqueue:{mail}:high", entry(id="before"), text, text, entry(id="after"))
+    assert ids(fetch_all(queue)) == ["before", "after"]
+    assert set(plain.lrange("jobqueue:{mail}:dead_letter", 0, -1)) == {text}
+    assert reason(plain, text)
+    assert sorted(ids(queue.held())) == ["after", "before"]
+    assert queue.depths().running == 2
+
+
+@pytest.mark.parametrize("text", CORRUPT)
+def test_a_corrupt_entry_in_a_dead_workers_list_blocks_no_reaper(make: MakeReliable, plain: Any, text: bytes) -> None:
+    queue = make("reaper")
+    plain.lpush("jobqueue:{mail}:worker:go:processing", entry(id="before"), text, entry(id="after"))
+    queue.recover(retried)
+    queue.recover(retried)
+    assert sorted(ids(fetch_all(queue))) == ["after", "before"]
+    assert plain.lrange("jobqueue:{mail}:dead_letter", 0, -1) == [text]
+    assert reason(plain, text)
+
+
+@pytest.mark.parametrize("record", [b"x", b"1:0:2:{", b"1:0:2:{}", b"1:0:900:{}", b"::::", b"1:0:-1:{}", b'1:0:4:"ab"'])
+def test_a_corrupt_record_is_in_nobodys_way(make: MakeReliable, plain: Any, record: bytes) -> None:
+    queue, bad, good = make(), job(), job()
+    queue.push([bad, good], epoch="")
+    plain.hset("jobqueue:{mail}:jobs", bad.id, record)
+    assert ids(fetch_all(queue)) == [good.id]
+    assert ids(queue.held()) == [good.id]
+    assert queue.known([bad.id]) == [None]
+    assert queue.cancel([bad.id]) == [Cancelling.UNKNOWN]
+    assert plain.llen("jobqueue:{mail}:dead_letter") == 1
+
+
+def test_an_outcome_that_cannot_be_read_is_a_dead_letter(make: MakeReliable, plain: Any) -> None:
+    queue = make()
+    queue.push([job()], epoch="")
+    plain.xadd("jobqueue:{mail}:outcomes:3f1e", {"ends": "[{]"})
+    plain.xadd("jobqueue:{mail}:outcomes:3f1e", {"other": "x"})
+    queue.finish([ended(delivery) for delivery in queue.fetch(1, timeout=0)])
+    queue.outcomes(300, timeout=0)
+    [read] = queue.outcomes(300, timeout=1)
+    assert len(read.ends) == 1
+    assert plain.lrange("jobqueue:{mail}:dead_letter", 0, -1) == [b"", b"[{]"]
+    assert plain.xlen("jobqueue:{mail}:outcomes:3f1e") == 1
+
+
+def test_of_a_batch_that_has_an_unreadable_end_the_others_are_read_and_its_job_may_be_fed_again(
+    make: MakeReliable, plain: Any
+) -> None:
+    queue = make()
+    queue.push([job(), job()], epoch="")
+    good, bad = queue.fetch(2, timeout=0)
+    queue.finish([ended(good), ended(bad)])
+    [(token, fields)] = plain.xrange("jobqueue:{mail}:outcomes:3f1e")
+    first, second = orjson.loads(fields[b"ends"])
+    plain.xdel("jobqueue:{mail}:outcomes:3f1e", token)
+    plain.xadd("jobqueue:{mail}:outcomes:3f1e", {"ends": orjson.dumps([first, {**second, "state": "odd"}])})
+    queue.outcomes(300, timeout=0)
+    [read] = queue.outcomes(300, timeout=1)
+    assert [end.job_id for end in read.ends] == [good.job.id]
+    assert plain.hkeys("jobqueue:{mail}:finished") == [good.job.id.encode()]
+    queue.acknowledge([read])
+    assert plain.xlen("jobqueue:{mail}:outcomes:3f1e") == 0
+    assert queue.push([bad.job], epoch="") == [Pushed.NEW]
+
+
+def test_a_reapers_scan_goes_on_where_it_stopped(
+    make: MakeReliable, plain: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with plain.pipeline() as pipe:
+        for number in range(5000):
+            pipe.set(f"other:{number}", "x")
+        pipe.execute()
+    plain.lpush("jobqueue:{mail}:worker:go:processing", entry())
+    monkeypatch.setattr("scheduler.dialects.reliable.reaper.SCAN_SECONDS", 0.005)
+    queue = make("reaper")
+    assert any(queue.recover(retried) for _ in range(300))
+
+
+def test_in_a_cluster_too_the_lists_of_strangers_are_found(house: House) -> None:
+    client = Client(house.url)
+    queue = ReliableQueue(client, "mail", worker="w1", installation="3f1e")
+    house.run("LPUSH", "jobqueue:{mail}:worker:go:processing", entry())
+    assert [queue.recover(retried) for _ in range(2)] == [0, 1]
+    client.close()
+
+
+@pytest.mark.parametrize(("count", "encoding"), [(3, b"listpack"), (20, b"hashtable")])
+def test_what_many_are_asked_for_in_is_a_real_hash(make: MakeReliable, plain: Any, count: int, encoding: bytes) -> None:
+    """Redis goes through a small one from its beginning for every id."""
+    queue = make()
+    queue.push([job() for _ in range(count)], epoch="")
+    assert len(queue.fetch(100, timeout=0)) == count
+    assert plain.object("encoding", "jobqueue:{mail}:attempts") == encoding
+    assert plain.hlen("jobqueue:{mail}:attempts") == count
+
+
+@pytest.mark.parametrize("text", ['{"id":"","x":"\\"id\\":\\"no\\"","id":"b"}', '{"x":1,"id": "b"}', '{"id":"b"}'])
+def test_an_id_is_read_as_anybody_wrote_it(make: MakeReliable, plain: Any, text: str) -> None:
+    plain.lpush("jobqueue:{mail}:low", text)
+    assert [each.job.id for each in make().fetch(10, timeout=0)] == ["b"]
