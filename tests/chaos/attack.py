@@ -12,12 +12,16 @@ from tests.chaos.plan import Fault
 
 @dataclass(slots=True, kw_only=True)
 class Done:
-    """A fault as it was: from when until when, on the monotonic clock, and the processes that it hit."""
+    """A fault as it was: from when until when, on the monotonic clock, and the processes that it hit.
+
+    `forgot`: Redis lost what it had, or a part of that.
+    """
 
     fault: Fault
     begin: float
     over: float = float("inf")
     pids: frozenset[int] = frozenset()
+    forgot: bool = False
 
     @property
     def name(self) -> str:
@@ -63,7 +67,7 @@ class Attack:
     def _do(self, fault: Fault, done: Done) -> None:
         if fault.lane in ("postgres", "redis"):
             server = getattr(self.house, fault.lane)
-            getattr(server, fault.kind.replace(" ", "_"))(fault.detail, fault.seconds)
+            done.forgot = bool(getattr(server, fault.kind.replace(" ", "_"))(fault.detail, fault.seconds))
             return
         crew = self.crew
         done.pids = frozenset(crew.pid(slot) for slot in fault.targets)

@@ -26,6 +26,7 @@ from tests.support.waiting import wait_for
 ROOMY = "8g"  # of a tmpfs only what is used costs memory
 LARGEST_FILE = 1 << 20
 LAST_SECOND = 1.0
+FORGETFUL = ("empty", "last second lost")
 
 
 class Disk:
@@ -143,8 +144,20 @@ class Redis:
         with socket.create_server(("127.0.0.1", 0)) as probe:
             self.port: int = probe.getsockname()[1]
 
-    def start(self) -> None:
-        """Start it on what is on its disk; it answers when it has read that."""
+    def start(self) -> bool:
+        """Start it on what is on its disk, and say whether that is lost: a full disk may leave what it cannot read."""
+        try:
+            self._start()
+        except ConfigError as error:
+            if "Bad file format" not in str(error):
+                raise
+            self._empty()
+            self._start()
+            return True
+        return False
+
+    def _start(self) -> None:
+        """Start it; it answers when it has read what there is."""
         if not self._folder.joined:
             self._folder.join()
         command = [
@@ -155,28 +168,31 @@ class Redis:
         self._folder.keep(command, [signal.SIGTERM, signal.SIGKILL], dict(os.environ))
         self._folder.wait(self._answers)
 
-    def restart(self, how: str, seconds: float) -> None:
-        """Stop it and start it again after so long: `in order`, `killed`, `empty`, or with its last second lost."""
+    def restart(self, how: str, seconds: float) -> bool:
+        """Stop it and start it again after so long: `in order`, `killed`, `empty`, or with its last second lost.
+
+        Say whether it forgot anything.
+        """
         files = {path: path.stat().st_size for path in self._files(".aof")} if how == "last second lost" else {}
         if files:
             time.sleep(LAST_SECOND)
         self._end(signal.SIGTERM if how == "in order" else signal.SIGKILL)
         if how == "empty":
-            for path in list(self._files()):
-                path.unlink()
+            self._empty()
         for path, size in files.items():
             if path.exists():  # a rewrite would have kept all of it
                 os.truncate(path, min(size, path.stat().st_size))
         time.sleep(seconds)
-        self.start()
+        return self.start() or how in FORGETFUL
 
-    def flush(self, how: str, seconds: float) -> None:
+    def flush(self, how: str, seconds: float) -> bool:
         """Let it forget everything."""
         with self._client() as client:
-            client.flushall()
+            return bool(client.flushall())
 
-    def no_space(self, how: str, seconds: float) -> None:
-        """Let its memory or its disk be full for so long."""
+    def no_space(self, how: str, seconds: float) -> bool:
+        """Let its memory or its disk be full for so long; say whether it forgot anything."""
+        forgot = False
         if how == "disk":
             self._disk.fill(self._pid)
         else:
@@ -185,10 +201,11 @@ class Redis:
         if how == "disk":
             self._disk.clear(self._pid)
             if not self._folder.kept():  # without a tmpfs it dies of that
-                self.start()
+                forgot = self.start()
             wait_for(self._writes, "Redis writes again", every=0.02)
         else:
             self._limit_memory(0)
+        return forgot
 
     def stop(self) -> None:
         self._folder.leave()
@@ -202,6 +219,10 @@ class Redis:
     def _limit_memory(self, limit: int) -> None:
         with self._client() as client:
             client.config_set("maxmemory", limit)
+
+    def _empty(self) -> None:
+        for path in list(self._files()):
+            path.unlink()
 
     def _files(self, ending: str = "") -> Iterator[Path]:
         return (path for path in self._disk.folder.rglob(f"appendonly*{ending}") if path.is_file())

@@ -6,6 +6,7 @@ import pytest
 
 from tests.chaos.attack import Done
 from tests.chaos.diary import Line, Order, Page
+from tests.chaos.house import FORGETFUL
 from tests.chaos.plan import Fault
 from tests.chaos.verdict import Ended, Jobs, Recovery, Verdict, check_jobs, recoveries
 
@@ -22,7 +23,8 @@ def order(
 
 def done(lane: str, kind: str, detail: str = "", *, begin: float = 10.15, pids: Iterable[int] = ()) -> Done:
     fault = Fault(lane=lane, kind=kind, at=0.0, seconds=0.0, targets=("x",), detail=detail)
-    return Done(fault=fault, begin=begin, over=begin + 1, pids=frozenset(pids))
+    forgot = kind == "flush" or detail in FORGETFUL
+    return Done(fault=fault, begin=begin, over=begin + 1, pids=frozenset(pids), forgot=forgot)
 
 
 def verdict(

@@ -18,7 +18,6 @@ from tests.chaos.plan import LEASE
 ONE_TICK = 0.05
 # What a worker had fetched before a fault may start so long after it.
 AFTERMATH = 2 * LEASE + 5.0
-FORGETFUL = ("empty", "last second lost")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,10 +235,7 @@ def _holds(done: Done, pids: Iterable[int]) -> bool:
 
 def _forgotten(first: float, second: float, faults: Sequence[Done]) -> bool:
     """Whether Redis lost its memory between two moments, and what it had taken with it."""
-    return any(
-        (done.fault.kind == "flush" or done.fault.detail in FORGETFUL) and first < done.over and second > done.begin
-        for done in faults
-    )
+    return any(done.forgot and first < done.over and second > done.begin for done in faults)
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,3 +121,29 @@ def test_a_plan_made_while_the_tables_were_empty_scans_none_of_them(
     database.close()
     plan = "\n".join(row[0] for row in rows)
     assert not re.search(r"Seq Scan on (job|job_lock|job_history\w*)\b", plan), plan
+
+
+def registering(connection: psycopg.Connection[Any], schema: str, count: int, what: str) -> int:
+    """Count the pages that one statement looks at which registers so many jobs of a tenant, or changes them."""
+    columns: dict[str, list[Any]] = {
+        "tenants": ["t"] * count, "ids": [f"j{n}" for n in range(count)], "specs": ["{}"] * count,
+        "hashes": [b"1" * 32] * count, "deliveries": ["at_least_once"] * count, "overlaps": ["skip"] * count,
+        "nexts": [AT] * count, "last_fires": [None] * count, "old_hashes": [b"0" * 32] * count, "old_nexts": [AT] * count,
+    }  # fmt: skip
+    with connection.transaction(force_rollback=True):
+        if what == "change":
+            known = columns | {"hashes": columns["old_hashes"]}
+            connection.execute(statement("job", "insert", schema=schema), PARAMETERS | known)
+        query = b"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF) " + statement("job", what, schema=schema)
+        lines = [row[0] for row in connection.execute(query, PARAMETERS | columns | {"now": AT})]
+    return max(int(found[1]) for line in lines if (found := re.search(r"shared hit=(\d+)", line)))
+
+
+@pytest.mark.parametrize("what", ["insert", "change"])
+def test_a_job_costs_no_more_where_many_are_registered_at_once(dsn: str, schema: str, what: str) -> None:
+    database = Database.open(dsn, schema=schema, prepare=True)
+    migrate(database)
+    database.close()
+    with psycopg.connect(dsn) as connection:
+        few, many = (registering(connection, schema, count, what) / count for count in (300, 3000))
+    assert many < 2 * few

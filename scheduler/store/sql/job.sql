@@ -72,6 +72,7 @@ audit AS (
   FROM new n CROSS JOIN LATERAL (
     SELECT max(y.at) + interval '1 microsecond' AS at FROM {schema}.job_history y
     WHERE y.tenant = n.tenant AND y.job_id = n.id AND y.kind = 'audit' AND y.at >= n.created_at) last
+  ORDER BY last.at  -- so all are looked for before one is written: else each look may go through those
   ON CONFLICT DO NOTHING)
 SELECT tenant, id, pg_notify(%(channel)s, '') FROM new;
 
@@ -100,6 +101,7 @@ audit AS (
   FROM held h CROSS JOIN LATERAL (
     SELECT max(y.at) + interval '1 microsecond' AS at FROM {schema}.job_history y
     WHERE y.tenant = h.tenant AND y.job_id = h.id AND y.kind = 'audit' AND y.at >= h.now) last
+  ORDER BY last.at  -- as above
   ON CONFLICT DO NOTHING)
 SELECT tenant, id, pg_notify(%(channel)s, '') FROM held;
 
