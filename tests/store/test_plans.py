@@ -128,7 +128,8 @@ def registering(connection: psycopg.Connection[Any], schema: str, count: int, wh
     columns: dict[str, list[Any]] = {
         "tenants": ["t"] * count, "ids": [f"j{n}" for n in range(count)], "specs": ["{}"] * count,
         "hashes": [b"1" * 32] * count, "deliveries": ["at_least_once"] * count, "overlaps": ["skip"] * count,
-        "nexts": [AT] * count, "last_fires": [None] * count, "old_hashes": [b"0" * 32] * count, "old_nexts": [AT] * count,
+        "nexts": [AT] * count, "last_fires": [None] * count, "old_hashes": [b"0" * 32] * count,
+        "old_nexts": [AT] * count,
     }  # fmt: skip
     with connection.transaction(force_rollback=True):
         if what == "change":
