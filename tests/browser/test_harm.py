@@ -30,7 +30,7 @@ def evil(field: str) -> str:
 def harmful(ctx: JobContext, payload: Any) -> object:
     ctx.progress(50, evil("message"))
     if payload == "wait":
-        ctx.cancelled.wait(60)
+        ctx.cancelled.wait(600)
     if payload == "fail":
         raise PermanentError(evil("error"))
     return {evil("result"): evil("result")}

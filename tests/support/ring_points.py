@@ -108,7 +108,7 @@ def _frames() -> Iterator[tuple[str, int, str]]:
     frame = sys._getframe(2)
     while frame is not None:
         path = Path(frame.f_code.co_filename)
-        if path.parent.name in ("queueing", "reliable", "dialects") and PACKAGE in path.parents:
+        if path.parent.name in ("queueing", "reliable", "settling", "dialects") and PACKAGE in path.parents:
             yield str(path.relative_to(PACKAGE)), frame.f_lineno, frame.f_code.co_name
         frame = frame.f_back  # type: ignore[assignment]
 
@@ -135,7 +135,7 @@ def sites() -> dict[str, tuple[str, range]]:
     """Find the call sites in the source: of the client in the dialect; of the queue and the ledger in the parts."""
     found: dict[str, tuple[str, range]] = {}
     files = [f"queueing/{part}.py" for part in PARTS] + [f"dialects/reliable/{part}.py" for part in DIALECT]
-    files.append("dialects/settling.py")
+    files += ["dialects/settling/reading.py", "dialects/settling/fence.py"]
     for file in files:
         nodes = list(ast.walk(ast.parse((PACKAGE / file).read_text(encoding="utf-8"))))
         looks = [each for each in nodes if isinstance(each, ast.FunctionDef) and each.name in LOOKS]

@@ -74,10 +74,7 @@ class Settling:
         block = int(min(timeout, LONGEST_BLOCK) * 1000)  # BLOCK 0 would be for ever
         waiting = ("BLOCK", block) if block > 0 else ()
         read = ("XREADGROUP", "GROUP", GROUP, SETTLER, "COUNT", n, *waiting, "STREAMS", self._stream, ">")
-        if waiting:
-            answer = self._client.await_entries(self._stream, *read)
-        else:
-            answer = self._client.wait(*read, near=self._stream)
+        answer = self._client.await_entries(self._stream, *read)
         return list(answer[0][1]) if answer else []
 
     def _begin(self) -> None:
