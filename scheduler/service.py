@@ -55,6 +55,7 @@ class Service:
         self._woken = False
         self._stopping = False
         self._thread: threading.Thread | None = None
+        self._ended = False
         self._error = ""
         self.failures = 0
         self.passed = time.monotonic()  # when a step last went well
@@ -90,7 +91,7 @@ class Service:
     @property
     def trouble(self) -> str | None:
         """Why it does not work; None: it does."""
-        if self._thread is not None and not self._thread.is_alive() and not self._stopping:
+        if self._ended and not self._stopping:
             return "its thread has ended"
         return self._error if self.failures else None
 
@@ -100,12 +101,15 @@ class Service:
         return self._stopping
 
     def _loop(self) -> None:
-        while not self._stopping:
-            delay = self._attempt()
-            with self._condition:
-                if not self._woken and not self._stopping:
-                    self._condition.wait(delay)
-                self._woken = False
+        try:
+            while not self._stopping:
+                delay = self._attempt()
+                with self._condition:
+                    if not self._woken and not self._stopping:
+                        self._condition.wait(delay)
+                    self._woken = False
+        finally:
+            self._ended = True  # Thread.is_alive() is also false of one that is about to start
 
     def _attempt(self) -> float | None:
         try:

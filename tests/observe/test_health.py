@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -20,6 +21,7 @@ from scheduler.embedded.redis import EmbeddedRedis
 from scheduler.observe.health import Pages
 from scheduler.observe.metrics import PATIENCE
 from scheduler.observe.serving import SAMPLE, Serving
+from scheduler.service import Service
 from tests.observe.scrapes import Scrape, get, needs_promtool, promtool, ready
 from tests.queueing.conftest import MakeWorker
 from tests.support.waiting import wait_for
@@ -221,3 +223,25 @@ def test_postgres_that_is_away_is_the_reason(schema: str) -> None:
         assert any("Postgres" in reason for reason in ready(address)[1])
         own.resume()
         wait_for(lambda: ready(address) == (200, []), "it is ready again", timeout=40)
+
+
+def test_a_part_that_is_starting_is_in_no_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
+    service = Service("part", lambda: None)
+    start, seen = threading.Thread.start, []
+
+    def asked_before(thread: threading.Thread) -> None:
+        seen.append(service.trouble)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", asked_before)
+    service.start()
+    assert seen == [None]
+    assert service.stop(timeout=5)
+    assert service.trouble is None
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_part_whose_thread_has_ended_says_so() -> None:
+    service = Service("part", sys.exit)
+    service.start()
+    wait_for(lambda: service.trouble == "its thread has ended", "it says so")
