@@ -1,16 +1,16 @@
 """What is submitted: the arguments of `submit`, checked, and a batch of them with its dependencies put in order."""
 
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import NamedTuple, TypedDict
-from uuid import UUID, SafeUUID
+from uuid import UUID
 
 import orjson
 
 from scheduler.errors import DependencyCycle, DependencyLimit, InvalidOption
 from scheduler.model.durations import duration
+from scheduler.model.ids import new_ids
 from scheduler.model.labels import (
     LONGEST_KEY,
     Priority,
@@ -30,9 +30,6 @@ from scheduler.trace import current
 
 DEEPEST = 100
 WIDEST = 1000
-_RANDOM = ~(0xF << 76 | 0x3 << 62)  # all bits of a UUID but those of version and variant
-_VERSION_4 = 0x4 << 76 | 0x2 << 62
-_UUID, _SET = object.__new__, object.__setattr__
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +123,7 @@ def drafts(jobs: Iterable[NewJob], *, limit: int = DEFAULT_LIMIT) -> list[Draft]
 
 def draft_parts(batch: Sequence[NewJob], *, limit: int, size: int) -> Iterator[list[Draft]]:
     """Check a batch part by part, raising in the middle; who waits in a circle is not looked for."""
-    ids = dict(zip(map(id, batch), _uuids(len(batch)), strict=True))
+    ids = dict(zip(map(id, batch), new_ids(len(batch)), strict=True))
     if len(ids) < len(batch) or not set(map(type, batch)) <= {NewJob}:
         _refuse_strangers(batch)
     seen: dict[object, Labels] = {}
@@ -141,16 +138,6 @@ def independent(batch: Sequence[object]) -> bool:
         isinstance(job, NewJob) and job.idempotency_key is None and job.after == () and job.after_any == ()
         for job in batch
     )
-
-
-def _uuids(count: int) -> Iterator[UUID]:
-    """Make UUIDs of version 4 out of one read of the system's randomness; each by itself is four times as dear."""
-    noise = os.urandom(16 * count)
-    for begin in range(0, 16 * count, 16):
-        made = _UUID(UUID)
-        _SET(made, "int", int.from_bytes(noise[begin : begin + 16], "big") & _RANDOM | _VERSION_4)
-        _SET(made, "is_safe", SafeUUID.unknown)
-        yield made
 
 
 def _refuse_strangers(batch: Sequence[object]) -> None:

@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
-from uuid import UUID
 
 import orjson
 
@@ -23,6 +22,7 @@ from scheduler.model.attempts import AttemptEnd
 from scheduler.model.durations import microseconds
 from scheduler.model.failures import describe
 from scheduler.model.handling import draft_of
+from scheduler.model.ids import read_id
 from scheduler.model.states import State
 from scheduler.model.submission import Draft
 from scheduler.model.texts import storable
@@ -133,7 +133,7 @@ class Settler:
             logger.exception("job %s: its end is refused", culprit.job_id, extra=about)
             reason = storable(f"its end could not be settled: {describe(error)}", 2000)
             try:
-                key = JobKey(culprit.tenant, UUID(culprit.job_id))
+                key = JobKey(culprit.tenant, read_id(culprit.job_id))
                 ending = Ending(key=key, state=State.FAILED, feed=culprit.feed, attempt=culprit.attempt, reason=reason)
                 self._ledger.run(end(self._ledger.jobs, [ending]), deadline=DEADLINE)
                 rows = self._ledger.rows(self._ledger.ring.standing([key]))
@@ -165,7 +165,7 @@ def settle(
 
     Return those whose rows others hold, how many these and those that are refused are, and who went into which state.
     """
-    keyed = [(JobKey(each.tenant, UUID(each.job_id)), each) for each in ends]
+    keyed = [(JobKey(each.tenant, read_id(each.job_id)), each) for each in ends]
     retries = _retries([(key, each) for key, each in keyed if each.state is RETRYING])
     finals = [(key, each) for key, each in keyed if each.state is not RETRYING]
     settled: list[tuple[JobKey, State]] = []
