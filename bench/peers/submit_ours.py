@@ -82,7 +82,7 @@ def batches(database, schema, count, warm, size):
         keys = [JobKey(tenant, UUID(id_)) for _, tenant, id_, *_ in rows]
         endings = [Ending(key=key, state=State.COMPLETED, feed=1, attempt=1) for key in keys]
         began = time.perf_counter()
-        ended = run_steps(stores, end(table, endings))
+        ended, _ = run_steps(stores, end(table, endings))
         settling += time.perf_counter() - began
         if len(rows) != size or len(ended) != size:
             raise RuntimeError(f"{len(rows)} were fed and {len(ended)} ended, not {size}")

@@ -1,6 +1,7 @@
 """End jobs: rows into the ledger, and what that means for those that wait for them, as far as it goes."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from scheduler.model.dependencies import inflicted
 from scheduler.model.states import State
@@ -8,12 +9,19 @@ from scheduler.store.job_queue import Dependency, Ending, JobKey, QueueTable
 from scheduler.store.steps import Steps
 
 
-def end(table: QueueTable, endings: Sequence[Ending]) -> Steps[list[tuple[JobKey, State]]]:
-    """End jobs and all that ends with them, in one transaction; return who ended.
+class Ended(NamedTuple):
+    """Who ended, and how; `freed`: others, who waited for them, may be fed now."""
+
+    jobs: list[tuple[JobKey, State]]
+    freed: bool
+
+
+def end(table: QueueTable, endings: Sequence[Ending]) -> Steps[Ended]:
+    """End jobs and all that ends with them, in one transaction.
 
     A job that another transaction holds (somebody is about to depend on it) is passed over and not returned.
     """
-    ended: list[tuple[JobKey, State]] = []
+    ended, freed = list[tuple[JobKey, State]](), False
     # Of several ends of one job a success is what counts.
     completed = State.COMPLETED
     endings = list({each.key: each for each in sorted(endings, key=lambda each: each.state is completed)}.values())
@@ -21,32 +29,33 @@ def end(table: QueueTable, endings: Sequence[Ending]) -> Steps[list[tuple[JobKey
         rows = yield table.settle(endings)
         states = {ending.key: ending.state for ending in (endings[position - 1] for (position,) in rows)}
         ended += states.items()
-        endings = yield from _follow(table, states)
-    return ended
+        endings, some = yield from _follow(table, states)
+        freed = freed or some
+    return Ended(ended, freed)
 
 
-def propagate(table: QueueTable, keys: Sequence[JobKey]) -> Steps[list[tuple[JobKey, State]]]:
+def propagate(table: QueueTable, keys: Sequence[JobKey]) -> Steps[Ended]:
     """Do for jobs that have ended what their end should have done for those that wait; return who ended with them."""
     rows = yield table.ended(keys)
-    endings = yield from _follow(table, {JobKey(tenant, id_): State(state) for tenant, id_, state in rows})
-    return (yield from end(table, endings))
+    endings, some = yield from _follow(table, {JobKey(tenant, id_): State(state) for tenant, id_, state in rows})
+    ended, freed = yield from end(table, endings)
+    return Ended(ended, freed or some)
 
 
-def _follow(table: QueueTable, states: dict[JobKey, State]) -> Steps[list[Ending]]:
-    """Let those go that waited for jobs which have ended; return those that end with them."""
+def _follow(table: QueueTable, states: dict[JobKey, State]) -> Steps[tuple[list[Ending], bool]]:
+    """Let those go that waited for jobs which have ended; return those that end with them, and whether any may go."""
     if not states or not (yield table.any_dependents())[0][0]:
-        return []
+        return [], False
     rows = yield table.dependents(states)
     edges = [Dependency._make(row) for row in rows]
     if not edges:
-        return []
+        return [], False
     yield table.hold_dependents(JobKey(edge.tenant, edge.job_id) for edge in edges)
     endings = _swept_along(edges, states)
     doomed = {ending.key for ending in endings}
     released = [edge for edge in edges if JobKey(edge.tenant, edge.job_id) not in doomed]
-    if released:
-        yield table.release(released)
-    return endings
+    freed = bool(released and (yield table.release(released)))
+    return endings, freed
 
 
 def _swept_along(edges: Sequence[Dependency], states: dict[JobKey, State]) -> list[Ending]:

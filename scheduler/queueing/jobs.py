@@ -148,7 +148,7 @@ def cancel(
         yield table.of_job("ask_to_cancel", key, force=force, reason=reason)
         return State.RUNNING if answer is Cancelling.RUNNING else job.state
     ended = yield from end(table, [Ending(key=key, state=State.CANCELLED, reason=reason or "cancelled")])
-    if not ended:
+    if not ended.jobs:
         raise StoreUnavailable(f"job {key.id} is held by another transaction; try again")
     return State.CANCELLED
 

@@ -2,25 +2,23 @@
 
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from datetime import datetime
 
 from scheduler.dialects.client import Client
 from scheduler.events import Events
-from scheduler.model.states import State
 from scheduler.queueing.admin import Queues
 from scheduler.queueing.callbacks import Callbacks
 from scheduler.queueing.feeder import Feeder
 from scheduler.queueing.ledger import Ledger
 from scheduler.queueing.ring import Ring
 from scheduler.queueing.seeing import seen
-from scheduler.queueing.settler import Settler
+from scheduler.queueing.settler import Settled, Settler
 from scheduler.queueing.shortcut import Shortcut
 from scheduler.queueing.upkeep import Upkeep
 from scheduler.service import Service
 from scheduler.sight import QueueSight
-from scheduler.store.job_queue import JobKey
 
 LAST_BACKOFF = 5.0
 
@@ -83,9 +81,10 @@ class RingServices:
         """Look after everything at once."""
         self._tending.wake()
 
-    def _settled(self, changes: Sequence[tuple[JobKey, State]]) -> None:
-        self.feed()  # what waited for them may go
-        self.ring.say(changes)
+    def _settled(self, settled: Settled) -> None:
+        if settled.freed:
+            self.feed()  # for nothing, it would cost a tenth of what the ring can do
+        self.ring.say(settled.changes)
 
     def services(self) -> list[Service]:
         """List the threads."""

@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -46,6 +46,19 @@ DEADLINE = 30.0
 COMPLETED, RETRYING = State.COMPLETED, State.RETRYING  # looked up once: it is dear, and this is done for every end
 
 
+class Settled(NamedTuple):
+    """What came of ends.
+
+    held: those whose rows others hold. missed: how many these are and those that are refused. changes: who went into
+    which state. freed: jobs may be fed that could not be before.
+    """
+
+    held: list[AttemptEnd]
+    missed: int
+    changes: list[tuple[JobKey, State]]
+    freed: bool
+
+
 class Settler:
     """Settles what comes back through one queue."""
 
@@ -54,7 +67,7 @@ class Settler:
         queue: Queue,
         ledger: Ledger,
         events: Events,
-        settled: Callable[[Sequence[tuple[JobKey, State]]], None],
+        settled: Callable[[Settled], None],
         check: Callable[[Draft], None] = lambda _: None,
     ) -> None:
         self._queue = queue
@@ -147,33 +160,28 @@ class Settler:
                 return [culprit]
 
     def _run(self, ends: Sequence[AttemptEnd]) -> list[AttemptEnd]:
-        held, missed, settled = self._ledger.run(settle(self._ledger, ends, self._check), deadline=DEADLINE)
+        settled = self._ledger.run(settle(self._ledger, ends, self._check), deadline=DEADLINE)
         self._on_settled(settled)
         if self._events:
-            changes = tuple((key.tenant, str(key.id), state) for key, state in settled)
-            repeated, refused = len(ends) - len(settled), missed - len(held)
+            changes = tuple((key.tenant, str(key.id), state) for key, state in settled.changes)
+            repeated, refused = len(ends) - len(settled.changes), settled.missed - len(settled.held)
             self._events.emit(
                 JobsSettled(queue=self._queue.name, jobs=changes, repeated=repeated, refused=refused)
             )  # fmt: skip
-        return held
+        return settled.held
 
 
-def settle(
-    ledger: Ledger, ends: Sequence[AttemptEnd], check: Callable[[Draft], None]
-) -> Steps[tuple[list[AttemptEnd], int, list[tuple[JobKey, State]]]]:
-    """Settle ends in one transaction.
-
-    Return those whose rows others hold, how many these and those that are refused are, and who went into which state.
-    """
+def settle(ledger: Ledger, ends: Sequence[AttemptEnd], check: Callable[[Draft], None]) -> Steps[Settled]:
+    """Settle ends in one transaction."""
     keyed = [(JobKey(each.tenant, read_id(each.job_id)), each) for each in ends]
     retries = _retries([(key, each) for key, each in keyed if each.state is RETRYING])
     finals = [(key, each) for key, each in keyed if each.state is not RETRYING]
-    settled: list[tuple[JobKey, State]] = []
+    settled, freed = list[tuple[JobKey, State]](), False
     if retries:
         rows = yield ledger.ring.retry(retries)
         settled += [(JobKey(*row), RETRYING) for row in rows]
     if finals:
-        over = yield from end(ledger.jobs, [_ending(key, each) for key, each in finals])
+        over, freed = yield from end(ledger.jobs, [_ending(key, each) for key, each in finals])
         settled += over
         spawning = [(key, each) for key, each in finals if each.spawned and each.state is COMPLETED]
         if spawning:
@@ -182,13 +190,15 @@ def settle(
             for draft in drafts:
                 check(draft)
             yield from submit(ledger.jobs, drafts)
+            freed = True
     known = set(settled)
     missed = [(key, each) for key, each in keyed if (key, each.state) not in known]
     if not missed:
-        return [], 0, settled
+        return Settled([], 0, settled, freed)
     rows = yield ledger.ring.standing({key for key, _ in missed})
     standing = {JobKey(tenant, id_): (feed, attempt) for tenant, id_, feed, attempt in rows}
-    return [each for key, each in missed if _stands(each, standing.get(key))], len(missed), settled
+    held = [each for key, each in missed if _stands(each, standing.get(key))]
+    return Settled(held, len(missed), settled, freed)
 
 
 def _stands(each: AttemptEnd, row: tuple[int, int] | None) -> bool:

@@ -16,7 +16,7 @@ from scheduler.log import keys
 from scheduler.model.durations import duration, microseconds
 from scheduler.model.policies import TIMEOUTS
 from scheduler.model.states import State
-from scheduler.queueing.ending import end, propagate
+from scheduler.queueing.ending import Ended, end, propagate
 from scheduler.queueing.ledger import Ledger
 from scheduler.queueing.pausing import Pausing
 from scheduler.queueing.ring import Ring
@@ -125,8 +125,10 @@ class Upkeep:
 
     def _expire(self, jobs: Sequence[tuple[JobKey, str, bool]]) -> None:
         endings = [Ending(key=key, state=State.DEAD_LETTER, reason=EXPIRED) for key, _, waits in jobs if waits]
-        ended = self._ledger.run(end(self._ledger.jobs, endings), deadline=DEADLINE) if endings else []
-        self._ring.say(ended)
+        ended: list[tuple[JobKey, State]] = []
+        if endings:
+            ended, _ = self._ledger.run(end(self._ledger.jobs, endings), deadline=DEADLINE)
+            self._ring.say(ended)
         ended += self._end([(key, queue, EXPIRED) for key, queue, waits in jobs if not waits], State.DEAD_LETTER)
         queues = {key: queue for key, queue, _ in jobs}
         for queue, count in Counter(queues[key] for key, _ in ended if key in queues).items():
@@ -151,13 +153,11 @@ class Upkeep:
             by_queue.setdefault(queue, {})[key] = reason
         for queue, reasons in by_queue.items():
             ended = self._ledger.run(self._ended(queue, reasons, state, forced=forced), deadline=DEADLINE)
-            self._ring.say(ended)
-            over += ended
+            self._ring.say(ended.jobs)
+            over += ended.jobs
         return over
 
-    def _ended(
-        self, queue: str, reasons: dict[JobKey, str], state: State, *, forced: bool
-    ) -> Steps[list[tuple[JobKey, State]]]:
+    def _ended(self, queue: str, reasons: dict[JobKey, str], state: State, *, forced: bool) -> Steps[Ended]:
         """End what is not fed, and what Redis gives back or does not know."""
         held = [JobKey(*row) for row in (yield self._ledger.ring.hold_all(reasons))]
         rows = yield self._ledger.ring.take_back_all(held)

@@ -464,7 +464,7 @@ def test_an_end_that_is_rolled_back_is_not_told(
         job = plain.submit("acme", "mail", delay="1h", callback_url=there.url()).id
         ending = Ending(key=JobKey("acme", job), state=State.CANCELLED)
         with psycopg.connect(dsn) as own:
-            assert run_inside(own, end(plain._running().queue, [ending]))
+            assert run_inside(own, end(plain._running().queue, [ending])).jobs
             step(make())
             own.rollback()
         step(make())

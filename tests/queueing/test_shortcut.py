@@ -265,3 +265,27 @@ def test_submitters_side_by_side_lose_and_double_nothing(
     left = "SELECT count(*) FROM job_queue"
     wait_for(lambda: connection.execute(left).fetchone() == (0,), "all have ended", timeout=30)
     assert len(ran) == len(set(ran)) == 600
+
+
+def test_what_is_settled_wakes_the_feeder_only_if_somebody_waited_for_it(
+    opened: RingServices, ring: Scheduler, make_worker: MakeWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    woken: list[float] = []
+    monkeypatch.setattr(opened, "feed", lambda: woken.append(time.monotonic()))
+
+    @handler("job", queue="mail")
+    def job(*_: object) -> None:
+        pass
+
+    make_worker()
+    alone = ring.submit("acme", "job", queue="mail")
+    assert ring.wait("acme", alone.id, timeout=10).state is State.COMPLETED
+    assert not woken
+    first, second = ring.chain("acme", [NewJob("acme", "job", queue="mail") for _ in range(2)])
+    wait_for(lambda: woken, "the chain was said")
+    woken.clear()
+    opened.feeder.step()
+    assert ring.wait("acme", first.id, timeout=10).state is State.COMPLETED
+    wait_for(lambda: woken, "the second may go")
+    opened.feeder.step()
+    assert ring.wait("acme", second.id, timeout=10).state is State.COMPLETED

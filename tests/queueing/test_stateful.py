@@ -398,7 +398,7 @@ class Machine(RuleBasedStateMachine):
             for job, state, feed in given
             if job.ended is None and (state is State.COMPLETED or feed != 0)  # 0: older than the present one
         }
-        answer = steps(self.instance, end(self.instance._running().queue, endings))
+        answer, _ = steps(self.instance, end(self.instance._running().queue, endings))
         ended = self.model.end(causes, self.now, self.outcomes())
         assert sorted(str(key.id) for key, _ in answer) == sorted(str(each) for each in ended)
         assert all(self.model.jobs[key.id].ended == state for key, state in answer)
