@@ -250,12 +250,26 @@ class Peer:
         self.info = self.call("info")
 
     def call(self, *arguments: object, cpus: str | None = None) -> dict[str, Any]:
-        """Run a command to its end and return what it printed."""
+        """Run a command to its end and return its answer."""
+        with self.calling(*arguments, cpus=cpus) as answer:
+            return answer
+
+    @contextlib.contextmanager
+    def calling(self, *arguments: object, cpus: str | None = None) -> Iterator[dict[str, Any]]:
+        """Run a command; yield its answer as soon as it has one. Whoever takes part in the work stays until the end."""
         process = self._start(arguments, cpus)
-        answer, _ = process.communicate(timeout=600)
-        if process.returncode or not answer.strip():
+        alarm = threading.Timer(600, process.kill)
+        alarm.start()
+        try:
+            answer = next((line for line in process.stdout if line.startswith("{")), None)
+            if answer is not None:
+                yield json.loads(answer)
+            process.communicate()
+        finally:
+            alarm.cancel()
+            process.kill()
+        if process.returncode or answer is None:
             raise RuntimeError(f"{self.name} {arguments}: exit {process.returncode}, see {self._keep_log()}")
-        return json.loads(answer.strip().splitlines()[-1])
 
     @contextlib.contextmanager
     def serving(self, *jobs: object, cpus: str | None = None, processes: int = 1) -> Iterator[list[subprocess.Popen]]:
@@ -277,6 +291,7 @@ class Peer:
             return subprocess.Popen(
                 [*(["taskset", "-c", cpus] if cpus else []), *command],
                 env={**os.environ, **self.environment},
+                stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,

@@ -135,11 +135,9 @@ class Bench:
             figures |= {f"{figure}50": harness.percentile(waits, 0.5), f"{figure}99": harness.percentile(waits, 0.99)}
         return figures
 
-    def filled(self, peer: Peer, count: int, cpus: str | None = None) -> dict[str, Any]:
+    def filled(self, peer: Peer, count: int) -> dict[str, Any]:
         """Let a peer send about so many jobs, by its call for many if it has one and they are."""
-        many = peer.info["many"] and count >= 2 * SIZE
-        command = ("many", count // SIZE - 1, SIZE) if many else ("single", count)
-        return peer.call(*command, cpus=cpus or self.pins.client)
+        return peer.call(*sending(peer, count), cpus=self.pins.client)
 
     def middle(self, figure: str, contestant: str) -> float | None:
         found = self.figures[figure][contestant]
@@ -151,6 +149,12 @@ class Bench:
         """Find the best of some contestants, and who it is."""
         found = [(value, name) for name in contestants if (value := self.middle(figure, name)) is not None]
         return pick(found) if found else None
+
+
+def sending(peer: Peer, count: int) -> tuple[object, ...]:
+    """Write the command that sends about so many jobs."""
+    many = peer.info["many"] and count >= 2 * SIZE
+    return ("many", count // SIZE - 1, SIZE) if many else ("single", count)
 
 
 def cpu_of(processes: Sequence[Popen]) -> Callable[[], float]:

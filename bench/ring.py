@@ -9,10 +9,10 @@ submitted before: drained, until the last is settled), through (submitted in cal
 first call until the last is settled), pickup (one by one, all idle: from the call, and from its commit, to the
 handler). Handlers write 16 bytes. Ours are three processes: one submits, an instance feeds and settles, a worker
 runs; settled is a row in the ledger. For single, many and backlog the one that submits has no Redis; for through and
-pickup it is an instance too, and its jobs go straight into Redis after its commit: its calls return after that, so
-that "commit" is when it was committed, not when the call returned. The servers are on CPU 0; a peer's worker is alone
-on CPU 1, our instance and worker are on both, as are workers while others submit. Before a backlog is drained there
-is a VACUUM ANALYZE.
+pickup it is an instance too, which stays until all is settled, and its jobs go straight into Redis after its commit:
+its calls return after that, so that "commit" is when it was committed, not when the call returned. The servers are on
+CPU 0; a peer's worker is alone on CPU 1, our instance and worker are on both, as are workers while others submit.
+Before a backlog is drained there is a VACUUM ANALYZE.
 Repetitions are interleaved, so that a slow minute hits all. "elsewhere" is how many cores other work on the machine
 took; a measurement with much of it is made again and the calmest is kept, whatever it says. Bars are printed, never
 asserted. The peers are installed on first use, each into an environment of its own under BENCH_VENVS or BENCH_NODE; a
@@ -139,14 +139,14 @@ class Bench(queues.Bench):
             self.server.sql("CHECKPOINT")
             wal, _ = self.written()
             before = {name: cpu() for name, cpu in watched.items()}
-            with self.straight(peer):
-                answer = self.filled(peer, self.jobs(peer), self.pins.clients)
-            sent, timed = answer["sent"], answer["timed"]
-            self.stamps.wait(sent, limit=queues.LIMIT)
-            with self.server.counting(peer.info["left"]) as left:
-                if not harness.until(lambda: left() == 0, queues.LIMIT):
-                    raise RuntimeError(f"{left()} of {sent} jobs were never settled")
-            over = time.time()
+            command = queues.sending(peer, self.jobs(peer))
+            with self.straight(peer), peer.calling(*command, cpus=self.pins.clients) as answer:
+                sent, timed = answer["sent"], answer["timed"]
+                self.stamps.wait(sent, limit=queues.LIMIT)
+                with self.server.counting(peer.info["left"]) as left:
+                    if not harness.until(lambda: left() == 0, queues.LIMIT):
+                        raise RuntimeError(f"{left()} of {sent} jobs were never settled")
+                over = time.time()
             cpu = sum(cpu() - before[name] for name, cpu in watched.items())
             wal_after, _ = self.written()
         time.sleep(0.5)

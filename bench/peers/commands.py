@@ -19,14 +19,20 @@ WORKERS = int(os.environ["BENCH_WORKERS"])
 
 
 def main(package, commands, **info):
-    """Run the command of sys.argv; `commands` has a function for each but `info`, which prints `info` as it is."""
+    """Run the command of sys.argv; `commands` has a function for each but `info`, which prints `info` as it is.
+
+    One may return its answer with what is to be done when nobody needs this process any more: its input ends then.
+    """
     name, *arguments = sys.argv[1:]
     if name == "info":
         answer = {"version": version(package), **info}
     else:
         answer = commands[name](*[_jobs(argument) if ":" in argument else argument for argument in arguments])
+    answer, close = answer if isinstance(answer, tuple) else (answer, None)
     print(json.dumps(answer), flush=True)
-    sys.stdout.flush()
+    if close is not None:
+        sys.stdin.read()
+        close()
     os._exit(0)
 
 

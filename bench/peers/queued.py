@@ -44,7 +44,7 @@ async def _single(connect, send, count):
             "timed": count, "sent": WARM + count}  # fmt: skip
 
 
-async def _many(connect, send_many, close, batches, size):
+async def _many(connect, send_many, batches, size):
     context = await _done(connect())
     await _done(send_many(context, range(size)))
     began, start, cpu = time.time(), time.perf_counter(), time.process_time()
@@ -52,8 +52,7 @@ async def _many(connect, send_many, close, batches, size):
         await _done(send_many(context, range(batch * size, (batch + 1) * size)))
     answer = {"seconds": time.perf_counter() - start, "began": began, "cpu": time.process_time() - cpu,
               "timed": batches * size, "sent": (batches + 1) * size}  # fmt: skip
-    await _done(close(context))
-    return answer
+    return answer, context
 
 
 async def _pickup(connect, send, committed, count):
@@ -73,13 +72,14 @@ async def _pickup(connect, send, committed, count):
 
 
 def run(
-    package, *, connect, send, work, left, many=None, close=lambda _: None, committed=time.time, **info
+    package, *, connect, send, work, left, many=None, close=None, committed=time.time, **info
 ):  # fmt: skip
     """Run the command of sys.argv.
 
-    connect() returns what send(context, number) and many(context, numbers) are given, and close(context) at the end, if
-    that takes part in the work; work(*names) works until killed. committed: asked after a send, when it was committed.
-    left: an expression for the jobs that the server knows and that are not done, in Lua or SQL. All may be async.
+    connect() returns what send(context, number) and many(context, numbers) are given; if that takes part in the work
+    there is a close(context), which is not async, for when all is done. work(*names) works until killed. committed:
+    asked after a send, when it was committed. left: an expression for the jobs that the server knows and that are not
+    done, in Lua or SQL. All others may be async.
     """
 
     def serve(*names):
@@ -88,9 +88,13 @@ def run(
         if inspect.isawaitable(found):
             _run(found)
 
+    def send_many(batches, size):
+        answer, context = _run(_many(connect, many, int(batches), int(size)))
+        return answer if close is None else (answer, lambda: close(context))
+
     commands = {
         "single": lambda count: _run(_single(connect, send, int(count))),
-        "many": lambda batches, size: _run(_many(connect, many, close, int(batches), int(size))),
+        "many": send_many,
         "pickup": lambda count: _run(_pickup(connect, send, committed, int(count))),
         "serve": serve,
     }

@@ -1,7 +1,8 @@
 """The reliable dialect's keys and bytes, and how it gets on with producers and workers of the original."""
 
 import hashlib
-from collections.abc import Callable, Iterator
+import random
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -342,3 +343,44 @@ def test_what_many_are_asked_for_in_is_a_real_hash(make: MakeReliable, plain: An
 def test_an_id_is_read_as_anybody_wrote_it(make: MakeReliable, plain: Any, text: str) -> None:
     plain.lpush("jobqueue:{mail}:low", text)
     assert [each.job.id for each in make().fetch(10, timeout=0)] == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("name", "some"),
+    [
+        ("the oldest", range(250)),
+        ("the newest", range(1150, 1200)),
+        ("every third", range(0, 1200, 3)),
+        ("a few", range(100, 103)),
+        ("some far away", (0, 600, 1199, 598, 3)),
+    ],
+)
+def test_what_ends_together_is_let_go_and_the_rest_stays_in_its_order(
+    make: MakeReliable, plain: Any, name: str, some: Sequence[int]
+) -> None:
+    queue, hands = make(), Keys.of("mail").processing("w1")
+    queue.push([job() for _ in range(1200)], epoch="")
+    taken = fetch_all(queue)
+    before = plain.lrange(hands, 0, -1)
+    over = [taken[place] for place in some]
+    random.Random(7).shuffle(over)
+    plain.config_resetstat()
+    twice = [ended(each) for each in (*over, *over[:2])]
+    accepted, _ = queue.finish(twice)
+    assert accepted == [True] * len(over) + [False] * 2
+    gone = {each.raw for each in over}
+    assert plain.lrange(hands, 0, -1) == [each for each in before if each not in gone]
+    looked_for = plain.info("commandstats").get("cmdstat_lrem", {"calls": 0})["calls"]
+    assert looked_for == 2 or name not in ("the oldest", "every third")
+    assert sorted(ids(queue.held())) == sorted(each.job.id for each in taken if each.raw not in gone)
+
+
+def test_of_two_equal_entries_one_is_let_go_for_each_end(make: MakeReliable, plain: Any) -> None:
+    """A worker of the original may have put one in beside ours."""
+    queue, hands = make(), Keys.of("mail").processing("w1")
+    queue.push([job() for _ in range(20)], epoch="")
+    taken = fetch_all(queue)
+    plain.lpush(hands, taken[3].raw)
+    accepted, _ = queue.finish([ended(each) for each in taken])
+    assert all(accepted)
+    assert plain.lrange(hands, 0, -1) == [taken[3].raw]
