@@ -180,7 +180,7 @@ class Redis:
 
     def __enter__(self) -> Self:
         self.url = self._redis.start()
-        self.client = redis.Redis.from_url(self.url)
+        self.client = redis.Redis.from_url(self.url, socket_timeout=120)  # to forget ten million jobs takes long
         self.pid = self.client.info("server")["process_id"]
         pin(self.pid, self._cpus)
         return self
