@@ -3,7 +3,6 @@
 -- level and entry to go on with, or why it is dead; end as JSON. Verbs: completed, dead, cancelled, retry, back, drop,
 -- unreadable. The delay is in ms; for back, it is the attempts before. Ledgers count from 1, 0: none. A feed after ~: a
 -- worker of the original took it.
-local FEW, PAGE, DEEP, MOST, LARGE = 4, 100, 20, 4000, 4 * 1024 * 1024
 local over, tombs, good, bad, backs, ends, closed = {}, {}, {}, {}, {}, {}, {}
 
 local function put_back()
@@ -76,54 +75,24 @@ local function read(head)
   return verb, tonumber(delay), tonumber(ledger), token
 end
 
--- Take entries out of what the worker holds; they are mostly the oldest, at its end, and these go together: to look for
--- each by itself costs more than all the rest of its end. Returns how many of each were found, as far as was looked.
-local function let_go()
-  local wanted, found, left, seen, rest, size = {}, {}, count, 0, {}, 0
-  if count < FEW then return found end
-  for i = 1, count do
-    local entry = ARGV[5 * i + 7]
-    wanted[entry] = (wanted[entry] or 0) + 1
-  end
-  repeat
-    local page = redis.call('LRANGE', processing, -seen - PAGE, -seen - 1)
-    for i = #page, 1, -1 do
-      local entry = page[i]
-      if (wanted[entry] or 0) > 0 then
-        wanted[entry], found[entry], left = wanted[entry] - 1, (found[entry] or 0) + 1, left - 1
-      else
-        rest[#rest + 1], size = entry, size + #entry
-      end
-    end
-    seen = seen + #page
-  until left == 0 or #page < PAGE or #rest > math.min(DEEP * count, MOST) or size > LARGE
-  if left == count then return found end
-  redis.call('LTRIM', processing, 0, -seen - 1)
-  for i = 1, #rest / 2 do rest[i], rest[#rest + 1 - i] = rest[#rest + 1 - i], rest[i] end
-  if #rest > 0 then redis.call('RPUSH', processing, unpack(rest)) end
-  return found
-end
-
 local function close()
   if count == 0 then return '' end
   local ids, answer = {}, {}
   for i = 1, count do ids[i] = ARGV[5 * i + 5] end
   local held = redis.call('HMGET', attempts, unpack(ids))
-  local found = let_go()
+  local here = let_go()
   local ours_only = redis.call('ZSCORE', workers, worker) -- nobody of the original has a place there
   for i, id in ipairs(ids) do
     local head, entry, again, outcome = ARGV[5 * i + 6], ARGV[5 * i + 7], ARGV[5 * i + 8], ARGV[5 * i + 9]
     local verb, delay, ledger, token = read(head)
-    local here = (found[entry] or 0) > 0
-    if here then found[entry] = found[entry] - 1 else here = redis.call('LREM', processing, -1, entry) == 1 end
     local ours = held[i] and string.find(held[i], token .. by_worker, 1, true) == 1
     if string.sub(token, 1, 1) == '~' then
       token = string.sub(token, 2)
-      ours = here and not held[i] and not ours_only
+      ours = here[i] and not held[i] and not ours_only
     end
     if verb == 'unreadable' then
-      answer[i] = here and '1' or '0'
-      if here then bury_unread(id, held[i], entry, again) end
+      answer[i] = here[i] and '1' or '0'
+      if here[i] then bury_unread(id, held[i], entry, again) end
     elseif closed[id] or not ours then
       answer[i] = '0'
     else

@@ -46,6 +46,7 @@ if taking_back and redis.call('EXISTS', heartbeat) == 1 then return {'alive', -1
 -- The first write asks for no memory: so a full Redis refuses what is pushed, and neither work nor its end.
 redis.call('PEXPIRE', heartbeat, lease)
 
+-- include: let_go
 -- include: close
 -- include: take
 -- include: choose
