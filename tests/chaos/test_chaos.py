@@ -13,7 +13,7 @@ SEED = 7
 
 @pytest.mark.timeout(4000)
 def test_an_adversary_makes_nothing_be_lost_or_doubled(tmp_path: Path, full: bool) -> None:
-    size = Size(seconds=1800) if full else Size(seconds=35, fires=60, feeds=5, rate=120, silence=3, patience=120)
+    size = Size(seconds=1800) if full else Size(seconds=60, fires=60, feeds=5, rate=120, silence=3, patience=120)
     outcome = run(SEED, size, tmp_path, lambda line: print(line, file=sys.stderr))  # noqa: T201
     said = summary(outcome)
     assert outcome.verdict, said
