@@ -23,6 +23,11 @@ PACKAGE = Path(scheduler.__file__).parent
 PARTS = ("feeder", "settler", "shortcut", "upkeep", "carrier", "recovery", "worker")
 DIALECT = ("queue", "exchange", "reaper")
 CLIENT = ("run", "run_each", "call", "wait", "wait_and_run", "await_entries", "scan")
+COMMANDS: dict[str, Callable[..., str]] = {  # what a call is named by, whatever its queue is
+    "scan": lambda *_: "SCAN",
+    "wait_and_run": lambda command, *_: str(command[0]),
+    "await_entries": lambda _, command, *__: str(command),
+}
 LEDGER = ("run", "rows")
 QUEUE = (
     "push", "fetch", "fetch_next", "finish", "renew", "held", "recover", "outcomes", "acknowledge",
@@ -51,7 +56,7 @@ class Points:
     def install(self) -> None:
         """Wrap the clients."""
         for method in CLIENT:
-            self._wrap(Client, method, self._command if method != "scan" else lambda *_: "SCAN")
+            self._wrap(Client, method, COMMANDS.get(method, self._command))
         self._wrap(BoundedConnection, "execute", lambda query, *_: self._statements.get(query, "other"))
         plain = Database.transaction
 
