@@ -384,3 +384,18 @@ def test_of_two_equal_entries_one_is_let_go_for_each_end(make: MakeReliable, pla
     accepted, _ = queue.finish([ended(each) for each in taken])
     assert all(accepted)
     assert plain.lrange(hands, 0, -1) == [taken[3].raw]
+
+
+def test_a_full_redis_takes_ends_from_the_middle_and_loses_no_entry(make: MakeReliable, plain: Any) -> None:
+    queue, hands = make(), Keys.of("mail").processing("w1")
+    queue.push([job() for _ in range(60)], epoch="")
+    taken = fetch_all(queue)
+    before = plain.lrange(hands, 0, -1)
+    plain.config_set("maxmemory", 1)
+    try:
+        accepted, _ = queue.finish([ended(each) for each in taken[::3]])
+    finally:
+        plain.config_set("maxmemory", 0)
+    assert accepted == [True] * 20
+    gone = {each.raw for each in taken[::3]}
+    assert plain.lrange(hands, 0, -1) == [each for each in before if each not in gone]
