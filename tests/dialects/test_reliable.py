@@ -3,6 +3,7 @@
 import hashlib
 import random
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -195,6 +196,21 @@ def test_a_live_worker_of_the_original_keeps_its_job(make: MakeReliable, plain: 
     assert queue.recover(retried) == 0
     plain.set("jobqueue:{mail}:processing:worker:host-1-2", entry(), ex=30)
     assert [queue.recover(retried) for _ in range(3)] == [0, 0, 0]
+
+
+def test_a_worker_of_ours_whose_heartbeat_has_just_run_out_is_no_stranger(make: MakeReliable, plain: Any) -> None:
+    reaper, silent, other = make("reaper"), make("w1"), make("w2")
+    twice = job()
+    reaper.push([twice], epoch="")
+    silent.fetch(1, timeout=0)
+    reaper.push([replace(twice, feed=2)], epoch="")
+    assert other.finish([ended(each) for each in other.fetch(1, timeout=0)])[0] == [True]
+    plain.delete("jobqueue:{mail}:processing:worker:w1")  # a moment before the registry has it among the silent
+
+    def decide(_: Delivery) -> Result:
+        raise AssertionError("what is left of a job that has ended is not a job of the original")
+
+    assert [reaper.recover(decide) for _ in range(3)] == [0, 0, 0]
 
 
 def test_our_job_in_the_hands_of_a_dead_worker_of_the_original_comes_back(make: MakeReliable, plain: Any) -> None:

@@ -77,11 +77,12 @@ class Reaper:
         begin, end = self._keys.processing_pattern.split("%s")
         pattern = glob(begin) + "*" + glob(end)
         until = time.monotonic() + SCAN_SECONDS
+        ours = {name.decode(errors="replace") for name in self._client.call("ZRANGE", *self._workers, 0, -1)}
         while True:
             self._cursor, found = self._client.scan(begin, self._cursor, pattern, self._rule.scan_count)
             for key in found:
                 worker = key.decode(errors="replace")[len(begin) :].removesuffix(end)
-                if not self._client.call("EXISTS", self._keys.heartbeat(worker)):
+                if not self._client.call("EXISTS", self._keys.heartbeat(worker)) and worker not in ours:
                     self._seen.add(worker)
             silent = self._seen & self._suspects
             self._suspects -= silent
