@@ -1,7 +1,7 @@
 """Ours: jobs submitted into Postgres, carried through Redis. `serve instance` feeds and settles, `serve worker` runs.
 
 The context of the calls that send is an application that only submits; with BENCH_ROAD=straight it is an instance that
-feeds and settles too. A call then returns after what was committed has gone straight into Redis; `committed` tells when
+feeds and settles too. A call of one job then returns after that has gone straight into Redis; `committed` tells when
 its commit was.
 """
 

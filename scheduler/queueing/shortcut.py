@@ -1,15 +1,22 @@
 """Shortcut: jobs that were submitted in a transaction of our own go straight into Redis after its commit.
 
+Few are there when `submit` returns. Many are pushed while their submitter goes on, to its next batch perhaps; whoever
+pushes waits for those before.
+
 Why nothing is lost or doubled: the statement that inserts jobs decides whether they go straight, and then makes no rows
 for the feeders, so one pushes them, once. What is not pushed, or not answered, is left to the feeders as it is, and a
 queue that has it knows it. Who dies in between leaves jobs that Redis does not know: upkeep asks about all that are
-young, and by then Redis refuses the push of one who was only suspended. The order holds: nothing goes straight while an
-older job of its tenant and priority waits to be fed.
+young, and by then Redis refuses the push of one who was only suspended; it refuses what was cancelled before, too. The
+order holds: nothing goes straight while an older job of its tenant and priority waits to be fed, nor after a push that
+failed before it.
 """
 
 import logging
+import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import wait as wait_for
 from datetime import datetime
 from typing import Any
 
@@ -18,10 +25,10 @@ import orjson
 from scheduler.dialects.channel import Channel
 from scheduler.dialects.client import Client
 from scheduler.dialects.reliable.queue import ReliableQueue
-from scheduler.errors import QueueError, StoreError
+from scheduler.errors import QueueError, QueueUnavailable, StoreError
 from scheduler.events import Events, JobsFed
 from scheduler.log import keys
-from scheduler.model.attempts import QueuedJob
+from scheduler.model.attempts import FIRST_FEED, QueuedJob
 from scheduler.model.labels import Priority
 from scheduler.model.states import State
 from scheduler.model.submission import Draft, NewJob
@@ -33,9 +40,9 @@ from scheduler.store.job_queue import JobKey, Straight
 
 logger = logging.getLogger("scheduler")
 
-FIRST_FEED = 1
 HOLDS = 3.0  # seconds for which a mark that was seen counts
 LOOK_AGAIN = 1.0  # seconds
+MANY = 100  # jobs: to push these takes longer than to hand them over
 
 
 class Shortcut:
@@ -52,6 +59,9 @@ class Shortcut:
         self._marks: dict[str, tuple[int, float]] = {}  # by queue, its mark and until when it counts
         self._rooms: dict[str, tuple[dict[int, int], float]] = {}  # by queue, how much more may wait there; until when
         self._watched = False
+        self._pusher = ThreadPoolExecutor(1, "scheduler-push")  # a process that ends waits for it
+        self._pushing: Future[None] | None = None  # the last that was handed over
+        self._lock = threading.Lock()
 
     def way(self, batch: Sequence[NewJob]) -> Way | None:
         """Find the way for a batch that is not checked yet; None: it waits for something, or the feeders have it."""
@@ -71,11 +81,27 @@ class Shortcut:
 
     def push(self, way: Way) -> None:
         """Push what was inserted for it, after the commit; whatever goes wrong is not the submitter's to see."""
+        if self._pushing is not None:
+            wait_for([self._pushing])
+        if sum(len(drafts) for drafts, _ in way.parts) < MANY or not self._handed_over(way):
+            self._push(way)
+
+    def _handed_over(self, way: Way) -> bool:
+        with self._lock:  # so that the last is the last
+            try:
+                self._pushing = self._pusher.submit(self._push, way)
+            except RuntimeError:  # it is closed, or the process ends
+                return False
+        return True
+
+    def _push(self, way: Way) -> None:
         jobs = [job for drafts, now in way.parts for job in _queued(drafts, now, self._ledger.installation)]
         if not jobs:
             return
         name, began = way.straight.queue, time.monotonic()
         try:
+            if self._marks.get(name, (None, 0.0))[0] != way.straight.epoch:
+                raise QueueUnavailable("Redis: those before could not be pushed")
             queue = self._queue(name)
             queue.push(jobs, epoch=str(way.straight.epoch), began=way.began)
         except QueueError as error:
@@ -111,7 +137,8 @@ class Shortcut:
         return True
 
     def close(self) -> None:
-        """Close the connections."""
+        """Push what was handed over, and close the connections."""
+        self._pusher.shutdown()
         self._marks.clear()
         self._client.close()
 

@@ -2,9 +2,12 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -13,6 +16,7 @@ import pytest
 from scheduler import NewJob, Priority, Scheduler, State, handler
 from scheduler.dialects.client import Client
 from scheduler.dialects.reliable.keys import Keys
+from scheduler.dialects.reliable.queue import ReliableQueue
 from scheduler.embedded.redis import EmbeddedRedis
 from scheduler.errors import QueueUnavailable
 from scheduler.queueing.services import RingServices
@@ -22,6 +26,7 @@ from tests.queueing.conftest import MakeWorker
 from tests.support.waiting import wait_for
 
 Straight = Callable[..., bool]
+ROOT = Path(__file__).parents[2]
 
 
 def services(ring: Scheduler) -> RingServices:
@@ -235,6 +240,116 @@ def test_whoever_was_suspended_for_long_pushes_nothing_any_more(
     made = ring.submit("acme", "job", queue="mail")
     assert opened.ring.queue("mail").known([str(made.id)]) == [None]
     assert connection.execute("SELECT id FROM job_ready").fetchall() == [(made.id,)]
+
+
+def test_what_was_cancelled_before_its_push_is_refused(
+    opened: RingServices, ring: Scheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = Shortcut.push
+
+    def overtaken(shortcut: Shortcut, way: Any) -> None:
+        [([draft], _)] = way.parts
+        assert ring.cancel_job("acme", draft.id) is State.CANCELLED
+        plain(shortcut, way)
+
+    monkeypatch.setattr(Shortcut, "push", overtaken)
+    made = ring.submit("acme", "job", queue="mail")
+    assert opened.ring.queue("mail").known([str(made.id)]) == [None]
+    assert ring.get("acme", made.id).state is State.CANCELLED
+
+
+@pytest.fixture
+def held(opened: RingServices, monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Let pushes wait until the event is set."""
+    queue, go = opened.shortcut._queue("mail"), threading.Event()
+    plain = queue.push
+
+    def push(*args: Any, **kwargs: Any) -> Any:
+        assert go.wait(20)
+        return plain(*args, **kwargs)
+
+    monkeypatch.setattr(queue, "push", push)
+    yield go
+    go.set()
+
+
+def batch(numbers: range) -> list[NewJob]:
+    return [NewJob("acme", "job", number, queue="mail") for number in numbers]
+
+
+def test_many_are_pushed_while_their_submitter_goes_on(
+    ring: Scheduler, opened: RingServices, held: threading.Event
+) -> None:
+    made = ring.submit_many(batch(range(500)))
+    ids = [str(each.id) for each in made]
+    assert opened.ring.queue("mail").known(ids) == [None] * 500
+    held.set()
+    wait_for(lambda: None not in opened.ring.queue("mail").known(ids), "all are pushed")
+
+
+def test_whoever_comes_after_many_waits_for_their_push(
+    ring: Scheduler, opened: RingServices, held: threading.Event, make_worker: MakeWorker
+) -> None:
+    ran: list[int] = []
+    handler("job", queue="mail")(lambda _, payload: ran.append(payload))
+    handler("first", queue="mail")(lambda *_: None)
+    ring.submit_many(batch(range(200)))
+    others = [
+        threading.Thread(target=ring.submit, args=("acme", "job", 200), kwargs={"queue": "mail"}),
+        threading.Thread(target=ring.submit_many, args=(batch(range(201, 400)),)),
+    ]
+    for other in others:
+        other.start()
+        other.join(0.2)
+        assert other.is_alive()
+    held.set()
+    for other in others:
+        other.join()
+    make_worker(queues=["mail"], concurrency=1)
+    wait_for(lambda: len(ran) == 400, "all ran")
+    assert ran[:200] == list(range(200))
+    assert sorted(ran) == list(range(400))
+
+
+def test_what_comes_after_a_push_that_failed_does_not_go_past_it(
+    ring: Scheduler, opened: RingServices, connection: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, go = opened.shortcut._queue("mail"), threading.Event()
+
+    def refused(*_: Any, **__: Any) -> Any:
+        assert go.wait(20)
+        monkeypatch.undo()
+        raise QueueUnavailable("away")
+
+    monkeypatch.setattr(queue, "push", refused)
+    first = ring.submit_many(batch(range(200)))
+    second = threading.Thread(target=ring.submit_many, args=(batch(range(200, 400)),))
+    second.start()
+    inserted = "SELECT count(*) FROM job_queue WHERE type = 'job'"
+    wait_for(lambda: connection.execute(inserted).fetchone() == (400,), "the second is committed")
+    go.set()
+    second.join()
+    ready = "SELECT count(*), count(*) FILTER (WHERE id = ANY(%s)) FROM job_ready"
+    ids = [each.id for each in first]
+    wait_for(lambda: connection.execute(ready, (ids,)).fetchone() == (400, 200), "all are left to the feeders")
+
+
+def test_whoever_is_cancelled_after_it_submitted_many_pushes_them_first(
+    ring: Scheduler, held: threading.Event, redis: Client
+) -> None:
+    made = ring.submit_many(batch(range(500)))
+    threading.Timer(0.2, held.set).start()
+    ring.cancel()
+    assert None not in ReliableQueue(redis, "mail").known([str(each.id) for each in made])
+
+
+def test_a_process_that_ends_after_it_submitted_many_pushes_them_first(
+    opened: RingServices, redis: Client, redis_server: EmbeddedRedis, dsn: str, schema: str
+) -> None:
+    command = [sys.executable, "-m", "tests.queueing.hasty", dsn, schema, redis_server.url]
+    ids = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True, timeout=60).stdout.split()
+    assert len(ids) == 1000
+    assert None not in ReliableQueue(redis, "mail").known(ids)
 
 
 def test_a_queue_of_another_dialect_is_fed(dsn: str, schema: str, redis: Client, redis_server: EmbeddedRedis) -> None:
