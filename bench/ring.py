@@ -10,8 +10,8 @@ first call until the last is settled), pickup (one by one, all idle: from the ca
 handler). Handlers write 16 bytes. Ours are three processes: one submits, an instance feeds and settles, a worker
 runs; settled is a row in the ledger. For single, many and backlog the one that submits has no Redis; for through and
 pickup it is an instance too, which stays until all is settled, and its jobs go straight into Redis after its commit,
-before its call returns if they are few: "commit" is when it was committed, not when the call returned. The servers are on
-CPU 0; a peer's worker is alone on CPU 1, our instance and worker are on both, as are workers while others submit.
+before its call returns if they are few: "commit" is when it was committed, not when the call returned. The servers are
+on CPU 0; a peer's worker is alone on CPU 1, our instance and worker are on both, as are workers while others submit.
 Before a backlog is drained there is a VACUUM ANALYZE.
 Repetitions are interleaved, so that a slow minute hits all. "elsewhere" is how many cores other work on the machine
 took; a measurement with much of it is made again and the calmest is kept, whatever it says. Bars are printed, never
