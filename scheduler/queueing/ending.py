@@ -24,12 +24,15 @@ def end(table: QueueTable, endings: Sequence[Ending]) -> Steps[Ended]:
     ended, freed = list[tuple[JobKey, State]](), False
     # Of several ends of one job a success is what counts.
     completed = State.COMPLETED
-    endings = list({each.key: each for each in sorted(endings, key=lambda each: each.state is completed)}.values())
+    last = {}
+    for each in sorted(endings, key=lambda each: each.state is completed):
+        last[each.key.tenant, each.key.id.int] = each  # a UUID is dear to hash
+    endings = list(last.values())
     while endings:
         rows = yield table.settle(endings)
-        states = {ending.key: ending.state for ending in (endings[position - 1] for (position,) in rows)}
-        ended += states.items()
-        endings, some = yield from _follow(table, states)
+        over = [(each.key, each.state) for each in (endings[position - 1] for (position,) in rows)]
+        ended += over
+        endings, some = yield from _follow(table, over)
         freed = freed or some
     return Ended(ended, freed)
 
@@ -37,15 +40,16 @@ def end(table: QueueTable, endings: Sequence[Ending]) -> Steps[Ended]:
 def propagate(table: QueueTable, keys: Sequence[JobKey]) -> Steps[Ended]:
     """Do for jobs that have ended what their end should have done for those that wait; return who ended with them."""
     rows = yield table.ended(keys)
-    endings, some = yield from _follow(table, {JobKey(tenant, id_): State(state) for tenant, id_, state in rows})
+    endings, some = yield from _follow(table, [(JobKey(tenant, id_), State(state)) for tenant, id_, state in rows])
     ended, freed = yield from end(table, endings)
     return Ended(ended, freed or some)
 
 
-def _follow(table: QueueTable, states: dict[JobKey, State]) -> Steps[tuple[list[Ending], bool]]:
+def _follow(table: QueueTable, over: Sequence[tuple[JobKey, State]]) -> Steps[tuple[list[Ending], bool]]:
     """Let those go that waited for jobs which have ended; return those that end with them, and whether any may go."""
-    if not states or not (yield table.any_dependents())[0][0]:
+    if not over or not (yield table.any_dependents())[0][0]:
         return [], False
+    states = dict(over)
     rows = yield table.dependents(states)
     edges = [Dependency._make(row) for row in rows]
     if not edges:

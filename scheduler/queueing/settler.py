@@ -175,7 +175,7 @@ def settle(ledger: Ledger, ends: Sequence[AttemptEnd], check: Callable[[Draft], 
     """Settle ends in one transaction."""
     keyed = [(JobKey(each.tenant, read_id(each.job_id)), each) for each in ends]
     retries = _retries([(key, each) for key, each in keyed if each.state is RETRYING])
-    finals = [(key, each) for key, each in keyed if each.state is not RETRYING]
+    finals = [(key, each) for key, each in keyed if each.state is not RETRYING] if retries else keyed
     settled, freed = list[tuple[JobKey, State]](), False
     if retries:
         rows = yield ledger.ring.retry(retries)
@@ -191,6 +191,9 @@ def settle(ledger: Ledger, ends: Sequence[AttemptEnd], check: Callable[[Draft], 
                 check(draft)
             yield from submit(ledger.jobs, drafts)
             freed = True
+    same = {id(key) for key, _ in settled}  # mostly this tells it, without hashing a UUID
+    if all(id(key) in same for key, _ in keyed):
+        return Settled([], 0, settled, freed)
     known = set(settled)
     missed = [(key, each) for key, each in keyed if (key, each.state) not in known]
     if not missed:

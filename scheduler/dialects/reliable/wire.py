@@ -28,6 +28,7 @@ OURS = b'{"id":"'
 RETRIES = re.compile(rb'"retries": ?\d+')
 MILLISECOND = timedelta(milliseconds=1)
 NO_SPAN = "", ""
+PLAIN = 6  # keys that every head has
 
 __all__ = [
     "end_bytes",
@@ -84,6 +85,10 @@ def record_of(job: QueuedJob) -> bytes:
     return b"%d:%d:%d:%b%b" % (job.feed, job.attempt, len(encoded), encoded, job.payload)
 
 
+# The head that was read last, if it has nothing that is one job's own: those of a batch have it in common.
+_last: list[tuple[bytes, dict[str, Any], datetime, datetime]] = [(b"", {}, EPOCH, EPOCH)]
+
+
 def job_of(queue: str, entry: bytes, record: bytes, words: Sequence[str] = LEVELS) -> QueuedJob:
     """Read an entry with its record; `words` are its priorities as `Keys` has them."""
     try:
@@ -91,7 +96,12 @@ def job_of(queue: str, entry: bytes, record: bytes, words: Sequence[str] = LEVEL
             return _foreign(queue, entry, words)
         feed, attempt, length, rest = record.split(b":", 3)
         size = int(length)
-        head = orjson.loads(rest[:size])
+        text, head, created, expires = _last[0]
+        if (found := rest[:size]) != text:
+            head = orjson.loads(found)
+            created, expires = datetime.fromisoformat(head["created"]), datetime.fromisoformat(head["expires"])
+            if len(head) == PLAIN:
+                _last[0] = found, head, created, expires
         return QueuedJob(
             id=id_of(entry).decode(),
             tenant=head["tenant"],
@@ -105,8 +115,8 @@ def job_of(queue: str, entry: bytes, record: bytes, words: Sequence[str] = LEVEL
             policy=head.get("policy"),
             tags=head.get("tags"),
             correlation_id=head.get("correlation_id"),
-            created_at=datetime.fromisoformat(head["created"]),
-            expires_at=datetime.fromisoformat(head["expires"]),
+            created_at=created,
+            expires_at=expires,
             installation=head["installation"],
             checkpoint=head.get("checkpoint"),
             trace=head.get("trace"),
