@@ -246,6 +246,24 @@ def test_what_the_originals_reaper_took_from_a_worker_of_ours_runs_once_more(mak
     assert other.finish([ended(second)])[0] == [True]
 
 
+def test_each_ledger_is_told_its_ends_that_count_and_no_others(make: MakeReliable, plain: Any) -> None:
+    ours, other = make("w1"), make("w2")
+    jobs = [job(id=f"j{number}", installation=("3f1e", "77aa", "")[number % 3]) for number in range(12)]
+    ours.push(jobs, epoch="")
+    taken = fetch_all(ours)
+    lost = [each for each in taken if each.job.id in ("j0", "j4", "j9")]
+    other.push([replace(each.job, feed=2) for each in lost], epoch="")  # whoever has them loses them
+    results = [back(each) if each.job.id == "j6" else ended(each, error='[1,2], "ü"') for each in taken]
+    accepted, _ = ours.finish(results)
+    assert [each.job.id for each, yes in zip(taken, accepted, strict=True) if not yes] == ["j0", "j4", "j9"]
+    told = {name: plain.xrange(f"jobqueue:{{mail}}:outcomes:{name}") for name in ("3f1e", "77aa")}
+    read = {name: [[end["id"] for end in orjson.loads(fields[b"ends"])] for _, fields in told[name]] for name in told}
+    assert read == {"3f1e": [["j3"]], "77aa": [["j1", "j7", "j10"]]}
+    again = other.fetch(10, timeout=0)
+    assert other.finish([ended(each) for each in again if each.job.id == "j0"] + [ended(taken[0])])[0][-1] is False
+    assert len(plain.xrange("jobqueue:{mail}:outcomes:3f1e")) == 2
+
+
 # What cannot be read
 
 CORRUPT = [

@@ -1,6 +1,6 @@
 """The script `finish`, which ends deliveries and takes the next: what it is told, and what it answers."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, NamedTuple
@@ -20,6 +20,7 @@ MOST_RESULTS = 500
 MOST_BYTES = 8 * 1024 * 1024  # in one call; and so many more as one job has
 PAGE = 100
 PLACES = 31
+Written = tuple[str | bytes, str, bytes, Any, bytes]  # id, what becomes of it, entry, what to go on with, end
 NO_DELAY = timedelta()
 VERBS = {
     State.COMPLETED: "completed",
@@ -39,11 +40,32 @@ class Bounds:
     kept_for: timedelta = timedelta(days=1)
 
 
-class Call(NamedTuple):
-    """What one call ends: five values for each, and the ledgers that they name by number."""
+class Call:
+    """What one call ends: five values for each, the last the length of its end, and by ledger the ends themselves."""
 
-    values: list[Any]
-    ledgers: list[str]
+    __slots__ = ("_numbers", "ends", "values")
+
+    def __init__(self, written: Iterable[Written] = ()) -> None:
+        self.values: list[Any] = []
+        self.ends: dict[str, list[bytes]] = {}
+        self._numbers = {"": 0}
+        for each in written:
+            self.add(each)
+
+    def add(self, written: Written, installation: str = "") -> None:
+        """End one more, which came out of a ledger; one without has nobody to tell."""
+        job_id, head, entry, again, end = written
+        self.values += (job_id, head, entry, again, len(end))
+        if end:
+            self.ends[installation].append(end)
+
+    def ledger(self, installation: str) -> int:
+        """Number a ledger, from 1; 0: none."""
+        number = self._numbers.get(installation)
+        if number is None:
+            number = self._numbers[installation] = len(self._numbers)
+            self.ends[installation] = []
+        return number
 
 
 class Answer(NamedTuple):
@@ -84,7 +106,7 @@ class Exchange:
 
     def wait_and_take(self, command: Sequence[Any], worker: str, n: int, lease: timedelta) -> Answer | None:
         """Wait by a command, then take up to n, in one round trip; None: that is not possible here."""
-        keys, args = self._asked(worker, Call([], []), n, lease)
+        keys, args = self._asked(worker, Call(), n, lease)
         answer = self._client.wait_and_run(command, script("reliable", "finish"), keys, args)
         return None if answer is None else self._answered(worker, lease, answer)
 
@@ -94,11 +116,12 @@ class Exchange:
         keys = [
             *self._keys.levels, self._keys.processing(worker), self._keys.heartbeat(worker), self._jobs, self._attempts,
             *self._between, self._keys.dead, self._reasons, self._keys.completed, *self._after,
-            *map(self._keys.outcomes, what.ledgers or [""]),
+            *map(self._keys.outcomes, what.ends or [""]),
         ]  # fmt: skip
         args = [
             worker, lease // wire.MILLISECOND, min(n, LARGEST_BATCH), "dead" if dead else "live", *self._limits,
             "" if self._place is None else self._place, len(what.values) // 5, *what.values,
+            *(b"[%b]" % b",".join(ends) for ends in what.ends.values()),
         ]  # fmt: skip
         return keys, args
 
@@ -110,7 +133,7 @@ class Exchange:
             self._place = (self._place + len(taken) // 4) % PLACES
         deliveries, unreadable = self._deliveries(taken, wire.instant_of(now))
         if unreadable:
-            self.run(worker, Call(unreadable, []), 0, lease)
+            self.run(worker, Call(unreadable), 0, lease)
         return Answer([each == 49 for each in answer], deliveries, wait)
 
     def held(self, worker: str, most: int) -> Iterator[list[Held]]:
@@ -138,9 +161,9 @@ class Exchange:
         _, attempt, owner, started = lease.split(b":")
         return Held(entry, Delivery(job, int(attempt), wire.instant_of(int(started)), entry), owner.decode())
 
-    def _deliveries(self, taken: Sequence[Any], started: Any) -> tuple[list[Delivery], list[Any]]:
+    def _deliveries(self, taken: Sequence[Any], started: Any) -> tuple[list[Delivery], list[Written]]:
         found: list[Delivery] = []
-        unreadable: list[Any] = []
+        unreadable: list[Written] = []
         queue, words, job_of = self._queue, self._keys.words, wire.job_of
         for entry, record, attempt, note in zip(taken[::4], taken[1::4], taken[2::4], taken[3::4], strict=True):
             try:
@@ -149,29 +172,26 @@ class Exchange:
                     job.checkpoint = orjson.loads(note)[2]
                 found.append(Delivery(job, attempt, started, entry))
             except WireError as error:
-                unreadable += buried(entry, str(error))
+                unreadable.append(buried(entry, str(error)))
         return found, unreadable
 
 
 def calls(results: Sequence[Result]) -> list[Call]:
     """Write ends, in as many calls as they need; at least one."""
-    made = [Call([], [])]
+    made = [Call()]
     size = 0
     for result in results:
         if size > MOST_BYTES or len(made[-1].values) >= 5 * MOST_RESULTS:
-            made.append(Call([], []))
+            made.append(Call())
             size = 0
-        values, ledgers = made[-1]
-        installation = result.delivery.job.installation
-        if installation and installation not in ledgers:
-            ledgers.append(installation)
-        written = written_of(result, ledgers.index(installation) + 1 if installation else 0)
-        values += written
+        call, installation = made[-1], result.delivery.job.installation
+        written = written_of(result, call.ledger(installation))
+        call.add(written, installation)
         size += len(written[4])
     return made
 
 
-def written_of(result: Result, ledger: int, *, leased: bool = True) -> tuple[Any, ...]:
+def written_of(result: Result, ledger: int, *, leased: bool = True) -> Written:
     """Write one end, as the script reads it."""
     delivery, end = result.delivery, result.end
     job, attempt, raw = delivery.job, delivery.attempt, delivery.raw
@@ -191,11 +211,11 @@ def written_of(result: Result, ledger: int, *, leased: bool = True) -> tuple[Any
     return job.id, head, raw, again, wire.end_bytes(end) if ledger else b""
 
 
-def dropped(entry: bytes) -> tuple[Any, ...]:
+def dropped(entry: bytes) -> Written:
     """Write that an entry is of no use any more: its job is in other hands."""
     return wire.id_of(entry), "drop:0:0:-", entry, b"", b""
 
 
-def buried(entry: bytes, reason: str) -> tuple[Any, ...]:
+def buried(entry: bytes, reason: str) -> Written:
     """Write that an entry is a dead letter, because nobody can read it."""
     return wire.id_of(entry), "unreadable:0:0:-", entry, reason, b""

@@ -35,6 +35,7 @@ from scheduler.dialects.reliable.exchange import (
     Bounds,
     Call,
     Exchange,
+    Written,
     buried,
     calls,
 )
@@ -128,7 +129,7 @@ class ReliableQueue:
             return []
         while True:
             began = time.monotonic()
-            answer = self._exchange.run(self._worker, Call([], []), n, self.lease)
+            answer = self._exchange.run(self._worker, Call(), n, self.lease)
             self._look.heard(answer.wait_ms, began)
             if answer.taken or end <= time.monotonic():
                 return answer.taken
@@ -192,14 +193,14 @@ class ReliableQueue:
         """List what this worker holds."""
         found: dict[str, Delivery] = {}
         for page in self._exchange.held(self._worker, MOST_HELD):
-            unreadable: list[Any] = []
+            unreadable: list[Written] = []
             for each in page:
                 if each.delivery is None:
-                    unreadable += buried(each.entry, "it cannot be read")
+                    unreadable.append(buried(each.entry, "it cannot be read"))
                 elif each.owner == self._worker:
                     found[each.delivery.job.id] = each.delivery
             if unreadable:
-                self._exchange.run(self._worker, Call(unreadable, []), 0, self.lease)
+                self._exchange.run(self._worker, Call(unreadable), 0, self.lease)
         return list(found.values())
 
     def recover(self, decide: Callable[[Delivery], Result]) -> int:

@@ -54,11 +54,12 @@ class Reaper:
         moved = 0
         while True:
             page = next(self._exchange.held(worker, MOST_HELD), [])
-            what, met = Call([], []), set()
+            what, met = Call(), set()
             for held in page:
-                twin = held.delivery is not None and held.delivery.job.id in met  # it was fed again to the same worker
-                written = dropped(held.entry) if twin else _written(held, worker, decide, what.ledgers, ours=ours)
-                what.values.extend(written)
+                if held.delivery is not None and held.delivery.job.id in met:  # it was fed again to the same worker
+                    what.add(dropped(held.entry))
+                else:
+                    _take(what, held, worker, decide, ours=ours)
                 met.add(held.delivery.job.id if held.delivery else "")
             answer = self._exchange.run(worker, what, 0, LEASE, dead=True)
             moved += sum(answer.accepted)
@@ -96,15 +97,13 @@ class Reaper:
             time.sleep(self._rule.base_delay.total_seconds() * random.uniform(0.5, 1.5))  # noqa: S311
 
 
-def _written(
-    held: Held, worker: str, decide: Callable[[Delivery], Result], ledgers: list[str], *, ours: bool
-) -> tuple[Any, ...]:
+def _take(call: Call, held: Held, worker: str, decide: Callable[[Delivery], Result], *, ours: bool) -> None:
+    """Write what becomes of an entry."""
     if held.delivery is None:
-        return buried(held.entry, "a silent worker held it, and it cannot be read")
-    if held.owner != worker and (ours or held.owner is not None):
-        return dropped(held.entry)
-    installation = held.delivery.job.installation
-    if installation and installation not in ledgers:
-        ledgers.append(installation)
-    ledger = ledgers.index(installation) + 1 if installation else 0
-    return written_of(decide(held.delivery), ledger, leased=held.owner is not None)
+        call.add(buried(held.entry, "a silent worker held it, and it cannot be read"))
+    elif held.owner != worker and (ours or held.owner is not None):
+        call.add(dropped(held.entry))
+    else:
+        installation = held.delivery.job.installation
+        ledger = call.ledger(installation)
+        call.add(written_of(decide(held.delivery), ledger, leased=held.owner is not None), installation)

@@ -197,14 +197,16 @@ held AS MATERIALIZED (
 mine AS (  -- by its place, since we hold it; one that was changed after this statement began is not seen there
   DELETE FROM {schema}.job_queue q USING held h CROSS JOIN t WHERE q.ctid = h.place
   RETURNING h.*, t.now, q.json, q.type, q.queue, q.priority, q.run_at, q.created_at, q.policy, q.tags,
-    q.correlation_id, q.callback_url, q.retried_from, q.attempts, q.payload, q.seq, q.retrying, q.feed AS known_feed,
-    q.attempt AS known_attempt, q.cancel_reason),
+    q.correlation_id, q.callback_url, q.retried_from, q.attempts, q.payload, q.seq, q.depth, q.retrying,
+    q.feed AS known_feed, q.attempt AS known_attempt, q.cancel_reason),
 unfed AS (  -- not for those that have just been fed; should that be undone, the row is dropped by the next feed
   DELETE FROM {schema}.job_ready r USING mine m
   WHERE (m.state <> 'completed' OR m.retrying OR m.feed IS DISTINCT FROM m.known_feed)
     AND r.queue = m.queue AND r.priority = m.priority AND r.tenant = m.tenant AND r.run_at = m.run_at
     AND r.seq = m.seq),
-edges AS (DELETE FROM {schema}.job_dependency d USING mine m WHERE d.tenant = m.tenant AND d.job_id = m.id),
+edges AS (  -- whoever was at depth 0 waited for nobody
+  DELETE FROM {schema}.job_dependency d USING mine m
+  WHERE m.depth > 0 AND d.tenant = m.tenant AND d.job_id = m.id),
 ledger AS (
   INSERT INTO {schema}.job_history (at, tenant, job_id, kind, outcome, reason, attempt, holder, started_at,
     finished_at, error, attempts, type, queue, priority, run_at, created_at, json, job, payload, result)

@@ -1,9 +1,9 @@
 -- Part of finish: end deliveries.
 -- ARGV[10..] 5 values for each: id; verb:delay:ledger:feed:attempt, or +ledger:feed:attempt if it completed; entry;
--- level and entry to go on with, or why it is dead; end as JSON. Verbs: completed, dead, cancelled, retry, back, drop,
--- unreadable. The delay is in ms; for back, it is the attempts before. Ledgers count from 1, 0: none. A feed after ~: a
--- worker of the original took it.
-local over, tombs, good, bad, backs, ends, closed = {}, {}, {}, {}, {}, {}, {}
+-- level and entry to go on with, or why it is dead; length of its end, 0: none. Verbs: completed, dead, cancelled,
+-- retry, back, drop, unreadable. The delay is in ms; for back, it is the attempts before. Ledgers count from 1, 0:
+-- none. A feed after ~: a worker of the original took it.
+local over, tombs, good, bad, backs, closed = {}, {}, {}, {}, {}, {}
 
 local function put_back()
   for i = #backs, 1, -1 do -- the first of them shall be the next again
@@ -47,11 +47,7 @@ local function write()
     end
   end
   if #tombs > 0 then redis.call('HSET', finished, unpack(tombs)) end
-  for ledger, batch in pairs(ends) do
-    batch[1] = '[' .. batch[1]
-    batch[#batch] = batch[#batch] .. ']'
-    redis.call('XADD', KEYS[20 + ledger], '*', 'ends', table.concat(batch, ','))
-  end
+  tell()
   if #bad > 0 then redis.call('LPUSH', dead, unpack(bad)) end
   if #good > 0 then
     redis.call('LPUSH', completed, unpack(good))
@@ -68,24 +64,18 @@ local function bury_unread(id, held, entry, reason)
   if held and string.find(held, by_worker, 1, true) then over[#over + 1] = id end
 end
 
--- What most are, +ledger:feed:attempt, is read without a pattern.
-local function read(head)
-  if string.byte(head) == 43 then return 'completed', 0, string.byte(head, 2) - 48, string.sub(head, 4) end
-  local verb, delay, ledger, token = string.match(head, '^(%a+):(%d+):(%d+):(.*)$')
-  return verb, tonumber(delay), tonumber(ledger), token
-end
-
 local function close()
   if count == 0 then return '' end
-  local ids, answer = {}, {}
+  local ids = {}
   for i = 1, count do ids[i] = ARGV[5 * i + 5] end
   local held = redis.call('HMGET', attempts, unpack(ids))
   local here = let_go()
   local ours_only = redis.call('ZSCORE', workers, worker) -- nobody of the original has a place there
   for i, id in ipairs(ids) do
-    local head, entry, again, outcome = ARGV[5 * i + 6], ARGV[5 * i + 7], ARGV[5 * i + 8], ARGV[5 * i + 9]
+    local head, entry, again, ended = ARGV[5 * i + 6], ARGV[5 * i + 7], ARGV[5 * i + 8], ARGV[5 * i + 9] ~= '0'
     local verb, delay, ledger, token = read(head)
-    local ours = held[i] and string.find(held[i], token .. by_worker, 1, true) == 1
+    local ours = held[i] and string.find(held[i], token, 1, true) == 1
+      and string.find(held[i], by_worker, #token + 1, true) == #token + 1
     if string.sub(token, 1, 1) == '~' then
       token = string.sub(token, 2)
       ours = here[i] and not held[i] and not ours_only
@@ -98,11 +88,8 @@ local function close()
     else
       answer[i], closed[id] = '1', true
       close_one(id, token, verb, entry, delay, again, ledger)
-      if ledger > 0 and outcome ~= '' then
-        ends[ledger] = ends[ledger] or {}
-        table.insert(ends[ledger], outcome)
-      end
     end
+    if ended then told[ledger] = told[ledger] ~= false and answer[i] == '1' end
   end
   write()
   return table.concat(answer)

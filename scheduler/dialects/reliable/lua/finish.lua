@@ -29,7 +29,7 @@
 -- ARGV[7] how long completed is kept, in ms
 -- ARGV[8] the place among 31 after which levels have their shares, or empty: higher levels first
 -- ARGV[9] number of results
--- ARGV[10..] 5 values for each result, as `close` reads them
+-- ARGV[10..] 5 values for each result, then the ends for each ledger, as `close` and `tell` read them
 -- Returns {1 or 0 for each result, or "alive"; ms until one should look again or -1; now in ms; of each that was taken
 -- entry, record, attempt, note}
 local processing, heartbeat, jobs, attempts, between = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
@@ -47,6 +47,7 @@ if taking_back and redis.call('EXISTS', heartbeat) == 1 then return {'alive', -1
 redis.call('PEXPIRE', heartbeat, lease)
 
 -- include: let_go
+-- include: tell
 -- include: close
 -- include: take
 -- include: choose
