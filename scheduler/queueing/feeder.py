@@ -54,6 +54,7 @@ class Feeder:
         self._events = events
         self._now = now
         self._lost = lost
+        self.before: Callable[[], None] = lambda: None  # waits for pushes under way here, of what was committed before
         self._turns: dict[tuple[str, int], str] = {}  # by queue and priority, the tenant that was served last
         self._from: Place = FIRST
         self._rooms: dict[str, tuple[dict[int, int], float]] = {}  # by queue; until when it is known
@@ -147,6 +148,7 @@ class Feeder:
             return []
         jobs = [queued(queue.name, row, self._ledger.installation) for row in rows if row[4] is not None]
         if jobs:
+            self.before()
             pushing = time.monotonic()
             queue.push(jobs, epoch=str(mark), began=began)
             if self._events:

@@ -44,6 +44,7 @@ class RingServices:
         self._now = now
         self.feeder = Feeder(ledger, ring, events, now=now, lost=lambda _: self.tend())
         self.shortcut = Shortcut(ledger, ring, self.feeder, client=quick, events=events)
+        self.feeder.before = self.shortcut.wait
         self.upkeep = Upkeep(ledger, ring, events, self.settle, self.shortcut.marked)
         self.queues = Queues(ring, ledger)
         self._feeding = Service("feed", self.feeder.step, last_backoff=LAST_BACKOFF)

@@ -24,6 +24,7 @@ import orjson
 
 from scheduler.dialects.channel import Channel
 from scheduler.dialects.client import Client
+from scheduler.dialects.interface import Pushed
 from scheduler.dialects.reliable.queue import ReliableQueue
 from scheduler.errors import QueueError, QueueUnavailable, StoreError
 from scheduler.events import Events, JobsFed
@@ -59,8 +60,10 @@ class Shortcut:
         self._marks: dict[str, tuple[int, float]] = {}  # by queue, its mark and until when it counts
         self._rooms: dict[str, tuple[dict[int, int], float]] = {}  # by queue, how much more may wait there; until when
         self._watched = False
+        self._failures: dict[str, int] = {}  # by queue, how many pushes have been left to the feeders
         self._pusher = ThreadPoolExecutor(1, "scheduler-push")  # a process that ends waits for it
         self._pushing: Future[None] | None = None  # the last that was handed over
+        self._pusher_id: int | None = None  # its thread, while it pushes: who listens there may submit, or cancel us
         self._lock = threading.Lock()
 
     def way(self, batch: Sequence[NewJob]) -> Way | None:
@@ -68,7 +71,7 @@ class Shortcut:
         queue = batch[0].queue if batch and isinstance(batch[0], NewJob) else None
         if not isinstance(queue, str) or not all(_goes(job, queue) for job in batch):
             return None
-        now = time.monotonic()
+        now, failures = time.monotonic(), self._failures.get(queue, 0)
         epoch, until = self._marks.get(queue, (0, 0.0))
         if now >= until or queue in self._feeder.due_since:
             return None
@@ -77,22 +80,40 @@ class Shortcut:
         except QueueError:
             self._marks.pop(queue, None)
             return None
-        return Way(Straight(queue, epoch), now) if entered else None
+        return Way(Straight(queue, epoch), now, failures) if entered else None
 
     def push(self, way: Way) -> None:
         """Push what was inserted for it, after the commit; whatever goes wrong is not the submitter's to see."""
-        if self._pushing is not None:
-            wait_for([self._pushing])
-        if sum(len(drafts) for drafts, _ in way.parts) < MANY or not self._handed_over(way):
+        self.wait()
+        if sum(len(drafts) for drafts, _ in way.parts) < MANY or self._is_pusher() or not self._handed_over(way):
             self._push(way)
+
+    def wait(self) -> None:
+        """Wait until all that was handed over is pushed."""
+        if self._pushing is not None and not self._is_pusher():
+            wait_for([self._pushing])
+
+    def _is_pusher(self) -> bool:
+        return self._pusher_id == threading.get_ident()
 
     def _handed_over(self, way: Way) -> bool:
         with self._lock:  # so that the last is the last
             try:
-                self._pushing = self._pusher.submit(self._push, way)
+                self._pushing = self._pusher.submit(self._push_meanwhile, way)
             except RuntimeError:  # it is closed, or the process ends
                 return False
         return True
+
+    def _push_meanwhile(self, way: Way) -> None:
+        self._pusher_id = threading.get_ident()
+        try:
+            self._push(way)
+        except Exception:  # nobody else would hear of it; upkeep finds what Redis does not know
+            name = way.straight.queue
+            logger.exception("queue %s: jobs cannot be pushed", name, extra=keys(queue=name))
+            self._close_way(name)
+        finally:
+            self._pusher_id = None
 
     def _push(self, way: Way) -> None:
         jobs = [job for drafts, now in way.parts for job in _queued(drafts, now, self._ledger.installation)]
@@ -100,19 +121,23 @@ class Shortcut:
             return
         name, began = way.straight.queue, time.monotonic()
         try:
-            if self._marks.get(name, (None, 0.0))[0] != way.straight.epoch:
+            if self._failures.get(name, 0) != way.failures:
                 raise QueueUnavailable("Redis: those before could not be pushed")
-            queue = self._queue(name)
-            queue.push(jobs, epoch=str(way.straight.epoch), began=way.began)
+            answers = self._queue(name).push(jobs, epoch=str(way.straight.epoch), began=way.began)
         except QueueError as error:
-            self._marks.pop(name, None)
-            self._leave(name, [JobKey(draft.tenant, draft.id) for drafts, _ in way.parts for draft in drafts], error)
+            self._leave(way, error)
             return
-        if self._events:
+        jobs = [job for job, answer in zip(jobs, answers, strict=True) if answer is not Pushed.FINISHED]
+        if jobs and self._events:
             ids = tuple((job.tenant, job.id) for job in jobs)
             self._events.emit(JobsFed(queue=name, count=len(jobs), seconds=time.monotonic() - began, jobs=ids))
-        if self._watched:
+        if jobs and self._watched:
             self._say(jobs)
+
+    def _close_way(self, name: str) -> None:
+        """Let nobody past those that could not be pushed: whoever has his way already leaves it too."""
+        self._marks.pop(name, None)
+        self._failures[name] = self._failures.get(name, 0) + 1
 
     def marked(self, name: str, epoch: int | None) -> None:
         """Hear of upkeep that Redis has the mark of a queue, which opens the way; None: it has not."""
@@ -138,7 +163,7 @@ class Shortcut:
 
     def close(self) -> None:
         """Push what was handed over, and close the connections."""
-        self._pusher.shutdown()
+        self._pusher.shutdown(wait=not self._is_pusher())
         self._marks.clear()
         self._client.close()
 
@@ -148,14 +173,18 @@ class Shortcut:
             found = self._queues[name] = ReliableQueue(self._client, name, installation=self._ledger.installation)
         return found
 
-    def _leave(self, name: str, jobs: Sequence[JobKey], error: QueueError) -> None:
+    def _leave(self, way: Way, error: QueueError) -> None:
         """Leave jobs to the feeders."""
+        name, jobs = way.straight.queue, [JobKey(each.tenant, each.id) for drafts, _ in way.parts for each in drafts]
+        self._marks.pop(name, None)
         said = "queue %s: %d jobs are left to the feeders: %s"
         logger.warning(said, name, len(jobs), error, extra=keys(queue=name))
         try:
             self._ledger.rows(self._ledger.ring.leave_to_feeders(jobs))
         except StoreError as away:
             logger.warning("queue %s: or rather to upkeep: %s", name, away, extra=keys(queue=name))
+        finally:
+            self._close_way(name)  # again: upkeep may have opened it before they were ready to be fed
 
     def _say(self, jobs: Sequence[QueuedJob]) -> None:
         try:

@@ -11,9 +11,10 @@ from scheduler.store.job_queue import Straight
 class Way:
     """One batch: its parts in the order in which they are sent, then how each was inserted."""
 
-    def __init__(self, straight: Straight, began: float) -> None:
+    def __init__(self, straight: Straight, began: float, failures: int) -> None:
         self.straight = straight
         self.began = began  # on the monotonic clock
+        self.failures = failures  # of pushes into its queue, before
         self._sent: list[Sequence[Draft]] = []
         self.parts: list[tuple[Sequence[Draft], datetime]] = []  # those that go straight, with their created_at
 

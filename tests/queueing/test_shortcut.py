@@ -18,7 +18,9 @@ from scheduler.dialects.client import Client
 from scheduler.dialects.reliable.keys import Keys
 from scheduler.dialects.reliable.queue import ReliableQueue
 from scheduler.embedded.redis import EmbeddedRedis
-from scheduler.errors import QueueUnavailable
+from scheduler.errors import EpochLost, QueueUnavailable
+from scheduler.events import JobsFed
+from scheduler.model.submission import drafts
 from scheduler.queueing.services import RingServices
 from scheduler.queueing.shortcut import Shortcut
 from scheduler.store.ring import NOBODY
@@ -332,6 +334,77 @@ def test_what_comes_after_a_push_that_failed_does_not_go_past_it(
     ready = "SELECT count(*), count(*) FILTER (WHERE id = ANY(%s)) FROM job_ready"
     ids = [each.id for each in first]
     wait_for(lambda: connection.execute(ready, (ids,)).fetchone() == (400, 200), "all are left to the feeders")
+
+
+def test_a_feeder_does_not_pass_jobs_that_are_being_pushed(
+    ring: Scheduler, opened: RingServices, held: threading.Event, dsn: str
+) -> None:
+    made = ring.submit_many(batch(range(200)))
+    with psycopg.connect(dsn) as own:
+        later = ring.submit("acme", "later", queue="mail", connection=own)
+    feeding = threading.Thread(target=opened.feeder.step)
+    feeding.start()
+    feeding.join(0.3)
+    assert feeding.is_alive()
+    assert opened.ring.queue("mail").known([str(later.id)]) == [None]
+    held.set()
+    feeding.join()
+    assert None not in opened.ring.queue("mail").known([str(each.id) for each in [*made, later]])
+
+
+def test_whoever_has_its_way_leaves_it_although_upkeep_has_opened_it_again(
+    ring: Scheduler, opened: RingServices, connection: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    way = opened.shortcut.way(batch(range(3)))
+    assert way is not None
+    epoch = opened.shortcut._marks["mail"][0]
+    with monkeypatch.context() as patch:
+        patch.setattr(opened.shortcut._queue("mail"), "push", lambda *_, **__: (_ for _ in ()).throw(EpochLost()))
+        ring.submit("acme", "job", queue="mail")
+    opened.shortcut.marked("mail", epoch)
+    assert opened.shortcut._failures["mail"] == way.failures + 1
+    way.sent(drafts(batch(range(3))))
+    way.answered([(opened._now(), True)])
+    opened.shortcut.push(way)
+    assert opened.shortcut._failures["mail"] == way.failures + 2, "it was left to the feeders"
+
+
+def test_who_listens_to_a_push_may_submit_and_cancel(ring: Scheduler, opened: RingServices) -> None:
+    heard: list[int] = []
+
+    def listen(event: object) -> None:
+        if isinstance(event, JobsFed) and event.count > 100:
+            heard.append(event.count)
+            ring.submit("acme", "job", queue="mail")
+            ring.submit_many(batch(range(100)))
+            ring.cancel()
+            heard.append(0)
+
+    ring.subscribe(listen)
+    ring.submit_many(batch(range(200)))
+    wait_for(lambda: heard == [200, 0], "it was heard, and has ended us")
+
+
+def test_what_was_cancelled_before_its_push_is_not_said_to_be_fed(
+    ring: Scheduler, opened: RingServices, held: threading.Event
+) -> None:
+    fed: list[str] = []
+    ring.subscribe(lambda event: fed.extend(job for _, job in event.jobs) if isinstance(event, JobsFed) else None)
+    first, *others = ring.submit_many(batch(range(150)))
+    assert ring.cancel_job("acme", first.id) is State.CANCELLED
+    held.set()
+    wait_for(lambda: fed, "the others are fed")
+    assert set(fed) == {str(each.id) for each in others}
+
+
+def test_a_fault_of_ours_in_a_push_is_logged_and_closes_the_way(
+    ring: Scheduler, opened: RingServices, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(opened.shortcut, "_push", lambda _: 1 / 0)
+    ring.submit_many(batch(range(150)))
+    opened.shortcut.wait()
+    assert "queue mail: jobs cannot be pushed" in caplog.text
+    assert "mail" not in opened.shortcut._marks
 
 
 def test_whoever_is_cancelled_after_it_submitted_many_pushes_them_first(
