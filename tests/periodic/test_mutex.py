@@ -42,6 +42,7 @@ RING = {
     "scheduler.queueing.pool.Pool",
     "scheduler.queueing.ring.Ring",
     "scheduler.queueing.services.RingServices",
+    "scheduler.queueing.shortcut.Shortcut",
     "scheduler.queueing.turns.Turns",
 }
 # An embedded server is started once for a process, before there is a scheduler; a child has no Postgres.

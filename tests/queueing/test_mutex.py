@@ -68,7 +68,12 @@ def test_no_lock_of_the_ring_is_held_across_io(
         last = instance.submit("acme", "sync", queue="mail", retry=retry)
         assert instance.wait("acme", last.id, timeout=30).state is State.COMPLETED
         assert list(metrics.collect())
-        wait_for(lambda: watch.taken >= RING, "every lock of the ring is taken")
+
+        def all_taken() -> bool:
+            instance.submit_many([NewJob("acme", "async", number, queue="mail") for number in range(100)])
+            return watch.taken >= RING
+
+        wait_for(all_taken, "every lock of the ring is taken", every=0.2)
         worker.stop(grace=1)
     assert watch.violations == []
 
