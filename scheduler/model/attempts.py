@@ -11,8 +11,6 @@ from scheduler.model.policies import Timeouts, policy_of
 from scheduler.model.retries import RetryPolicy
 from scheduler.model.states import State
 
-FIRST_FEED = 1  # of a job that is in the hands of a queue for the first time
-
 
 # Not frozen, as what carries them: made for every job and attempt, freezing would cost three times as much.
 @dataclass(slots=True, kw_only=True)

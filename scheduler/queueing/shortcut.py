@@ -6,8 +6,7 @@ pushes waits for those before.
 Why nothing is lost or doubled: the statement that inserts jobs decides whether they go straight, and then makes no rows
 for the feeders, so one pushes them, once. What is not pushed, or not answered, is left to the feeders as it is, and a
 queue that has it knows it. Who dies in between leaves jobs that Redis does not know: upkeep asks about all that are
-young, and by then Redis refuses the push of one who was only suspended; it refuses what was cancelled before, too. The
-order holds: nothing goes straight while an older job of its tenant and priority waits to be fed, nor after a push that
+young, and by then Redis refuses the push of one who was only suspended. The order holds: nothing goes straight while an older job of its tenant and priority waits to be fed, nor after a push that
 failed before it.
 """
 
@@ -29,7 +28,7 @@ from scheduler.dialects.reliable.queue import ReliableQueue
 from scheduler.errors import QueueError, QueueUnavailable, StoreError
 from scheduler.events import Events, JobsFed
 from scheduler.log import keys
-from scheduler.model.attempts import FIRST_FEED, QueuedJob
+from scheduler.model.attempts import QueuedJob
 from scheduler.model.labels import Priority
 from scheduler.model.states import State
 from scheduler.model.submission import Draft, NewJob
@@ -41,6 +40,7 @@ from scheduler.store.job_queue import JobKey, Straight
 
 logger = logging.getLogger("scheduler")
 
+FIRST_FEED = 1
 HOLDS = 3.0  # seconds for which a mark that was seen counts
 LOOK_AGAIN = 1.0  # seconds
 MANY = 100  # jobs: to push these takes longer than to hand them over

@@ -244,22 +244,6 @@ def test_whoever_was_suspended_for_long_pushes_nothing_any_more(
     assert connection.execute("SELECT id FROM job_ready").fetchall() == [(made.id,)]
 
 
-def test_what_was_cancelled_before_its_push_is_refused(
-    opened: RingServices, ring: Scheduler, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plain = Shortcut.push
-
-    def overtaken(shortcut: Shortcut, way: Any) -> None:
-        [([draft], _)] = way.parts
-        assert ring.cancel_job("acme", draft.id) is State.CANCELLED
-        plain(shortcut, way)
-
-    monkeypatch.setattr(Shortcut, "push", overtaken)
-    made = ring.submit("acme", "job", queue="mail")
-    assert opened.ring.queue("mail").known([str(made.id)]) == [None]
-    assert ring.get("acme", made.id).state is State.CANCELLED
-
-
 @pytest.fixture
 def held(opened: RingServices, monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """Let pushes wait until the event is set."""
@@ -383,18 +367,6 @@ def test_who_listens_to_a_push_may_submit_and_cancel(ring: Scheduler, opened: Ri
     ring.subscribe(listen)
     ring.submit_many(batch(range(200)))
     wait_for(lambda: heard == [200, 0], "it was heard, and has ended us")
-
-
-def test_what_was_cancelled_before_its_push_is_not_said_to_be_fed(
-    ring: Scheduler, opened: RingServices, held: threading.Event
-) -> None:
-    fed: list[str] = []
-    ring.subscribe(lambda event: fed.extend(job for _, job in event.jobs) if isinstance(event, JobsFed) else None)
-    first, *others = ring.submit_many(batch(range(150)))
-    assert ring.cancel_job("acme", first.id) is State.CANCELLED
-    held.set()
-    wait_for(lambda: fed, "the others are fed")
-    assert set(fed) == {str(each.id) for each in others}
 
 
 def test_a_fault_of_ours_in_a_push_is_logged_and_closes_the_way(

@@ -41,10 +41,10 @@ from scheduler.dialects.reliable.exchange import (
 )
 from scheduler.dialects.reliable.keys import Keys
 from scheduler.dialects.reliable.reaper import Reaper, ReaperRule
-from scheduler.dialects.settling.fence import REMEMBERED_MS, Fence, pushed
+from scheduler.dialects.settling.fence import Fence, pushed
 from scheduler.dialects.settling.reading import Settling
 from scheduler.errors import ConfigError, QueueUnavailable, WireError
-from scheduler.model.attempts import FIRST_FEED, QueuedJob
+from scheduler.model.attempts import QueuedJob
 from scheduler.model.labels import Priority
 
 MOST_UNSETTLED = 100_000
@@ -232,13 +232,10 @@ class ReliableQueue:
 
     def cancel(self, ids: Sequence[str], *, force: bool = False) -> list[Cancelling]:  # noqa: ARG002 - workers decide
         """Take jobs out, or ask for their end."""
-        keys = self._keys.named(
-            "jobs", "attempts", "between", "finished", "cancels", "notes", "settled", "settled:before"
-        )
+        keys = self._keys.named("jobs", "attempts", "between", "finished", "cancels", "notes")
         found: list[Cancelling] = []
         for batch in _batches(ids):
-            args = [REMEMBERED_MS, FIRST_FEED, *batch]
-            answer = self._client.run(script("reliable", "cancel"), keys, args)
+            answer = self._client.run(script("reliable", "cancel"), keys, batch)
             found += [CANCELLING[each] for each in answer.decode()]
         return found
 

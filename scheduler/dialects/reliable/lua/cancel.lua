@@ -1,23 +1,15 @@
--- Take jobs out that no worker has, or that may be about to come; ask for the end of those that one has.
+-- Take jobs out that no worker has; ask for the end of those that one has.
 -- KEYS[1] hash: jobs, id -> record
 -- KEYS[2] hash: attempts, id -> feed:attempt:worker:started of what a worker has
 -- KEYS[3] hash: between, id -> feed:attempts:due of what waits between two attempts
 -- KEYS[4] hash: finished, id -> feed:attempt of an end that is not settled
 -- KEYS[5] hash: cancels, ids that somebody wants to end
 -- KEYS[6] hash: notes, id -> what its handler said
--- KEYS[7] hash: settled, id -> feed of what ended and was settled lately
--- KEYS[8] hash: the same of a while before
--- ARGV[1] how long at least it is known that a job was settled, in ms
--- ARGV[2] the feed of those whose push may be on its way
--- ARGV[3..] ids
+-- ARGV[1..] ids
 -- Returns for each d (removed; its entry is dropped when it is met), r (running, or ended) or u (unknown)
 local jobs, attempts, between, finished, cancels, notes = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local answer, unknown = {}, {}
-
--- include: settling/remember
-
-for i = 1, #ARGV - 2 do
-  local id = ARGV[i + 2]
+local answer = {}
+for i, id in ipairs(ARGV) do
   if redis.call('HEXISTS', finished, id) == 1 then
     answer[i] = 'r'
   elseif redis.call('HEXISTS', attempts, id) == 1 then
@@ -28,9 +20,6 @@ for i = 1, #ARGV - 2 do
     answer[i] = 'd'
   else
     answer[i] = 'u'
-    unknown[#unknown + 1] = id
-    unknown[#unknown + 1] = ARGV[2]
   end
 end
-if #unknown > 0 then remember(KEYS[7], KEYS[8], tonumber(ARGV[1]), unknown) end
 return table.concat(answer)
