@@ -6,8 +6,8 @@ pushes waits for those before.
 Why nothing is lost or doubled: the statement that inserts jobs decides whether they go straight, and then makes no rows
 for the feeders, so one pushes them, once. What is not pushed, or not answered, is left to the feeders as it is, and a
 queue that has it knows it. Who dies in between leaves jobs that Redis does not know: upkeep asks about all that are
-young, and by then Redis refuses the push of one who was only suspended. The order holds: nothing goes straight while an older job of its tenant and priority waits to be fed, nor after a push that
-failed before it.
+young, and by then Redis refuses the push of one who was only suspended. The order holds: nothing goes straight while an
+older job of its tenant and priority waits to be fed, nor after a push that failed before it.
 """
 
 import logging
