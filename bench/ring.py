@@ -140,12 +140,15 @@ class Bench(queues.Bench):
             wal, _ = self.written()
             before = {name: cpu() for name, cpu in watched.items()}
             command = queues.sending(peer, self.jobs(peer))
-            with self.straight(peer), peer.calling(*command, cpus=self.pins.clients) as answer:
+            with (
+                self.server.counting(peer.info["left"]) as left,
+                self.straight(peer),
+                peer.calling(*command, cpus=self.pins.clients) as answer,
+            ):
                 sent, timed = answer["sent"], answer["timed"]
                 self.stamps.wait(sent, limit=queues.LIMIT)
-                with self.server.counting(peer.info["left"]) as left:
-                    if not harness.until(lambda: left() == 0, queues.LIMIT):
-                        raise RuntimeError(f"{left()} of {sent} jobs were never settled")
+                if not harness.until(lambda: left() == 0, queues.LIMIT):
+                    raise RuntimeError(f"{left()} of {sent} jobs were never settled")
                 over = time.time()
             cpu = sum(cpu() - before[name] for name, cpu in watched.items())
             wal_after, _ = self.written()

@@ -6,6 +6,7 @@ import inspect
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import CancelledError, Future, wait
+from contextvars import Context
 from functools import partial
 from typing import NamedTuple
 
@@ -53,15 +54,12 @@ class Coroutines:
         return ended.result()
 
     def begin(self, calls: Sequence[Call]) -> None:
-        """Start bodies without waiting for them; each is told of its end on the loop's thread."""
+        """Start bodies without waiting for them, each in a context of its own; its end is told on the loop's thread."""
         loop = self._started()
-
-        def start() -> None:
-            for call in calls:
-                task = loop.create_task(_report(call))
-                call.cancelled.then(partial(_call, loop, task.cancel))
-
-        loop.call_soon_threadsafe(start)
+        if asyncio._get_running_loop() is loop:  # noqa: SLF001 - documented; the other raises where there is none
+            _begin(loop, calls)
+        else:
+            loop.call_soon_threadsafe(_begin, loop, calls)
 
     def stop(self) -> None:
         """End the loop, cancelling what still runs on it; the app's own is the app's to end."""
@@ -87,6 +85,12 @@ class Coroutines:
         loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()
+
+
+def _begin(loop: asyncio.AbstractEventLoop, calls: Sequence[Call]) -> None:
+    for call in calls:
+        task = loop.create_task(_report(call), context=Context())
+        call.cancelled.then(partial(_call, loop, task.cancel))
 
 
 async def _report(call: Call) -> None:

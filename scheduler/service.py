@@ -44,7 +44,8 @@ def collect_rarely() -> None:
 class Service:
     """Calls `step()` until stopped; `step` returns the seconds until it wants to be called again (None: when woken).
 
-    A step that raises is logged and tried again after a capped, jittered backoff, for ever.
+    A step that raises is logged and tried again after a capped, jittered backoff, for ever; or sooner when woken, but
+    not within a second.
     """
 
     def __init__(self, name: str, step: Callable[[], float | None], *, last_backoff: float = LAST_BACKOFF) -> None:
@@ -105,6 +106,10 @@ class Service:
             while not self._stopping:
                 delay = self._attempt()
                 with self._condition:
+                    if self.failures and delay:  # who wakes it does not know that, and may do so all the time
+                        least = min(delay, FIRST_BACKOFF)
+                        self._condition.wait_for(lambda: self._stopping, least)
+                        delay -= least
                     if not self._woken and not self._stopping:
                         self._condition.wait(delay)
                     self._woken = False

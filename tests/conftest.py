@@ -15,6 +15,7 @@ from scheduler import Scheduler
 from scheduler.dialects.client import Client
 from scheduler.embedded.postgres import EmbeddedPostgres
 from scheduler.embedded.redis import EmbeddedRedis
+from scheduler.queueing.handlers import handlers
 from tests.support.recorder import Recorder
 
 embedded = pytest.StashKey[EmbeddedPostgres]()
@@ -66,6 +67,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return next((place for place, part in enumerate(LONGEST) if part in file), len(LONGEST))
 
     items.sort(key=place, reverse=not hasattr(config, "workerinput"))
+
+
+@pytest.fixture(autouse=True)
+def own_handlers() -> Iterator[None]:
+    """A test knows no handler of another's, whichever ran before it in this process."""
+    before = dict(handlers)
+    handlers.clear()
+    yield
+    handlers.clear()
+    handlers.update(before)
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,7 @@
 
 import contextlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -16,38 +16,42 @@ from scheduler.model.states import State
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
 STATES = {state.value: state for state in State}
-ID = re.compile(rb'"id": ?"([^"]+)"')
+ID = re.compile(rb'\["(?:[^"\\]|\\.)*","([^"]+)",\d+,\d+,"')  # the second value of an end
 
 
 def end_bytes(end: AttemptEnd) -> bytes:
-    """Write the end of an attempt."""
-    written: dict[str, Any] = {
-        "tenant": end.tenant,
-        "id": end.job_id,
-        "feed": end.feed,
-        "attempt": end.attempt,
-        "state": end.state,
-        "started": end.started_at,
-        "ended": end.ended_at,
-        "worker": end.worker,
-    }
-    for name in ("category", "code", "error", "checkpoint"):
-        value = getattr(end, name)
-        if value is not None:
-            written[name] = value
-    if end.delay is not None:
-        written["delay"] = end.delay // MICROSECOND
-    if end.result is not None:
-        written["result"] = end.result.decode(errors="replace")  # a text: whatever it is, the batch can be read
-    if end.spawned:
-        written["spawned"] = list(end.spawned)
+    """Write the end of an attempt: what each has in its order, then what few have by its name."""
+    written: list[Any] = [
+        end.tenant, end.job_id, end.feed, end.attempt, end.state, end.started_at, end.ended_at, end.worker
+    ]  # fmt: skip
+    if rare := _rare(end):
+        written.append(rare)
     try:
         return orjson.dumps(written)
     except TypeError:  # a text that is not Unicode
         for name in ("category", "code", "error"):
-            if name in written:
-                written[name] = written[name].encode(errors="replace").decode()
+            if name in rare:
+                rare[name] = rare[name].encode(errors="replace").decode()
         return orjson.dumps(written)
+
+
+def _rare(end: AttemptEnd) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if end.category is not None:
+        found["category"] = end.category
+    if end.code is not None:
+        found["code"] = end.code
+    if end.error is not None:
+        found["error"] = end.error
+    if end.checkpoint is not None:
+        found["checkpoint"] = end.checkpoint
+    if end.delay is not None:
+        found["delay"] = end.delay // MICROSECOND
+    if end.result is not None:
+        found["result"] = end.result.decode(errors="replace")  # a text: whatever it is, the batch can be read
+    if end.spawned:
+        found["spawned"] = list(end.spawned)
+    return found
 
 
 def ends_of(batch: bytes) -> list[AttemptEnd]:
@@ -71,25 +75,15 @@ def rescued(batch: bytes) -> tuple[list[AttemptEnd], list[bytes]]:
     return ends, [each for each in dict.fromkeys(ID.findall(batch)) if each not in known]
 
 
-def _end(read: Mapping[str, Any]) -> AttemptEnd:
-    delay = read.get("delay")
-    return AttemptEnd(
-        tenant=read["tenant"],
-        job_id=read["id"],
-        feed=read["feed"],
-        attempt=read["attempt"],
-        state=STATES[read["state"]],
-        started_at=_moment(read["started"]),
-        ended_at=_moment(read["ended"]),
-        worker=read["worker"],
-        delay=None if delay is None else delay * MICROSECOND,
-        category=read.get("category"),
-        code=read.get("code"),
-        error=read.get("error"),
-        result=read["result"].encode() if "result" in read else None,
-        checkpoint=read.get("checkpoint"),
-        spawned=read.get("spawned", ()),
-    )
+def _end(read: Sequence[Any]) -> AttemptEnd:
+    tenant, job_id, feed, attempt, state, started, ended, worker, *rare = read
+    end = AttemptEnd(tenant, job_id, feed, attempt, STATES[state], _moment(started), _moment(ended), worker)
+    for found in rare:
+        end.delay = found["delay"] * MICROSECOND if "delay" in found else None
+        end.category, end.code, end.error = found.get("category"), found.get("code"), found.get("error")
+        end.result = found["result"].encode() if "result" in found else None
+        end.checkpoint, end.spawned = found.get("checkpoint"), found.get("spawned", ())
+    return end
 
 
 def _moment(written: str | int) -> datetime:

@@ -182,6 +182,9 @@ class Queue(Protocol):
     def acknowledge(self, settled: Sequence[Outcomes]) -> None:
         """Forget ends that are in the ledger."""
 
+    def hand_over(self, read: Sequence[Outcomes]) -> None:
+        """Let others read ends at once which we have read and will not settle."""
+
     def known(self, ids: Sequence[str]) -> list[Known | None]:
         """Say what is known of jobs; None: nothing."""
 

@@ -12,8 +12,9 @@ from scheduler.model.retries import RetryPolicy
 from scheduler.model.states import State
 
 
-# Not frozen, as what carries them: made for every job and attempt, freezing would cost three times as much.
-@dataclass(slots=True, kw_only=True)
+# Not frozen, as what carries them: made for every job and attempt, freezing would cost three times as much. Nor by name
+# alone: where they are made by the thousand their values stand in this order, which takes less than half the time.
+@dataclass(slots=True)
 class QueuedJob:
     """A job in a queue of Redis. `attempt`: those settled before it was fed; `installation`: whose ledger it is in.
 
@@ -43,7 +44,7 @@ class QueuedJob:
         return policy_of(self.policy)
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class AttemptEnd:
     """How an attempt ended: terminal, or RETRYING after `delay`. `result` and `spawned` are of a completed one."""
 

@@ -84,9 +84,12 @@ class NewJob:
 Reference = NewJob | Submission | UUID | str
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class Draft:
-    """A job that is being submitted: checked, with its id; what its dependencies add is filled in later."""
+    """A job that is being submitted: checked, with its id; what its dependencies add is filled in later.
+
+    Where they are made by the thousand their values stand in this order: by name it takes more than twice as long.
+    """
 
     id: UUID
     tenant: str
@@ -202,24 +205,24 @@ def _draft(job: NewJob, ids: dict[int, UUID], limit: int, seen: dict[object, Lab
     if len(after) + len(after_any) > WIDEST:
         raise DependencyLimit(f"job {job.type!r} depends on {len(after) + len(after_any)} jobs, more than {WIDEST}")
     return Draft(
-        id=ids[id(job)],
-        tenant=labels.tenant,
-        type=labels.type,
-        queue=labels.queue,
-        priority=labels.priority,
-        run_at=None if job.run_at is None else instant(job.run_at, name="run_at"),
-        delay=None if job.delay is None else duration(job.delay, name="delay"),
-        form=form,
-        payload=payload,
-        policy=labels.policy,
-        lifetime=labels.lifetime,
-        tags=orjson.dumps(tags).decode() if tags else None,
-        correlation_id=None if job.correlation_id is None else checked_correlation(job.correlation_id),
-        callback_url=None if job.callback_url is None else checked_url(job.callback_url),
-        key=None if job.idempotency_key is None else checked_text(job.idempotency_key, "idempotency_key", LONGEST_KEY),
-        window=labels.window,
-        after=after,
-        after_any=after_any,
+        ids[id(job)],
+        labels.tenant,
+        labels.type,
+        labels.queue,
+        labels.priority,
+        None if job.run_at is None else instant(job.run_at, name="run_at"),
+        None if job.delay is None else duration(job.delay, name="delay"),
+        form,
+        payload,
+        labels.policy,
+        labels.lifetime,
+        orjson.dumps(tags).decode() if tags else None,
+        None if job.correlation_id is None else checked_correlation(job.correlation_id),
+        None if job.callback_url is None else checked_url(job.callback_url),
+        None if job.idempotency_key is None else checked_text(job.idempotency_key, "idempotency_key", LONGEST_KEY),
+        labels.window,
+        after,
+        after_any,
         trace=trace,
     )
 

@@ -77,6 +77,8 @@ class Metrics(Collector):
         self._looking.join(PATIENCE)
         if self._looking.is_alive():
             self._sights = self._seen((), 0)
+        if not self._sights:
+            self._looked = float("-inf")  # nothing is started: no server was asked, and something soon may be
 
     def _see(self) -> None:
         sights, now = self._seen(self._labels.known, OTHERS), time.monotonic()

@@ -25,7 +25,8 @@ from scheduler.trace import Spans, Work
 LEASE_LOST = "its lease was lost"
 STOPPING = "the worker is stopping"
 PUT_BACK = "put_back"
-MICROSECOND = timedelta(microseconds=1)
+SILENCE = Note()
+COMPLETED = State.COMPLETED  # looked up once: it is dear, and this is done for every attempt
 
 
 class Limits(NamedTuple):
@@ -53,12 +54,24 @@ def usual_limits(retry: RetryPolicy) -> Usual:
 USUAL = usual_limits(RETRY)
 
 
+class Tie:
+    """A time in which Redis did not fail us: what it gave us then, or said to be ours, is ours while it `holds`."""
+
+    __slots__ = ("holds",)
+
+    def __init__(self) -> None:
+        self.holds = True
+
+
+TIED = Tie()
+
+
 class Attempt:
     """A delivery under way; what happens to it is written here by whoever sees it first."""
 
     __slots__ = (
         "cancelled", "deadline", "delivery", "handler", "lost", "note", "on_tell", "received", "retry", "said",
-        "span", "spawned", "started", "timeout", "visibility", "worker",
+        "span", "spawned", "started", "tie", "timeout", "visibility", "worker",
     )  # fmt: skip
 
     def __init__(
@@ -68,8 +81,11 @@ class Attempt:
         worker: str,
         on_tell: Callable[["Attempt"], None],
         usual: Usual = USUAL,
+        *,
+        tie: Tie = TIED,
     ) -> None:
         self.delivery = delivery
+        self.tie = tie
         self.handler = handler
         self.worker = worker
         self.on_tell = on_tell
@@ -81,7 +97,7 @@ class Attempt:
         self.started: float | None = None
         self.deadline: float | None = None
         self.lost = False
-        self.note = Note(checkpoint=delivery.job.checkpoint)
+        self.note = SILENCE if delivery.job.checkpoint is None else Note(checkpoint=delivery.job.checkpoint)
         self.said = False  # there is a note that has not been sent
         self.spawned: list[Mapping[str, Any]] = []
         self.span: Work | None = None
@@ -116,17 +132,17 @@ class Attempt:
         """Make what the handler is given."""
         job = self.delivery.job
         return JobContext(
-            id=job.id,
-            tenant=job.tenant,
-            type=job.type,
-            queue=job.queue,
-            tags=job.tags or {},
-            correlation_id=job.correlation_id,
-            attempt=self.attempt,
-            deadline=self._moment(self.deadline or self.received),
-            cancelled=self.cancelled,
-            last_checkpoint=self.note.checkpoint,
-            tell=self.tell,
+            job.id,
+            job.tenant,
+            job.type,
+            job.queue,
+            job.tags or {},
+            job.correlation_id,
+            self.delivery.attempt,
+            self._moment(self.deadline or self.received),
+            self.cancelled,
+            self.note.checkpoint,
+            self.tell,
         )
 
     def values(self) -> dict[str, Any]:
@@ -159,7 +175,11 @@ class Attempt:
 
     def end(self, result: object, error: BaseException | None, backoffs: Mapping[str, Backoff]) -> Result:
         """Make the result of what the handler returned or raised."""
-        ended = self._end(result, error, backoffs)
+        try:
+            ended = self._end(result, error, backoffs)
+        except Exception as raised:  # noqa: BLE001 - what the handler returned or raised does that
+            failure = Failure(category=Category.PERMANENT, message=f"{type(raised).__name__}: when its end was read")
+            ended = failed(self, failure, self._moment(time.monotonic()), backoffs)
         end = ended.end
         error_name = None if end is None or end.error is None else named(end.error)
         if end is not None and error_name is not None:
@@ -207,14 +227,14 @@ class Attempt:
         return Result(
             self.delivery,
             AttemptEnd(
-                tenant=job.tenant,
-                job_id=job.id,
-                feed=job.feed,
-                attempt=self.attempt,
-                state=State.COMPLETED,
-                started_at=self._moment(self.started or self.received),
-                ended_at=self._moment(time.monotonic()),
-                worker=self.worker,
+                job.tenant,
+                job.id,
+                job.feed,
+                self.delivery.attempt,
+                COMPLETED,
+                self._moment(self.started or self.received),
+                self._moment(time.monotonic()),
+                self.worker,
                 result=None if encoded is None else encoded[1],
                 spawned=self.spawned,
             ),
@@ -222,7 +242,7 @@ class Attempt:
 
     def _moment(self, monotonic: float) -> Any:
         """Say when something was, by the clock of Redis."""
-        return self.delivery.started_at + int((monotonic - self.received) * 1e6) * MICROSECOND
+        return self.delivery.started_at + timedelta(0, monotonic - self.received)
 
 
 def failed(attempt: Attempt, failure: Failure, now: Any, backoffs: Mapping[str, Backoff]) -> Result:
@@ -263,14 +283,7 @@ def failed(attempt: Attempt, failure: Failure, now: Any, backoffs: Mapping[str, 
     )
 
 
-LOST_WORKER = Failure(category=Category.SYSTEM, message="its worker was lost")
 NOBODY = Handler(type="", queue="", fn=lambda *_: None)
-
-
-def taken_back(delivery: Delivery, worker: str, backoffs: Mapping[str, Backoff], usual: Usual = USUAL) -> Result:
-    """Decide what becomes of a delivery whose worker is silent."""
-    attempt = Attempt(delivery, NOBODY, worker, lambda _: None, usual)
-    return failed(attempt, LOST_WORKER, delivery.started_at, backoffs)
 
 
 def overdue(attempts: Iterable[Attempt], now: float) -> tuple[float, list[Attempt]]:

@@ -9,15 +9,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 
-from scheduler.dialects.interface import About, Delivery, Note, Prompt, Queue, Renewed, Result
+from scheduler.dialects.interface import About, Delivery, Prompt, Queue, Result
 from scheduler.errors import QueueError, TemporaryError
 from scheduler.events import Events
 from scheduler.model.breaker import BreakerRule, BreakerState
-from scheduler.model.failures import ASKED_TO_CANCEL
 from scheduler.model.handling import Handler
 from scheduler.model.retries import Backoff
-from scheduler.queueing.attempt import LEASE_LOST, NOBODY, USUAL, Attempt, Usual, overdue
+from scheduler.queueing.attempt import NOBODY, USUAL, Attempt, Tie, Usual, overdue
 from scheduler.queueing.gate import Gate
+from scheduler.queueing.leases import Leases
 from scheduler.queueing.outbox import LARGEST_BATCH, Outbox, tell_of, unsaid
 from scheduler.queueing.pool import Pool
 from scheduler.queueing.turns import Turns
@@ -42,7 +42,7 @@ class Carrier:
         usual: Usual = USUAL,
         block: float = BLOCK,
         said: Callable[[], None],
-        refused: Callable[[], None] = lambda: None,
+        doubted: Callable[[], None] = lambda: None,
         begun: Callable[[Sequence[Attempt]], None] = lambda _: None,
         freed: Callable[[], None] = lambda: None,
         breaker: BreakerRule | None = None,
@@ -58,11 +58,12 @@ class Carrier:
         self._usual = usual
         self._block = block
         self._tell = lambda _: said()
-        self._refused, self._begun, self._freed = refused, begun, freed
+        self._begun, self._freed = begun, freed
         self._events = events
         self._gate = Gate(queue.name, breaker, events)
         self.breaker = self._gate.breaker
         self.flight: set[Attempt] = set()
+        self.leases = Leases(queue, pool, doubted)
         self._outbox = Outbox()
         self._turns = Turns()  # of calls that take jobs, until they are in `flight`
         self._doubt = True  # a worker that was restarted under its old name would find what it held
@@ -108,7 +109,7 @@ class Carrier:
         try:
             self.queue.fetch(0, timeout=self._block)
         except BaseException:
-            self._doubt = True  # another may answer from now on, who has not heard all that we said
+            self._failed()  # another may answer from now on, who has not heard all that we said
             raise
         self._hints += 1
         self._empty = False
@@ -160,25 +161,9 @@ class Carrier:
 
     def renew(self, lease: timedelta, about: About | None = None) -> None:
         """Keep what is in our hands, pass on what handlers said, and hear what is not ours any more."""
-        attempts = list(self.flight)
-        notes: dict[Delivery, Note | None] = {}
-        for attempt in attempts:
-            notes[attempt.delivery] = attempt.note if attempt.said else None
-            attempt.said = False
-        try:
-            answers = self.queue.renew(notes, lease=lease, about=about)
-        except QueueError:
-            for attempt in attempts:
-                attempt.said = attempt.said or notes[attempt.delivery] is not None
-            raise
-        for attempt, answer in zip(attempts, answers, strict=True):
-            if answer is Renewed.LOST and attempt in self.flight:
-                attempt.lost = True
-                attempt.cancelled.because(LEASE_LOST)
-                if self._gate.lost(attempt):
-                    self._changed()
-            elif answer is Renewed.CANCEL:
-                attempt.cancelled.because(ASKED_TO_CANCEL)
+        lost = self.leases.renew(self.flight, lease, about)
+        if any(self._gate.lost(attempt) for attempt in lost):
+            self._changed()
 
     def watch(self, now: float) -> float:
         """Tell attempts that are past their timeout; return when the next will be."""
@@ -215,7 +200,7 @@ class Carrier:
 
     def _exchange(self, results: Sequence[Result], room: int, changes: int, take: Take | None = None) -> None:
         """End and take in one round trip; with neither, others who wait are told to look. `take`: only take, so."""
-        accepted, hints = list[bool](), self._hints
+        accepted, hints, tie = list[bool](), self._hints, self.leases.tie
 
         def call() -> Sequence[Delivery]:
             wanted = 0 if self._draining else room
@@ -229,15 +214,14 @@ class Carrier:
 
         try:
             with self._turns.taking():
-                attempts = self._hold(call())
+                attempts = self._hold(call(), tie)
         except BaseException:
-            self._doubt = True
+            self._failed()
             self._pool.free(room)
             if room:
                 self._gate.took([], changes)
             raise
-        if not all(accepted):
-            self._refused()  # then others may not be ours either: what has not begun need not
+        self.leases.heard(accepted)
         self._pool.free(room - len(attempts))
         if room:
             self._run(attempts, changes)
@@ -258,22 +242,30 @@ class Carrier:
         self._doubt = False
         try:
             with self._turns.alone():
-                attempts = self._hold(lost())
+                tie = self.leases.tie
+                attempts = self._hold(lost(), tie)
         except BaseException:
-            self._doubt = True
+            self._failed()
             raise
         self._pool.free(-len(attempts))
         self._run(attempts, self.breaker.changes)
 
-    def _hold(self, deliveries: Sequence[Delivery]) -> list[Attempt]:
-        """Have jobs in our hands, before anybody looks for what was lost."""
-        attempts = [self._attempt(delivery) for delivery in deliveries]
-        self.flight.update(attempts)
-        return attempts
+    def _failed(self) -> None:
+        """Hear that a call was not answered: it may have taken jobs, and others may not be ours any more."""
+        self._doubt = True
+        self.leases.doubt()
 
-    def _attempt(self, delivery: Delivery) -> Attempt:
-        handler = self._handlers.get(delivery.job.type, NOBODY)
-        return Attempt(delivery, handler, self._worker, self._tell, self._usual)
+    def _hold(self, deliveries: Sequence[Delivery], tie: Tie) -> list[Attempt]:
+        """Have jobs in our hands, before anybody looks for what was lost."""
+        of = self._handlers
+        attempts = [
+            Attempt(each, of.get(each.job.type, NOBODY), self._worker, self._tell, self._usual, tie=tie)
+            for each in deliveries
+        ]
+        self.flight.update(attempts)
+        if attempts:
+            self.leases.brought(tie)
+        return attempts
 
     def _run(self, attempts: Sequence[Attempt], changes: int) -> None:
         if not self._gate.took(attempts, changes):

@@ -108,7 +108,9 @@ class Feeder:
         room, until = self._rooms.get(queue.name, ({}, 0.0))
         if time.monotonic() >= until:
             depths = queue.depths()
-            room = {int(priority): MOST_WAITING - depths.waiting[priority] for priority in Priority}
+            free = {int(priority): MOST_WAITING - depths.waiting[priority] for priority in Priority}
+            # A little room is none, or each job that is taken from a full level would cost Postgres a transaction.
+            room = {priority: left if left >= MOST_WAITING // 10 else 0 for priority, left in free.items()}
             self._rooms[queue.name] = room, time.monotonic() + LOOK_AT_ROOM
         return room
 
@@ -177,21 +179,6 @@ def queued(queue: str, row: Row, installation: str) -> QueuedJob:
         expires_at, checkpoint, trace,
     ) = row  # fmt: skip
     return QueuedJob(
-        id=id_,
-        tenant=tenant,
-        type=type_,
-        queue=queue,
-        priority=PRIORITIES[priority],
-        feed=feed,
-        attempt=attempt,
-        form="json" if json else "bytes",
-        payload=payload,
-        policy=policy,
-        tags=tags,
-        correlation_id=correlation_id,
-        created_at=created_at,
-        expires_at=expires_at,
-        installation=installation,
-        checkpoint=checkpoint,
-        trace=trace,
-    )
+        id_, tenant, type_, queue, PRIORITIES[priority], feed, attempt, "json" if json else "bytes", payload, policy,
+        tags, correlation_id, created_at, expires_at, installation, checkpoint, trace,
+    )  # fmt: skip

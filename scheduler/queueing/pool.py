@@ -2,17 +2,21 @@
 
 import asyncio
 import inspect
+import logging
 import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 
 from scheduler.coroutines import Call, Coroutines
+from scheduler.log import keys
 from scheduler.model.handling import Handler
 from scheduler.processes import Processes
 from scheduler.queueing.attempt import Attempt
 from scheduler.trace import Spans, Tracing
+
+logger = logging.getLogger("scheduler")
 
 BACKLOG_SECONDS = 0.2
 LARGEST_BACKLOG = 2000
@@ -21,13 +25,19 @@ Ended = Callable[[Attempt, object, BaseException | None], None]
 
 
 class Pool:
-    """Runs attempts, at most `concurrency` at once; those that wait for a place wait here."""
+    """Runs attempts, at most `concurrency` at once; those that wait for a place wait here.
+
+    One that may not be ours any more is passed over when it is its turn, and waits apart until that is known.
+    """
 
     def __init__(self, concurrency: int, ended: Ended) -> None:
         self.concurrency = concurrency
         self._ended = ended
         self._lock = threading.Lock()
-        self._queue: queue.SimpleQueue[Attempt | None] = queue.SimpleQueue()
+        self._ready: deque[Attempt] = deque()
+        self._apart: list[Attempt] = []
+        self._running = 0
+        self._queue: queue.SimpleQueue[Attempt | None] = queue.SimpleQueue()  # those with a place, for threads
         self._threads: list[threading.Thread] = []
         self._reserved = 0
         self._done = 0
@@ -46,7 +56,7 @@ class Pool:
             backlog = min(self._done - self._rate[0][1], LARGEST_BACKLOG)
             if now - self._rate[-1][0] > BACKLOG_SECONDS / 10:
                 self._rate.append((now, self._done))
-            room = max(0, min(most, self.concurrency + backlog - self._reserved))
+            room = max(0, min(most, self.concurrency + backlog - self._reserved + len(self._apart)))
             self._reserved += room
             return room
 
@@ -61,37 +71,43 @@ class Pool:
 
     def take(self, attempts: Sequence[Attempt]) -> None:
         """Run attempts for which places were kept."""
-        inline: list[Attempt] = []
-        for attempt in attempts:
-            if attempt.handler.concurrency is not None and not self._admit(attempt):
-                continue
-            inline.append(attempt)
-        self._start(inline)
+        with self._lock:
+            self._ready.extend([each for each in attempts if each.handler.concurrency is None or self._admit(each)])
+            placed = self._placed()
+        self._start(placed)
+        if placed:
+            time.sleep(0)  # they begin now, and not once the thread that took them waits for something
+
+    def look_again(self) -> None:
+        """Let those that waited apart have their turn."""
+        with self._lock:
+            self._ready.extendleft(reversed(self._apart))
+            self._apart = []
+            placed = self._placed()
+        self._start(placed)
 
     def give_back(self, of: Container[Attempt] | None = None) -> list[Attempt]:
         """Take back what has not started; `of`: of these alone."""
+
+        def split(line: Iterable[Attempt], found: list[Attempt]) -> deque[Attempt]:
+            others: deque[Attempt] = deque()
+            for attempt in line:
+                (found if of is None or attempt in of else others).append(attempt)
+            return others
+
         found: list[Attempt] = []
-        others: list[Attempt | None] = []
+        admitted: list[Attempt] = []
         with self._lock:
             for handler, line in self._waiting.items():
-                found += [attempt for attempt in line if of is None or attempt in of]
-                self._waiting[handler] = deque(attempt for attempt in line if of is not None and attempt not in of)
-        in_line = len(found)
-        while True:
-            try:
-                attempt = self._queue.get_nowait()
-            except queue.Empty:
-                break
-            if attempt is not None and (of is None or attempt in of):
-                found.append(attempt)
-            else:
-                others.append(attempt)
-        for other in others:
-            self._queue.put(other)
-        with self._lock:
+                self._waiting[handler] = split(line, found)
+            self._ready, self._apart = split(self._ready, admitted), list(split(self._apart, admitted))
+            for attempt in admitted:
+                if attempt.handler.concurrency is not None:
+                    self._follow(attempt.handler)
+            found += admitted
             self._reserved -= len(found)
-            followers = [self._follower(attempt.handler) for attempt in found[in_line:]]
-        self._start([follower for follower in followers if follower is not None])
+            placed = self._placed()
+        self._start(placed)
         return found
 
     def stop(self) -> None:
@@ -104,19 +120,34 @@ class Pool:
     def _admit(self, attempt: Attempt) -> bool:
         """Whether its handler may run once more; if not, it waits in line."""
         handler = attempt.handler
-        with self._lock:
-            busy = self._busy.get(handler, 0)
-            if busy >= (handler.concurrency or 0):
-                self._waiting.setdefault(handler, deque()).append(attempt)
-                return False
-            self._busy[handler] = busy + 1
-            return True
+        busy = self._busy.get(handler, 0)
+        if busy >= (handler.concurrency or 0):
+            self._waiting.setdefault(handler, deque()).append(attempt)
+            return False
+        self._busy[handler] = busy + 1
+        return True
+
+    def _placed(self) -> list[Attempt]:
+        """Give the places that are free to those that are ready."""
+        placed: list[Attempt] = []
+        while self._running < self.concurrency and (attempt := self._next()) is not None:
+            self._running += 1
+            placed.append(attempt)
+        return placed
+
+    def _next(self) -> Attempt | None:
+        while self._ready:
+            attempt = self._ready.popleft()
+            if attempt.tie.holds:
+                return attempt
+            self._apart.append(attempt)
+        return None
 
     def _start(self, attempts: Sequence[Attempt]) -> None:
         calls: list[Call] = []
         threaded: list[Attempt] = []
         for attempt in attempts:
-            if attempt.handler.is_async and attempt.handler.imported_as is None:
+            if _on_loop(attempt.handler):
                 calls.append(self._call_of(attempt))
             else:
                 threaded.append(attempt)
@@ -125,7 +156,7 @@ class Pool:
         if not threaded:
             return
         with self._lock:
-            while len(self._threads) < min(self.concurrency, self._reserved):
+            while len(self._threads) < self._running:
                 thread = threading.Thread(target=self._work, name=f"scheduler-job-{len(self._threads)}", daemon=True)
                 thread.start()
                 self._threads.append(thread)
@@ -142,19 +173,24 @@ class Pool:
             return attempt.handler.fn(attempt.context(), attempt.payload())
 
         def ended(result: object, error: BaseException | None) -> None:
-            self._leave(attempt, result, error)
+            if (following := self._leave(attempt, result, error)) is not None:
+                self._start((following,))
 
         return Call(start, attempt.cancelled, ended)  # type: ignore[arg-type]
 
     def _work(self) -> None:
-        while (attempt := self._queue.get()) is not None:
+        attempt: Attempt | None = None
+        while attempt is not None or (attempt := self._queue.get()) is not None:
             spans = Tracing.spans
             if spans is None or attempt.lost:
                 result, error = self._run(attempt)
             else:
                 with attempt.traced(spans).current():
                     result, error = self._run(attempt)
-            self._leave(attempt, result, error)
+            attempt = self._leave(attempt, result, error)
+            if attempt is not None and _on_loop(attempt.handler):
+                self._start([attempt])
+                attempt = None
 
     def _run(self, attempt: Attempt) -> tuple[object, BaseException | None]:
         handler = attempt.handler
@@ -169,29 +205,38 @@ class Pool:
                 return found, None
             attempt.start()
             result = handler.fn(attempt.context(), attempt.payload())
-            if inspect.isawaitable(result):
+            if result is not None and inspect.isawaitable(result):  # that is dear to ask
                 result = self._coroutines.run(result, attempt.cancelled)
         except BaseException as error:  # noqa: BLE001 - SystemExit and friends end the handler, not the worker
             return None, error
         return result, None
 
-    def _leave(self, attempt: Attempt, result: object, error: BaseException | None) -> None:
+    def _leave(self, attempt: Attempt, result: object, error: BaseException | None) -> Attempt | None:
+        """Tell the end of an attempt, and hand on its place; return to whom."""
         with self._lock:
             self._done += 1
             self._reserved -= 1
-            follower = self._follower(attempt.handler)
-        if follower is not None:
-            self._start([follower])
-        self._ended(attempt, result, error)
+            if attempt.handler.concurrency is not None:
+                self._follow(attempt.handler)
+            if (following := self._next()) is None:
+                self._running -= 1
+        try:
+            self._ended(attempt, result, error)
+        except Exception:  # whoever is next does not wait for ever
+            job_id = attempt.delivery.job.id
+            logger.exception("the end of %s could not be told", job_id, extra=keys(job_id=job_id))
+        return following
 
-    def _follower(self, handler: Handler) -> Attempt | None:
-        """Hand on the place of an attempt to the next in line of its handler."""
-        if handler.concurrency is None:
-            return None
+    def _follow(self, handler: Handler) -> None:
+        """Let the next in line of a handler be ready, as one of its attempts is gone."""
         if line := self._waiting.get(handler):
-            return line.popleft()
-        self._busy[handler] -= 1
-        return None
+            self._ready.append(line.popleft())
+        else:
+            self._busy[handler] -= 1
+
+
+def _on_loop(handler: Handler) -> bool:
+    return handler.is_async and handler.imported_as is None
 
 
 async def _traced(attempt: Attempt, spans: Spans) -> object:

@@ -6,10 +6,13 @@ from collections.abc import Mapping
 from scheduler.dialects.interface import Delivery, Queue, Result
 from scheduler.events import Events, JobsRecovered
 from scheduler.log import keys
+from scheduler.model.failures import Category, Failure
 from scheduler.model.retries import Backoff
-from scheduler.queueing.attempt import Usual, taken_back
+from scheduler.queueing.attempt import NOBODY, USUAL, Attempt, Usual, failed
 
 logger = logging.getLogger("scheduler")
+
+LOST_WORKER = Failure(category=Category.SYSTEM, message="its worker was lost")
 
 
 def recover(queue: Queue, worker: str, backoffs: Mapping[str, Backoff], usual: Usual, events: Events) -> None:
@@ -26,3 +29,9 @@ def recover(queue: Queue, worker: str, backoffs: Mapping[str, Backoff], usual: U
         said = "queue %s: %d jobs taken back from silent workers"
         logger.warning(said, queue.name, moved, extra=keys(queue=queue.name))
         events.emit(JobsRecovered(queue=queue.name, count=moved, buried=buried))
+
+
+def taken_back(delivery: Delivery, worker: str, backoffs: Mapping[str, Backoff], usual: Usual = USUAL) -> Result:
+    """Decide what becomes of a delivery whose worker is silent."""
+    attempt = Attempt(delivery, NOBODY, worker, lambda _: None, usual)
+    return failed(attempt, LOST_WORKER, delivery.started_at, backoffs)

@@ -116,9 +116,14 @@ class RingServices:
         services, end = self.services(), time.monotonic() + timeout
         for service in services:
             service.stop(timeout=0)
-        for service in self._settling.values():  # cut off while ends are on their way, these would wait for 30 s
-            while not service.stop(timeout=0.02) and time.monotonic() < end:
-                self.ring.unblock(self._quick)
+        settling = dict(self._settling)  # what is on its way to those, or in their hands, would wait for 30 s
+        while settling:
+            for name in [name for name, service in settling.items() if service.stop(timeout=0.01)]:
+                del settling[name]
+                self._settlers[name].close()
+            if not settling or time.monotonic() > end:
+                break
+            self.ring.unblock(self._quick)
         self.ring.close()  # whoever waits for Redis hears of it
         for service in services:
             service.stop(timeout=timeout)

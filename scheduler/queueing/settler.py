@@ -106,6 +106,13 @@ class Settler:
             return REFUSED
         return HELD if self._left else self._pause(len(ends))
 
+    def close(self) -> None:
+        """Leave to others at once what is in our hands: Postgres may be away, or a row is held."""
+        try:
+            self._queue.hand_over([*self._left, *self._settled])
+        except QueueError as error:
+            logger.debug("queue %s: ends wait until others find them: %s", self._queue.name, error)
+
     def _pause(self, ends: int) -> float:
         """Say how long to wait for more: many small transactions cost Postgres more than some large ones."""
         now = time.monotonic()
@@ -232,16 +239,17 @@ def _retries(ends: Sequence[tuple[JobKey, AttemptEnd]]) -> list[Retried]:
 
 def _ending(key: JobKey, each: AttemptEnd) -> Ending:
     return Ending(
-        key=key,
-        state=each.state,
-        feed=each.feed,
-        attempt=each.attempt,
-        error=each.error,
-        result=each.result,
-        record=None if _plain(each) else orjson.dumps(record(each)).decode(),
-        worker=each.worker,
-        started_at=each.started_at,
-        finished_at=each.ended_at,
+        key,
+        each.state,
+        each.feed,
+        each.attempt,
+        None,
+        each.error,
+        each.result,
+        None if _plain(each) else orjson.dumps(record(each)).decode(),
+        each.worker,
+        each.started_at,
+        each.ended_at,
     )
 
 

@@ -131,12 +131,12 @@ class Worker:
         self.name = f"{socket.gethostname()}-{os.getpid()}-{time.time_ns()}-{secrets.token_hex(2)}-0".replace(":", "_")
         self._pool = Pool(self.concurrency, self._ended)
         self._telling = Telling(self.concurrency, breaks=self._breaker is not None)
+        self._keeping = Service("keep", self._keep, last_backoff=min(5.0, self.lease.total_seconds() / 3))
         for name in self.queues:
             known = {handler.type: handler for handler in self._handlers if handler.queue == name}
             self._carriers.append(self._carrier(name, None, known))
             if FILE in known and name in self._originals:
                 self._carriers.append(self._carrier(name, self._originals[name], known))
-        self._keeping = Service("keep", self._keep, last_backoff=min(5.0, self.lease.total_seconds() / 3))
         self._services = [self._keeping, Service("recover", self._recover)]
         for carrier in self._carriers:
             self._services += [*carrier.finishing, carrier.fetching]
@@ -152,7 +152,7 @@ class Worker:
         )  # fmt: skip
         return Carrier(
             keyed, self._pool, worker=self.name, handlers=known, backoffs=backoffs, usual=self._usual,
-            block=self._block.total_seconds(), said=self._said, refused=self._refused, begun=self._begun,
+            block=self._block.total_seconds(), said=self._said, doubted=self._keeping.wake, begun=self._begun,
             freed=self._freed, breaker=self._breaker, events=self._events,
             prompt=len(self.queues) == 1 and not self._originals,
         )  # fmt: skip
@@ -183,6 +183,7 @@ class Worker:
             attempt.cancelled.because(STOPPING)
         if running:
             self._wait(time.monotonic() + 1.0)
+            self._pool.give_back()  # they are put back with the others: none shall begin after that
             self._put_back(self._running())
         for carrier in self._carriers:
             carrier.stop(until=time.monotonic() + 3.0)
@@ -249,18 +250,17 @@ class Worker:
             with contextlib.suppress(QueueError):
                 self._channels[installation].say(running, attempts[0].delivery.started_at)
 
-    def _refused(self) -> None:
-        self._renewed = 0.0
-        self._keeping.wake()
-
     def _keep(self) -> float:
         """Renew when a third of the lease is over, or there is something to say; tell who is past its timeout."""
         now = time.monotonic()
         soonest = min([carrier.watch(now) for carrier in self._carriers], default=now + 1.0)
         third = self._lease() / 3
-        if (tells := self._telling.due(self._carriers, now, third)) or now >= self._renewed + third:
-            for carrier in self._carriers:
-                carrier.renew(timedelta(seconds=self._lease()), self._telling.about(carrier) if tells else None)
+        tells = self._telling.due(self._carriers, now, third)
+        if tells or now >= self._renewed + third or any(carrier.leases.doubtful for carrier in self._carriers):
+            with contextlib.ExitStack() as every:  # whatever becomes of one
+                for carrier in self._carriers:
+                    about = self._telling.about(carrier) if tells else None
+                    every.callback(carrier.renew, timedelta(seconds=self._lease()), about)
             self._renewed = now
             if tells:
                 self._telling.told(now)

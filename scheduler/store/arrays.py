@@ -17,6 +17,8 @@ NULL = LENGTH.pack(-1)
 SIXTEEN = LENGTH.pack(16)
 EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
+TOGETHER = 64  # numbers that are packed in one call, each after its size
+INTEGERS, INSTANTS = ((struct.Struct(f"!{kind}"), struct.Struct("!" + kind * TOGETHER)) for kind in ("ii", "iq"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +66,25 @@ def uuids(values: Iterable[UUID]) -> Uuids:
 
 def integers(values: Iterable[int | None]) -> Integers:
     """Pack numbers of 32 bits."""
-    parts = [NULL if value is None else struct.pack("!ii", 4, value) for value in values]
-    return Integers(_head(23, len(parts), nulls=NULL in parts) + b"".join(parts))
+    return Integers(_numbers(23, 4, *INTEGERS, list(values)))
 
 
 def instants(values: Iterable[datetime | None]) -> Instants:
     """Pack instants."""
-    parts = [NULL if v is None else struct.pack("!iq", 8, (v - EPOCH) // MICROSECOND) for v in values]
-    return Instants(_head(1184, len(parts), nulls=NULL in parts) + b"".join(parts))
+    numbers = [None if value is None else (value - EPOCH) // MICROSECOND for value in values]
+    return Instants(_numbers(1184, 8, *INSTANTS, numbers))
+
+
+def _numbers(oid: int, size: int, one: struct.Struct, some: struct.Struct, values: Sequence[int | None]) -> bytes:
+    parts, together = [], 0
+    if None not in values:
+        together = len(values) - len(values) % TOGETHER
+        for begin in range(0, together, TOGETHER):
+            sized: list[int | None] = [size] * (2 * TOGETHER)
+            sized[1::2] = values[begin : begin + TOGETHER]
+            parts.append(some.pack(*sized))
+    parts += [NULL if value is None else one.pack(size, value) for value in values[together:]]
+    return _head(oid, len(values), nulls=None in values) + b"".join(parts)
 
 
 def _packed(oid: int, values: Sequence[bytes | None]) -> bytes:

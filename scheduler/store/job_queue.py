@@ -42,8 +42,8 @@ class Dependency(NamedTuple):
     kind: Edge
 
 
-# Not frozen: made for every job that ends, freezing would cost three times as much.
-@dataclass(slots=True, kw_only=True)
+# Neither frozen nor by name alone, as a `QueuedJob`: made for every job that ends.
+@dataclass(slots=True)
 class Ending:
     """The end of a job. Without a feed it ends whichever feed is under way.
 

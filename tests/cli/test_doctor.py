@@ -28,7 +28,6 @@ from scheduler.dialects.client import Client
 from scheduler.doctor import CHECKS, Finding, Severity, examine, postgres
 from scheduler.doctor.findings import UNSEEN, some
 from scheduler.embedded.redis import EmbeddedRedis, redis_binary
-from scheduler.queueing.handlers import handlers
 from tests.conftest import MakeScheduler
 from tests.dialects.servers import cluster
 from tests.dialects.test_client import listening
@@ -81,10 +80,6 @@ class World:
 
     def work(self, body: Callable[..., object]) -> Worker:
         """A worker of that queue."""
-        before = dict(handlers)
-        handlers.clear()
-        self.stack.callback(handlers.update, before)
-        self.stack.callback(handlers.clear)
         handler("work", queue="mail")(body)
         worker = Worker(self.url, queues=["mail"], concurrency=1, lease="2s")
         worker.start()

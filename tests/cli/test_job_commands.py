@@ -14,7 +14,6 @@ from scheduler.cli.database import VARIABLES
 from scheduler.cli.main import cli
 from scheduler.dialects.client import Client
 from scheduler.embedded.redis import EmbeddedRedis
-from scheduler.queueing.handlers import handlers
 from tests.cli.test_inspect import HOSTILE, on_terminal, process
 from tests.conftest import MakeScheduler
 from tests.support.waiting import wait_for
@@ -57,8 +56,6 @@ def test_the_database_comes_from_the_file_the_environment_or_a_flag(
 @pytest.fixture
 def fleet(make_scheduler: MakeScheduler, redis: Client, redis_server: EmbeddedRedis) -> Iterator[Scheduler]:
     """An instance that feeds and settles, and a worker whose handler does as its payload says."""
-    before = dict(handlers)
-    handlers.clear()
 
     @handler("work", queue="mail")
     def work(ctx: JobContext, payload: Any) -> object:
@@ -75,8 +72,6 @@ def fleet(make_scheduler: MakeScheduler, redis: Client, redis_server: EmbeddedRe
     worker.start()
     yield scheduler
     worker.stop(grace=2.0)
-    handlers.clear()
-    handlers.update(before)
 
 
 Command = Callable[..., Result]

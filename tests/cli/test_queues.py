@@ -28,7 +28,6 @@ from scheduler.cli.main import cli
 from scheduler.dialects.client import Client
 from scheduler.embedded.redis import EmbeddedRedis
 from scheduler.model.breaker import BreakerState
-from scheduler.queueing.handlers import handlers
 from tests.support.foreigners import foreigners
 from tests.support.waiting import wait_for
 
@@ -64,8 +63,6 @@ def ring(dsn: str, schema: str, redis: Client, redis_server: EmbeddedRedis) -> I
 @pytest.fixture
 def dead(ring: Scheduler, redis_server: EmbeddedRedis) -> Iterator[list[str]]:
     """Three jobs of queue mail that failed; the worker lives on."""
-    before = dict(handlers)
-    handlers.clear()
 
     @handler("send", queue="mail")
     def send(ctx: JobContext, payload: dict[str, Any]) -> None:
@@ -80,8 +77,6 @@ def dead(ring: Scheduler, redis_server: EmbeddedRedis) -> Iterator[list[str]]:
         ring.wait("acme", each.id, timeout=10)
     yield [str(each.id) for each in made]
     worker.stop(grace=1)
-    handlers.clear()
-    handlers.update(before)
 
 
 def document(result: Result) -> Any:
@@ -115,8 +110,6 @@ def test_workers_are_listed_with_what_they_hold_and_their_breakers(
         release.wait(20)
 
     assert command("workers").stdout == "no worker lives; start one: scheduler worker --app MODULE\n"
-    before = dict(handlers)
-    handlers.clear()
     handler("hold\x1b[31m", queue="mail")(hold)
     worker = Worker(redis_server.url, ["mail"], breaker=BreakerRule(min_samples=1, cooldown_period="1h"))
     worker.start()
@@ -140,8 +133,6 @@ def test_workers_are_listed_with_what_they_hold_and_their_breakers(
     finally:
         release.set()
         worker.stop(grace=1)
-        handlers.clear()
-        handlers.update(before)
 
 
 def test_workers_of_others_are_listed_as_far_as_they_show(

@@ -16,7 +16,6 @@ from scheduler.cli import roles
 from scheduler.cli.configuration import Effective, effective
 from scheduler.dialects.client import Client
 from scheduler.embedded.redis import EmbeddedRedis
-from scheduler.queueing.handlers import handlers
 from tests.support.waiting import rest
 
 Read = Callable[..., Effective]
@@ -58,8 +57,6 @@ Work = Callable[..., Worker]
 def work(redis: Client, redis_server: EmbeddedRedis, tmp_path: Path) -> Iterator[Work]:
     """Start a worker out of a configuration, with the handlers that the test registered."""
     made: list[Worker] = []
-    before = dict(handlers)
-    handlers.clear()
 
     def work(text: str = "", redis_addr: str = redis_server.url) -> Worker:
         path = tmp_path / "scheduler.yaml"
@@ -72,8 +69,6 @@ def work(redis: Client, redis_server: EmbeddedRedis, tmp_path: Path) -> Iterator
     yield work
     for worker in made:
         worker.stop(grace=0)
-    handlers.clear()
-    handlers.update(before)
 
 
 class Files:

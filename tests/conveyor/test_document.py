@@ -15,13 +15,17 @@ from scheduler.embedded.redis import EmbeddedRedis
 from scheduler.errors import QueueError
 from scheduler.model.states import State
 from tests.dialects.values import ABOUT, back, ended, job, retried
+from tests.support.waiting import wait_for
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = (ROOT / "docs/conveyor.md").read_text("utf-8")
 LINES = {words[2]: words[1:] for words in map(str.split, re.findall(r"^ACL SETUSER .+$", DOCUMENT, re.MULTILINE))}
 SCRIPTS = {
     "worker": ["finish", "leave", "renew", "silent", "held", "waits"],
-    "scheduler": ["push", "known", "cancel", "depths", "begin", "settling/acknowledge", "waits", "others", "crew/live"],
+    "scheduler": [
+        *("settling/acknowledge", "settling/hand_over", "crew/live"),
+        *("push", "known", "cancel", "depths", "begin", "waits", "others"),
+    ],
     "client": ["add"],
 }
 
@@ -68,7 +72,8 @@ def test_few_rights_are_enough_for_conveyor(redis: Client, redis_server: Embedde
         assert ring.depths().unsettled == 2
         ring.push([job(id=three.job.id, feed=2)], epoch="1")
         ring.outcomes(10, timeout=0)
-        ring.acknowledge(ring.outcomes(10, timeout=1))
+        ring.hand_over(ring.outcomes(10, timeout=1))
+        ring.acknowledge(wait_for(lambda: ring.outcomes(10, timeout=1), "what was handed over"))
         with Conveyor(urls["client"], "upstream") as client:
             parent = client.add(b"", type="mail")
             client.add(b"", type="mail", parent=parent)

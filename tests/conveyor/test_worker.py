@@ -12,7 +12,6 @@ from scheduler.conveyor import Client as Conveyor
 from scheduler.dialects.client import Client
 from scheduler.embedded.redis import EmbeddedRedis
 from scheduler.errors import ConfigError
-from scheduler.queueing.handlers import handlers
 from tests.conveyor.encoder import decode
 from tests.support.waiting import wait_for
 
@@ -37,7 +36,6 @@ def work(redis: Client, redis_server: EmbeddedRedis) -> Iterator[Work]:
     yield start
     for worker in made:
         worker.stop(grace=2)
-    handlers.clear()
 
 
 def test_a_handler_is_given_what_was_added(conveyor: Conveyor, work: Work) -> None:

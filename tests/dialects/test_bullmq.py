@@ -22,7 +22,7 @@ from scheduler.model.labels import Priority
 from scheduler.model.states import State
 from tests.dialects.servers import House
 from tests.dialects.values import ABOUT, NOW, back, ended, fetch_all, job, retried
-from tests.support.waiting import rest
+from tests.support.waiting import rest, wait_for
 
 KEYS = Keys("mail")
 SOON = timedelta(milliseconds=50)
@@ -40,6 +40,7 @@ SCRIPTS = {
         "known",
         "pause",
         "push",
+        "settling/hand_over",
         "waits",
     ],
 }
@@ -122,7 +123,7 @@ def test_an_end_that_cannot_be_read_is_found_anew_in_its_job(client: Client, ope
     one, two = fetch_all(queue)
     queue.finish([ended(one, result=b"1"), ended(two, result=b"2")])
     [(entry, _)] = client.call("XRANGE", stream, "-", "+")
-    broken = f'[{{"id":"{one.job.id}","state":"?"}},{{"id":"{two.job.id}"}}]'
+    broken = f'[["ac\\"me","{one.job.id}",1,1,"?"],["acme","{two.job.id}",1,1,"completed"]]'
     client.call("XDEL", stream, entry)
     client.call("XADD", stream, "*", "ends", broken)
     found = []
@@ -281,7 +282,8 @@ def test_few_rights_are_enough(lone: House, client: Client) -> None:
     assert ring.known([one.job.id]) == [Known(None, 1)]
     assert ring.depths().unsettled == 2
     ring.outcomes(10, timeout=0)
-    ring.acknowledge(ring.outcomes(10, timeout=1))
+    ring.hand_over(ring.outcomes(10, timeout=1))
+    ring.acknowledge(wait_for(lambda: ring.outcomes(10, timeout=1), "what was handed over"))
     for opened in (as_worker, as_scheduler):
         with pytest.raises(QueueError):
             opened.call("GET", "elsewhere")

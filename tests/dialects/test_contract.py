@@ -12,6 +12,7 @@ from uuid import uuid4
 
 import pytest
 
+from scheduler.dialects.client import Client
 from scheduler.dialects.interface import (
     Cancelling,
     Delivery,
@@ -576,6 +577,56 @@ def test_what_is_not_acknowledged_comes_to_another_settler(make_queue: MakeQueue
     rest(0.9)
     assert queue.outcomes(5, timeout=0.05) == []
     queue.acknowledge([first])
+    assert queue.depths().unsettled == 0
+
+
+def test_ends_that_an_unanswered_read_took_come_again_to_it_soon(
+    make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, other = make_queue("s1"), make_queue("s2")
+    queue.push([job(), job()], epoch="")
+    one, two = queue.fetch(2, timeout=0)
+    queue.outcomes(1, timeout=0)
+    queue.finish([ended(one)])
+    command = Client.await_entries
+
+    def unanswered(*args: Any) -> None:
+        command(*args)
+        raise QueueUnavailable("Redis: Connection closed by server")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Client, "await_entries", unanswered)
+        with pytest.raises(QueueUnavailable):
+            queue.outcomes(1, timeout=1)
+    assert queue.outcomes(1, timeout=0) == []  # another settler may have them, and needs a moment
+    assert other.outcomes(1, timeout=0.05) == []
+    rest(1.1)
+    queue.finish([ended(two)])
+    read = queue.outcomes(5, timeout=0) + queue.outcomes(5, timeout=0)
+    assert {end.job_id for each in read for end in each.ends} == {one.job.id, two.job.id}
+    queue.acknowledge(read)
+    assert queue.outcomes(5, timeout=0) == []
+    assert queue.depths().unsettled == 0
+
+
+def test_ends_that_are_handed_over_come_to_another_settler_at_once(make_queue: MakeQueue) -> None:
+    queue, other = make_queue("s1"), make_queue("s2")
+    queue.push([job(), job()], epoch="")
+    one, two = queue.fetch(2, timeout=0)
+    queue.outcomes(1, timeout=0)
+    queue.finish([ended(one)])
+    kept = queue.outcomes(5, timeout=1)
+    queue.finish([ended(two)])
+    read = queue.outcomes(5, timeout=1)
+    assert other.outcomes(5, timeout=0) == []
+    queue.hand_over(read)
+    assert other.outcomes(5, timeout=0) == read
+    assert queue.outcomes(5, timeout=0) == []
+    other.acknowledge(read)
+    queue.hand_over(read)  # too late, as one who was suspended
+    assert other.outcomes(5, timeout=0) == []
+    queue.acknowledge(kept)
+    queue.hand_over([])
     assert queue.depths().unsettled == 0
 
 

@@ -11,7 +11,6 @@ from scheduler import Worker, handler
 from scheduler.dialects.client import Client
 from scheduler.dialects.interface import Delivery, Prompt
 from scheduler.dialects.reliable.queue import ReliableQueue
-from scheduler.queueing.handlers import handlers
 from tests.dialects.servers import House
 from tests.dialects.values import ended, fetch_all, job, retried
 from tests.support.waiting import wait_for
@@ -132,19 +131,13 @@ def test_in_a_cluster_it_is_not_done(house: House) -> None:
 
 
 def test_an_idle_worker_stops_at_once_and_leaves_nothing(lone: House, clients: list[Client]) -> None:
-    before = dict(handlers)
-    handlers.clear()
     ran: list[int] = []
     handler("send", queue="mail")(lambda _, payload: ran.append(payload))
-    try:
-        for _ in range(3):
-            worker = Worker(lone.url, ["mail"], concurrency=1)
-            worker.start()
-            wait_for(lambda: worker._client._blocked, "it waits")  # noqa: B023
-            began = time.monotonic()
-            worker.stop()
-            assert time.monotonic() - began < 3
-        assert clients[0].call("KEYS", "*processing*") == []
-    finally:
-        handlers.clear()
-        handlers.update(before)
+    for _ in range(3):
+        worker = Worker(lone.url, ["mail"], concurrency=1)
+        worker.start()
+        wait_for(lambda: worker._client._blocked, "it waits")  # noqa: B023
+        began = time.monotonic()
+        worker.stop()
+        assert time.monotonic() - began < 3
+    assert clients[0].call("KEYS", "*processing*") == []

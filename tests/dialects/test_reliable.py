@@ -257,7 +257,7 @@ def test_each_ledger_is_told_its_ends_that_count_and_no_others(make: MakeReliabl
     accepted, _ = ours.finish(results)
     assert [each.job.id for each, yes in zip(taken, accepted, strict=True) if not yes] == ["j0", "j4", "j9"]
     told = {name: plain.xrange(f"jobqueue:{{mail}}:outcomes:{name}") for name in ("3f1e", "77aa")}
-    read = {name: [[end["id"] for end in orjson.loads(fields[b"ends"])] for _, fields in told[name]] for name in told}
+    read = {name: [[end[1] for end in orjson.loads(fields[b"ends"])] for _, fields in told[name]] for name in told}
     assert read == {"3f1e": [["j3"]], "77aa": [["j1", "j7", "j10"]]}
     again = other.fetch(10, timeout=0)
     assert other.finish([ended(each) for each in again if each.job.id == "j0"] + [ended(taken[0])])[0][-1] is False
@@ -332,7 +332,7 @@ def test_of_a_batch_that_has_an_unreadable_end_the_others_are_read_and_its_job_m
     [(token, fields)] = plain.xrange("jobqueue:{mail}:outcomes:3f1e")
     first, second = orjson.loads(fields[b"ends"])
     plain.xdel("jobqueue:{mail}:outcomes:3f1e", token)
-    plain.xadd("jobqueue:{mail}:outcomes:3f1e", {"ends": orjson.dumps([first, {**second, "state": "odd"}])})
+    plain.xadd("jobqueue:{mail}:outcomes:3f1e", {"ends": orjson.dumps([first, [*second[:4], "odd", *second[5:]]])})
     queue.outcomes(300, timeout=0)
     [read] = queue.outcomes(300, timeout=1)
     assert [end.job_id for end in read.ends] == [good.job.id]

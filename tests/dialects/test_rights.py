@@ -20,7 +20,6 @@ from scheduler.errors import QueueError, QueueUnavailable
 from scheduler.model.files import ProducerRule
 from scheduler.model.oneshot import JobChange
 from scheduler.model.states import State
-from scheduler.queueing.handlers import handlers
 from scheduler.queueing.producer import Producer
 from tests.dialects.servers import House
 from tests.dialects.values import ABOUT, back, ended, job, retried
@@ -30,7 +29,10 @@ DOCUMENT = (Path(__file__).parents[2] / "docs/redis.md").read_text("utf-8")
 LINES = {words[2]: words[1:] for words in map(str.split, re.findall(r"^ACL SETUSER .+$", DOCUMENT, re.MULTILINE))}
 SCRIPTS = {
     "worker": ["finish", "leave", "renew", "silent", "waits"],
-    "scheduler": ["settling/acknowledge", "begin", "cancel", "crew/live", "depths", "known", "pause", "push", "waits"],
+    "scheduler": [
+        *("settling/acknowledge", "settling/hand_over", "crew/live"),
+        *("begin", "cancel", "depths", "known", "pause", "push", "waits"),
+    ],
     "producer": ["produce"],
     "admin": ["crew/live", "depths", "pause", "purge", "requeue"],
 }
@@ -79,8 +81,8 @@ def test_everything_that_a_scheduler_and_a_worker_do(scheduler: Client, worker: 
     assert ledger.cancel([fifth.job.id, jobs[5].id]) == [Cancelling.RUNNING, Cancelling.REMOVED]
     assert ledger.known([fifth.job.id])[0] is not None
     assert ledger.depths().running == 1
-    ends = wait_for(lambda: ledger.outcomes(10, timeout=0.1), "the ends")
-    ledger.acknowledge(ends)
+    ledger.hand_over(wait_for(lambda: ledger.outcomes(10, timeout=0.1), "the ends"))
+    ledger.acknowledge(wait_for(lambda: ledger.outcomes(10, timeout=0.1), "the ends again"))
     silent = ReliableQueue(worker, "mail", worker="w2", lease=timedelta(milliseconds=50))
     assert len(silent.fetch(1, timeout=1)) == 1
     wait_for(lambda: ours.recover(retried) == 1, "what a silent worker had is taken back")
@@ -121,7 +123,6 @@ def test_state_changes_are_said_and_heard(scheduler: Client, worker: Client) -> 
 
 
 def test_a_job_goes_round(house: House, dsn: str, schema: str, caplog: pytest.LogCaptureFixture) -> None:
-    before = dict(handlers)
     clients = {role: enter(house, role) for role in ROLES}
     handler("twice", queue="mail")(lambda context, payload: payload * 2)
     worker = Worker(clients["worker"]._options, ["mail"])
@@ -132,8 +133,6 @@ def test_a_job_goes_round(house: House, dsn: str, schema: str, caplog: pytest.Lo
             assert ring.wait("acme", made.id, timeout=10).result == 42
     finally:
         worker.stop(grace=1.0)
-        handlers.clear()
-        handlers.update(before)
     assert "NOPERM" not in caplog.text
     assert "permission" not in caplog.text
 

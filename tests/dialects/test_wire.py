@@ -76,3 +76,12 @@ def test_whatever_json_stands_there_only_one_error_comes_of_it(value: object) ->
             wire.ends_of(batch)
     with contextlib.suppress(WireError):
         wire.job_of("mail", b'{"id":"x"}', b"1:0:%d:%b" % (len(text), text))
+
+
+def test_of_what_cannot_be_read_the_ids_of_jobs_are_found_and_no_others() -> None:
+    good = b'["acme","1",1,1,"completed","2026-01-01T00:00:00+00:00","2026-01-01T00:00:00+00:00","w"]'
+    odd = b'["a\\"c,[","2",1,12,"odd"]'
+    spawning = b'["acme","3",1,1,"?","","","w",{"spawned":[{"after":["4","5","6"]}],"error":"[\\"7\\",\\"8\\",1,1,"}]'
+    ends, lost = wire.rescued(b"[" + b",".join([good, odd, spawning]) + b"]")
+    assert ([end.job_id for end in ends], lost) == (["1"], [b"2", b"3"])
+    assert wire.rescued(b"[" + b",".join([good, odd]))[1] == [b"1", b"2"]

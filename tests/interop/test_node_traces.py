@@ -1,12 +1,9 @@
 """One trace through a queue of BullMQ, whoever is on its other side: Node, with its own telemetry, or we."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from scheduler import JobContext, Scheduler, Worker, bullmq, handler
 from scheduler.embedded.redis import EmbeddedRedis
-from scheduler.queueing.handlers import handlers
 from scheduler.trace import carried_ids
 from tests.interop.conftest import StartPeer
 from tests.interop.peers import Peer
@@ -24,15 +21,6 @@ def traced(request: pytest.FixtureRequest, start_node: StartPeer) -> Peer:
     peer = start_node(request.param)
     peer.call("trace")
     return peer
-
-
-@pytest.fixture
-def own_handlers() -> Iterator[None]:
-    before = dict(handlers)
-    handlers.clear()
-    yield
-    handlers.clear()
-    handlers.update(before)
 
 
 def test_what_is_submitted_here_a_worker_on_node_runs_within_its_trace(
@@ -59,7 +47,7 @@ def test_what_the_client_adds_a_worker_on_node_runs_within_its_trace(
 
 
 def test_what_an_app_on_node_adds_is_run_here_within_its_trace(
-    traced: Peer, redis_server: EmbeddedRedis, seen: Seen, own_handlers: None
+    traced: Peer, redis_server: EmbeddedRedis, seen: Seen
 ) -> None:
     @handler("mail", queue="mail")
     def mail(ctx: JobContext, payload: object) -> None:

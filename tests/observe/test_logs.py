@@ -111,7 +111,7 @@ def test_a_failed_attempt_is_named_without_the_text_of_its_error(
 ) -> None:
     @handler("mail", queue="mail")
     def mail(ctx: JobContext, payload: object) -> None:
-        raise ValueError(f"card {SECRET} of ada@example.org is refused\nby redis://ada:{SECRET}@host")
+        raise ValueError(f"card {SECRET} of lovelace@example.org is refused\nby redis://lovelace:{SECRET}@host")
 
     worker = make_worker()
     sent = job(type="mail", policy={"max_attempts": 1}, expires_at=NOW + timedelta(days=36_500))
@@ -121,7 +121,7 @@ def test_a_failed_attempt_is_named_without_the_text_of_its_error(
     assert line["msg"].endswith(": dead_letter: ValueError")
     assert (line["job_id"], line["worker_id"], line["attempt"]) == (sent.id, worker.name, 1)
     assert SECRET not in lines.text
-    assert "ada" not in lines.text
+    assert "lovelace" not in lines.text
 
 
 def test_a_failed_run_is_named_without_the_text_of_its_error(make_scheduler: MakeScheduler, lines: Lines) -> None:

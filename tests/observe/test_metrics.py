@@ -273,3 +273,21 @@ def test_a_worker_that_is_not_started_has_nothing_to_see(redis_server: Any, serv
 
     worker = Worker(redis_server.url, ["unstarted"], handlers=[send])
     assert Scrape.of(served(worker)).value("circuit_breaker_state", queue="mail") is None
+
+
+def test_a_worker_is_seen_as_soon_as_it_is_started(redis_server: Any) -> None:
+    @handler("send", queue="mail")
+    def send(_: Any, __: Any) -> None: ...
+
+    worker = Worker(redis_server.url, ["mail"], handlers=[send])
+    metrics = Metrics(["mail"], sample_every=timedelta(hours=1)).watch(worker)
+
+    def seen() -> set[str]:
+        return {sample.name for metric in metrics.collect() for sample in metric.samples}
+
+    assert "circuit_breaker_state" not in seen()
+    worker.start()
+    try:
+        assert "circuit_breaker_state" in seen()
+    finally:
+        worker.stop(grace=0)

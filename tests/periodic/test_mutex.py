@@ -39,6 +39,7 @@ RING = {
     "scheduler.observe.counts.Counts",
     "scheduler.queueing.callbacks.Callbacks",
     "scheduler.queueing.gate.Gate",
+    "scheduler.queueing.leases.Leases",
     "scheduler.queueing.pool.Pool",
     "scheduler.queueing.ring.Ring",
     "scheduler.queueing.services.RingServices",

@@ -12,7 +12,6 @@ from scheduler import Worker
 from scheduler.dialects.client import Client
 from scheduler.embedded.redis import EmbeddedRedis
 from scheduler.model.fairness import Share
-from scheduler.queueing.handlers import handlers
 from scheduler.store.job_queue import QueueTable
 from scheduler.store.ring import RingTable
 from scheduler.store.steps import Steps, run
@@ -72,8 +71,6 @@ MakeWorker = Callable[..., Worker]
 def make_worker(redis_server: EmbeddedRedis, dialect: str) -> Iterator[MakeWorker]:
     """Start workers; they know of the handlers that the test registers, which are forgotten at its end."""
     made: list[Worker] = []
-    before = dict(handlers)
-    handlers.clear()
 
     def make(**options: Any) -> Worker:
         worker = Worker(redis_server.url, **{"concurrency": 8, "lease": "2s", "dialect": dialect, **options})
@@ -84,5 +81,3 @@ def make_worker(redis_server: EmbeddedRedis, dialect: str) -> Iterator[MakeWorke
     yield make
     for worker in made:
         worker.stop(grace=2.0)
-    handlers.clear()
-    handlers.update(before)

@@ -9,13 +9,18 @@ import psycopg
 import pytest
 
 from scheduler import IllegalTransition, NewJob, Priority, State
+from scheduler import Scheduler as RealScheduler
+from scheduler.dialects.client import Client
+from scheduler.dialects.reliable.queue import ReliableQueue
+from scheduler.events import JobsFed
 from scheduler.model.fairness import FIRST, Place, Share, Waiting, shares
 from scheduler.queueing.ending import end
 from scheduler.store.job_queue import Ending, JobKey, QueueTable
 from scheduler.store.steps import Statement, Steps, run_inside
 from scheduler.testing import START, Scheduler
+from tests.dialects.values import job
 from tests.queueing.conftest import fed, steps
-from tests.support.waiting import wait_for
+from tests.support.waiting import rest, wait_for
 
 FORGET = "SELECT pg_stat_clear_snapshot()"  # else a transaction sees what it saw first
 LOCKS = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
@@ -193,3 +198,22 @@ def test_jobs_that_change_while_they_are_ended_are_ended_whole_or_not_at_all(
         ended = [row[0] for row in connection.execute("SELECT job_id FROM job_history WHERE kind = 'job'")]
     assert set(live) == left
     assert sorted(ended) == sorted(str(key.id) for key in set(made) - left)
+
+
+def test_a_level_that_is_full_is_filled_up_again_in_batches(
+    ring: RealScheduler, redis: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scheduler.queueing.feeder.MOST_WAITING", 100)
+    queue, level = ReliableQueue(redis, "mail"), "jobqueue:{mail}:normal"
+    queue.push([job() for _ in range(95)], epoch="")
+    counts: list[int] = []
+    ring.subscribe(lambda event: counts.append(event.count) if isinstance(event, JobsFed) else None)
+    ring.submit_many([NewJob("acme", "mail", queue="mail", delay="1ms") for _ in range(30)])
+    for _ in range(12):  # a little at a time, as workers make room
+        rest(0.1)
+        redis.call("LPOP", level)
+    wait_for(lambda: sum(counts) >= 10, "there is room for a tenth of all")
+    assert len(counts) == 1
+    redis.call("LTRIM", level, "50", "-1")
+    wait_for(lambda: sum(counts) == 30, "all are fed")
+    assert len(counts) == 2

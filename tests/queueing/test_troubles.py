@@ -15,7 +15,6 @@ import pytest
 import scheduler
 from scheduler import NewJob, RetryPolicy, Scheduler, State, Worker, handler
 from scheduler.dialects.client import Client
-from scheduler.queueing.handlers import handlers
 from tests.dialects.servers import Server, new_binary, old_binary
 from tests.queueing import children
 from tests.support.waiting import rest, wait_for
@@ -39,8 +38,6 @@ def own(dsn: str, schema: str, server: Server) -> Iterator[Scheduler]:
 
 @pytest.fixture
 def worker(server: Server) -> Iterator[Worker]:
-    before = dict(handlers)
-
     @handler("mail", queue="mail")
     def mail(ctx: scheduler.JobContext, payload: object) -> None:
         rest(0.01)
@@ -50,8 +47,6 @@ def worker(server: Server) -> Iterator[Worker]:
     made.start()
     yield made
     made.stop(grace=1.0)
-    handlers.clear()
-    handlers.update(before)
 
 
 def all_complete(ring: Scheduler, count: int = 30) -> None:
@@ -182,7 +177,6 @@ def test_a_second_signal_ends_a_worker_at_once_and_nothing_is_lost(
         running.send_signal(signal.SIGTERM)
         running.communicate(timeout=5)
     assert running.returncode == 128 + signal.SIGTERM
-    before = dict(handlers)
     attempts: list[int] = []
     done = threading.Event()
 
@@ -197,7 +191,5 @@ def test_a_second_signal_ends_a_worker_at_once_and_nothing_is_lost(
         job = own.wait("acme", made.id, timeout=30)
     finally:
         other.stop(grace=1)
-        handlers.clear()
-        handlers.update(before)
     assert (job.state, attempts) == (State.COMPLETED, [2])
     assert job.attempts[0]["category"] == "system"

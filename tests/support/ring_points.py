@@ -33,7 +33,7 @@ QUEUE = (
     "push", "fetch", "fetch_next", "finish", "renew", "held", "recover", "outcomes", "acknowledge",
     "known", "cancel", "epoch", "begin", "depths",
 )  # fmt: skip
-LOOKS = ("waits", "leave")  # of whoever watches, and of a worker that ends in order: no job depends on them
+LOOKS = ("waits", "leave", "hand_over")  # of whoever watches, and of those that end in order: no job depends on them
 
 
 class Points:

@@ -44,7 +44,7 @@ class Troubles:
             self.edge_left_behind(queue)
             if self._redis.call("EXISTS", outcomes):
                 self.end_that_postgres_refuses(queue, outcomes)
-                self._redis.call("XADD", outcomes, "*", "ends", 'not JSON, but "id":"x"')
+                self._redis.call("XADD", outcomes, "*", "ends", 'not JSON, but ["t","x",1,1,"')
                 self._come_back(outcomes, str(uuid4()), "of a job that has ended")
 
     def forget_queues(self) -> None:

@@ -56,6 +56,10 @@ class Settling:
         """Forget ends, and jobs that have ended."""
         self._ends.acknowledge(settled)
 
+    def hand_over(self, read: Sequence[Outcomes]) -> None:
+        """Let others read ends at once."""
+        self._ends.hand_over(read)
+
     def _collect(self) -> tuple[bytes, bool]:
         """Find what others ended; say which event was the last, and whether there is more to look at."""
         now = time.monotonic()

@@ -188,6 +188,10 @@ class BullMQQueue:
         """Forget ends."""
         self._settling.acknowledge(settled)
 
+    def hand_over(self, read: Sequence[Outcomes]) -> None:
+        """Let others read ends at once."""
+        self._settling.hand_over(read)
+
     def known(self, ids: Sequence[str]) -> list[Known | None]:
         """Say what is known."""
         found: list[Known | None] = []

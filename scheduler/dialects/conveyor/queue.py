@@ -232,6 +232,10 @@ class ConveyorQueue:
         """Forget ends."""
         self._settling.acknowledge(settled)
 
+    def hand_over(self, read: Sequence[Outcomes]) -> None:
+        """Let others read ends at once."""
+        self._settling.hand_over(read)
+
     def _keep(self, text: bytes, _: WireError) -> None:
         """Keep aside ends that nobody can read."""
         unreadable = self._keys.ring(self.name, f"outcomes:{self._installation}:unreadable")

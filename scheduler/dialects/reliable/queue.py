@@ -215,6 +215,10 @@ class ReliableQueue:
         """Forget ends."""
         self._settling.acknowledge(settled)
 
+    def hand_over(self, read: Sequence[Outcomes]) -> None:
+        """Let others read ends at once."""
+        self._settling.hand_over(read)
+
     def _keep(self, text: bytes, error: WireError) -> None:
         """Make a dead letter of ends that nobody can read."""
         self._client.call("LPUSH", self._keys.dead, text)

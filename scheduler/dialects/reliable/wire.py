@@ -28,7 +28,8 @@ OURS = b'{"id":"'
 RETRIES = re.compile(rb'"retries": ?\d+')
 MILLISECOND = timedelta(milliseconds=1)
 NO_SPAN = "", ""
-PLAIN = 6  # keys that every head has
+PLAIN = 6  # values that every head has
+NOTHING: dict[str, Any] = {}
 
 __all__ = [
     "end_bytes",
@@ -61,32 +62,38 @@ def _zulu(moment: datetime) -> str:
 
 def record_of(job: QueuedJob) -> bytes:
     """Write what an entry has no place for."""
-    head: dict[str, Any] = {
-        "tenant": job.tenant,
-        "type": job.type,
-        "priority": job.priority,
-        "created": job.created_at,
-        "expires": job.expires_at,
-        "installation": job.installation,
-    }
+    head = _head(job)
+    return b"%d:%d:%d:%b%b" % (job.feed, job.attempt, len(head), head, job.payload)
+
+
+# Heads that were written and read last, if they have nothing that is one job's own: those of a batch have it in common.
+_written: list[tuple[tuple[Any, ...], bytes]] = [((), b"")]
+_read: list[tuple[bytes, list[Any], datetime, datetime]] = [(b"", [], EPOCH, EPOCH)]
+
+
+def _head(job: QueuedJob) -> bytes:
+    """Write what each has in its order, then what few have by its name."""
+    each = (job.tenant, job.type, job.priority, job.created_at, job.expires_at, job.installation)
+    rare: dict[str, Any] = {}
     if job.policy is not None:
-        head["policy"] = job.policy
+        rare["policy"] = job.policy
     if job.tags is not None:
-        head["tags"] = job.tags
+        rare["tags"] = job.tags
     if job.correlation_id is not None:
-        head["correlation_id"] = job.correlation_id
+        rare["correlation_id"] = job.correlation_id
     if job.checkpoint is not None:
-        head["checkpoint"] = job.checkpoint
+        rare["checkpoint"] = job.checkpoint
     if job.trace is not None:
-        head["trace"] = job.trace
+        rare["trace"] = job.trace
     if job.form == "bytes":
-        head["form"] = "bytes"
-    encoded = orjson.dumps(head)
-    return b"%d:%d:%d:%b%b" % (job.feed, job.attempt, len(encoded), encoded, job.payload)
-
-
-# The head that was read last, if it has nothing that is one job's own: those of a batch have it in common.
-_last: list[tuple[bytes, dict[str, Any], datetime, datetime]] = [(b"", {}, EPOCH, EPOCH)]
+        rare["form"] = "bytes"
+    if rare:
+        return orjson.dumps((*each, rare))
+    last, head = _written[0]
+    if each != last:
+        head = orjson.dumps(each)
+        _written[0] = each, head
+    return head
 
 
 def job_of(queue: str, entry: bytes, record: bytes, words: Sequence[str] = LEVELS) -> QueuedJob:
@@ -96,30 +103,31 @@ def job_of(queue: str, entry: bytes, record: bytes, words: Sequence[str] = LEVEL
             return _foreign(queue, entry, words)
         feed, attempt, length, rest = record.split(b":", 3)
         size = int(length)
-        text, head, created, expires = _last[0]
+        text, head, created, expires = _read[0]
         if (found := rest[:size]) != text:
             head = orjson.loads(found)
-            created, expires = datetime.fromisoformat(head["created"]), datetime.fromisoformat(head["expires"])
+            created, expires = datetime.fromisoformat(head[3]), datetime.fromisoformat(head[4])
             if len(head) == PLAIN:
-                _last[0] = found, head, created, expires
+                _read[0] = found, head, created, expires
+        rare = head[PLAIN] if len(head) > PLAIN else NOTHING
         return QueuedJob(
-            id=id_of(entry).decode(),
-            tenant=head["tenant"],
-            type=head["type"],
-            queue=queue,
-            priority=PRIORITIES[head["priority"]],
-            feed=int(feed),
-            attempt=int(attempt),
-            form=head.get("form", "json"),
-            payload=rest[size:],
-            policy=head.get("policy"),
-            tags=head.get("tags"),
-            correlation_id=head.get("correlation_id"),
-            created_at=created,
-            expires_at=expires,
-            installation=head["installation"],
-            checkpoint=head.get("checkpoint"),
-            trace=head.get("trace"),
+            id_of(entry).decode(),
+            head[0],
+            head[1],
+            queue,
+            PRIORITIES[head[2]],
+            int(feed),
+            int(attempt),
+            rare.get("form", "json"),
+            rest[size:],
+            rare.get("policy"),
+            rare.get("tags"),
+            rare.get("correlation_id"),
+            created,
+            expires,
+            head[5],
+            rare.get("checkpoint"),
+            rare.get("trace"),
         )
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
         raise WireError(f"a job of queue {queue!r} cannot be read: {type(error).__name__}") from error

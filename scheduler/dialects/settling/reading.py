@@ -1,5 +1,12 @@
-"""Ends of attempts on their way to the ledger: a stream that all settlers of a ledger read together."""
+"""Ends of attempts on their way to the ledger: a stream that all settlers of a ledger read together.
 
+What a settler read and does not acknowledge comes to another after its silence. What it read without getting the answer
+comes soon: a moment after Redis answers again, it claims what nobody has acknowledged since. Others may have had some
+of it in their hands all the while; then it is settled twice, of which the second time finds nothing to do.
+"""
+
+import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
@@ -8,12 +15,13 @@ from scheduler.dialects.client import LONGEST_BLOCK, Client, Script, script
 from scheduler.dialects.ends import ends_of, rescued
 from scheduler.dialects.interface import Outcomes
 from scheduler.dialects.settling.fence import REMEMBERED_MS
-from scheduler.errors import QueueError, WireError
+from scheduler.errors import QueueError, QueueUnavailable, WireError
 
 GROUP = "settlers"
 SETTLER = "settler"  # one name for all: what matters is how long nobody has acknowledged, and names would pile up
 MILLISECOND = timedelta(milliseconds=1)
 AT_ONCE = 100
+IN_HAND = 1.0  # seconds: half of them others are left what they may have in their hands
 
 
 class Settling:
@@ -39,17 +47,20 @@ class Settling:
         self._keep = keep
         self._forget = forget
         self._density = 100  # ends in an entry of the stream, as last seen
+        self._back: float | None = None  # after an answer did not come: since when Redis answers again, or infinity
 
     def read(self, n: int, timeout: float) -> list[Outcomes]:
         """Read ends, about n; first those that nobody has acknowledged for long."""
         try:
             entries = self._entries(max(1, n // self._density), timeout)
+            found = [read for entry, fields in entries if (read := self._outcomes(entry, fields)) is not None]
         except QueueError as error:
+            if isinstance(error, QueueUnavailable):
+                self._back = math.inf
             if not ("NOGROUP" in str(error) or "UNBLOCKED the stream" in str(error)):
                 raise
             self._begin()
             return []
-        found = [read for entry, fields in entries if (read := self._outcomes(entry, fields)) is not None]
         if found:
             self._density = max(1, sum(len(each.ends) for each in found) // len(found))
         return found
@@ -65,17 +76,40 @@ class Settling:
                         args += (end.job_id, f"{end.feed}:{end.attempt}")
             self._client.run(self._forget, self._keys, args)
 
+    def hand_over(self, read: Sequence[Outcomes]) -> None:
+        """Let others read ends at once: as if they had been in our hands for too long."""
+        for start in range(0, len(read), AT_ONCE):
+            tokens = [each.token for each in read[start : start + AT_ONCE]]
+            self._client.run(script("settling", "hand_over"), [self._stream], [GROUP, SETTLER, self._idle, *tokens])
+
     def _entries(self, n: int, timeout: float) -> list[Any]:
-        claim = ("XAUTOCLAIM", self._stream, GROUP, SETTLER, self._idle, "0-0", "COUNT", n)
-        _, claimed, *_ = self._client.call(*claim)
-        entries = [entry for entry in claimed if entry and entry[1]]
-        if entries:
-            return entries
+        if claimed := self._claimed(n):
+            return claimed
         block = int(min(timeout, LONGEST_BLOCK) * 1000)  # BLOCK 0 would be for ever
         waiting = ("BLOCK", block) if block > 0 else ()
         read = ("XREADGROUP", "GROUP", GROUP, SETTLER, "COUNT", n, *waiting, "STREAMS", self._stream, ">")
         answer = self._client.await_entries(self._stream, *read)
         return list(answer[0][1]) if answer else []
+
+    def _claimed(self, n: int) -> list[Any]:
+        """Read what nobody has acknowledged for long; a moment after Redis is back, since an answer did not come."""
+        since = time.monotonic() - self._back if self._back is not None else 0.0
+        if since < IN_HAND:
+            _, found = self._claim(self._idle, b"0-0", n)
+            if self._back is not None:
+                self._back = min(self._back, time.monotonic())
+            return found
+        idle, cursor = min(self._idle, int((since - IN_HAND / 2) * 1000)), b""
+        while cursor != b"0-0":
+            cursor, found = self._claim(idle, cursor or b"0-0", n)
+            if found:
+                return found
+        self._back = None
+        return []
+
+    def _claim(self, idle: int, cursor: bytes, n: int) -> tuple[bytes, list[Any]]:
+        answer = self._client.call("XAUTOCLAIM", self._stream, GROUP, SETTLER, idle, cursor, "COUNT", n)
+        return answer[0], [entry for entry in answer[1] if entry and entry[1]]
 
     def _begin(self) -> None:
         try:

@@ -22,12 +22,9 @@ local function moment(text)
 end
 
 local function add(id, job, state, attempt, rest)
-  local found = {id = id, state = state, attempt = attempt, feed = tonumber(job.feed), tenant = job.tenant}
-  found.worker = job.pb or 'bullmq'
-  found.started, found.ended = moment(job.processedOn), moment(job.finishedOn)
-  for name, value in pairs(rest) do found[name] = value end
-  ends[#ends + 1] = cjson.encode(found)
-  local token = found.feed .. ':' .. attempt
+  local feed, started, ended = tonumber(job.feed), moment(job.processedOn), moment(job.finishedOn)
+  ends[#ends + 1] = cjson.encode({job.tenant, id, feed, attempt, state, started, ended, job.pb or 'bullmq', rest})
+  local token = feed .. ':' .. attempt
   if state == 'retrying' then
     redis.call('HSET', fed, id, token .. ':' .. job.tenant)
   else

@@ -33,7 +33,10 @@ local function lease_all(ids, entries, taken)
     if stale(id, entry, record, held[i], waits[i]) then
       redis.call('LREM', processing, 1, entry)
     else
-      local feed, attempt = string.match(waits[i] or held[i] or record or '0:0:', '^(%d+):(%d+):')
+      local feed, attempt = '1', 0 -- what most are is read without a pattern
+      if waits[i] or held[i] or string.sub(record or '', 1, 4) ~= '1:0:' then
+        feed, attempt = string.match(waits[i] or held[i] or record or '0:0:', '^(%d+):(%d+):')
+      end
       if not string.find(entry, '"retries":0', 1, true) then -- a worker of the original may have counted on
         local counted = tonumber(string.match(entry, '"retries": ?(%d+)') or 0)
         attempt = math.max(attempt or 0, math.min(counted, MOST_RETRIES))

@@ -21,7 +21,7 @@ for first = last + 1, #ARGV, 2 * CHUNK do
     if token == ARGV[first + 2 * i - 1] then
       over[#over + 1] = ids[i]
       feeds[#feeds + 1] = ids[i]
-      feeds[#feeds + 1] = string.match(token, '^(%d+)')
+      feeds[#feeds + 1] = token == '1:1' and '1' or string.match(token, '^(%d+)') -- what most are, without a pattern
     end
   end
   if #over > 0 then
