@@ -2,7 +2,6 @@
 
 import os
 from datetime import UTC, datetime, timedelta
-from uuid import uuid4
 
 import jobs
 import orjson
@@ -13,6 +12,7 @@ from scheduler import Worker, handler
 from scheduler.dialects.client import Client
 from scheduler.dialects.opening import open_queue
 from scheduler.model.attempts import QueuedJob
+from scheduler.model.ids import new_ids
 from scheduler.model.labels import Priority
 
 KIND = os.environ.get("BENCH_KIND", "sync")
@@ -38,21 +38,22 @@ def connect():
     return queue
 
 
-def job(number, now):
-    return QueuedJob(
-        id=str(uuid4()), tenant="bench", type=KIND, queue="bench", priority=Priority.NORMAL, feed=1, attempt=0,
-        form="json", payload=orjson.dumps(number), policy=None, tags=None, correlation_id=None, created_at=now,
-        expires_at=now + WEEK, installation=LEDGER,
-    )  # fmt: skip
+def made(numbers):
+    """As `submit` makes them: jobs of one call share their instant."""
+    now = datetime.now(UTC)
+    return [
+        QueuedJob(str(key), "bench", KIND, "bench", Priority.NORMAL, 1, 0, "json", orjson.dumps(number), None, None,
+                  None, now, now + WEEK, LEDGER)
+        for key, number in zip(new_ids(len(numbers)), numbers, strict=True)
+    ]  # fmt: skip
 
 
 def send(queue, number):
-    queue.push([job(number, datetime.now(UTC))], epoch=EPOCH)
+    queue.push(made([number]), epoch=EPOCH)
 
 
 def many(queue, numbers):
-    now = datetime.now(UTC)  # as a feeder finds it: jobs of one submit_many share it
-    queue.push([job(number, now) for number in numbers], epoch=EPOCH)
+    queue.push(made(numbers), epoch=EPOCH)
 
 
 def work():

@@ -24,6 +24,7 @@ from redis.exceptions import (
 )
 
 from scheduler.dialects.away import ALSO_AWAY, AWAY, distrusted, told
+from scheduler.dialects.lending import lent
 from scheduler.dialects.roads import Opened, check_files, open_connections
 from scheduler.errors import QueueError, QueueUnavailable
 from scheduler.model.addresses import RedisOptions
@@ -79,7 +80,7 @@ class Client:
             return [self.run(what, keys, args) for args in batches]
         answers: list[Any] = []
         sent: deque[Sequence[Any]] = deque()
-        with self._turn() as opened, _lent(opened.commands.connection_pool) as connection:
+        with self._turn() as opened, lent(opened.commands.connection_pool) as connection:
             for args in batches:
                 _send(connection, "EVALSHA", what.sha, len(keys), *keys, *args)
                 sent.append(args)
@@ -92,7 +93,7 @@ class Client:
     def call(self, *command: Any) -> Any:
         """Run one command."""
         with self._turn() as opened:
-            return opened.commands.execute_command(*command)
+            return _call(opened, opened.commands, command)
 
     def wait(self, *command: Any, near: str | None = None) -> Any:
         """Run a command that blocks, on connections of its own; it may say to wait up to LONGEST_BLOCK seconds.
@@ -101,18 +102,14 @@ class Client:
         """
         opened = self._opened()
         with self._translated():
-            if opened.clustered:
-                return opened.blocking.execute_command(*command, **_at(opened, opened.blocking, near))
-            with _lent(opened.blocking.connection_pool) as connection:
-                _send(connection, *command)
-                return opened.blocking.parse_response(connection, command[0])
+            return _call(opened, opened.blocking, command, near)
 
     def await_entries(self, stream: str, *command: Any) -> Any:
         """Run a command that waits for entries of a stream, as `wait` does; `unblock` ends it without a loss."""
         opened = self._opened()
         if opened.clustered:
             return self.wait(*command, near=stream)
-        with self._translated(), _lent(opened.blocking.connection_pool) as connection:
+        with self._translated(), lent(opened.blocking.connection_pool) as connection:
             _send_all(connection, ("CLIENT", "ID"), command)
             return self._awaited(connection, lambda: opened.blocking.parse_response(connection, command[0]))
 
@@ -123,7 +120,7 @@ class Client:
             return None
         with self._translated():
             try:
-                with _lent(opened.blocking.connection_pool) as connection:
+                with lent(opened.blocking.connection_pool) as connection:
                     following = ("EVALSHA", what.sha, len(keys), *keys, *args)
                     _send_all(connection, ("CLIENT", "ID"), command, following)
                     self._awaited(connection, connection.read_response)
@@ -155,7 +152,7 @@ class Client:
         """Look for keys in the server that has the key `near`; give back the cursor to go on with, 0 at the end."""
         with self._turn() as opened:
             command = ("SCAN", cursor, "MATCH", pattern, *(("TYPE", kind) if kind else ()), "COUNT", count)
-            answer = opened.commands.execute_command(*command, **_at(opened, opened.commands, near))
+            answer = _call(opened, opened.commands, command, near)
             if isinstance(answer, dict):
                 [answer] = answer.values()
             following, found = answer
@@ -246,15 +243,23 @@ class Client:
             raise QueueUnavailable(told(error)) from error
 
 
+def _call(opened: Opened, connections: Any, command: Sequence[Any], near: str | None = None) -> Any:
+    if opened.clustered:
+        return connections.execute_command(*command, **_at(connections, near))
+    with lent(connections.connection_pool) as connection:
+        _send(connection, *command)
+        return connections.parse_response(connection, command[0])
+
+
 def _run(opened: Opened, what: Script, keys: Sequence[str], args: Sequence[Any]) -> Any:
     try:
         if opened.clustered:
             return opened.commands.execute_command("EVALSHA", what.sha, len(keys), *keys, *args)
-        with _lent(opened.commands.connection_pool) as connection:
+        with lent(opened.commands.connection_pool) as connection:
             _send(connection, "EVALSHA", what.sha, len(keys), *keys, *args)
             return connection.read_response()
     except NoScriptError:
-        return opened.commands.execute_command("EVAL", what.text, len(keys), *keys, *args)
+        return _call(opened, opened.commands, ("EVAL", what.text, len(keys), *keys, *args))
 
 
 def _send(connection: Any, *command: Any) -> None:
@@ -281,18 +286,5 @@ def _answer(opened: Opened, connection: Any, what: Script, keys: Sequence[str], 
         return _run(opened, what, keys, args)
 
 
-def _at(opened: Opened, connection: Any, near: str | None) -> dict[str, Any]:
-    return {"target_nodes": connection.get_node_from_key(near)} if near and opened.clustered else {}
-
-
-@contextlib.contextmanager
-def _lent(pool: Any) -> Iterator[Any]:
-    """Lend a connection; one on which something went wrong is not used again."""
-    connection = pool.get_connection()
-    try:
-        yield connection
-    except BaseException:
-        connection.disconnect()
-        raise
-    finally:
-        pool.release(connection)
+def _at(cluster: Any, near: str | None) -> dict[str, Any]:
+    return {"target_nodes": cluster.get_node_from_key(near)} if near else {}

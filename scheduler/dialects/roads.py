@@ -7,15 +7,14 @@ connection is tried again.
 import contextlib
 import re
 import ssl
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import redis
-from redis.backoff import EqualJitterBackoff, NoBackoff
+from redis.backoff import NoBackoff
 from redis.cluster import ClusterNode
-from redis.connection import Connection, ConnectionPool, SSLConnection, UnixDomainSocketConnection
+from redis.connection import Connection, SSLConnection, UnixDomainSocketConnection
 from redis.exceptions import (
     AuthenticationError,
     ConnectionError,  # noqa: A004
@@ -24,13 +23,13 @@ from redis.exceptions import (
     TimeoutError,  # noqa: A004
 )
 from redis.retry import Retry
-from redis.sentinel import MasterNotFoundError, SentinelConnectionPool
+from redis.sentinel import MasterNotFoundError
 
+from scheduler.dialects.lending import MasterPool, Pool
 from scheduler.errors import ConfigError, QueueError
 from scheduler.model.addresses import MOST_CONNECTIONS, RedisOptions, Tls
 
 OLDEST = (6, 2)
-BACKOFF = EqualJitterBackoff(cap=0.5, base=0.05)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,16 +148,16 @@ def _evicts(connected: Any) -> RedisEvicts | None:
 def _server(options: RedisOptions, timeout: float | None = None, *, host: tuple[str, int] | None = None) -> Any:
     """One server: at its Unix socket, at a host, or where Sentinel says."""
     settings = {**_settings(options, timeout), "db": options.db, "retry": Retry(NoBackoff(), 0)}
-    master: Any = _MasterPool
+    master: Any = MasterPool
     if options.path is not None:
         del settings["socket_keepalive"]
-        pool = _Pool(connection_class=UnixDomainSocketConnection, path=options.path, **settings)
+        pool = Pool(connection_class=UnixDomainSocketConnection, path=options.path, **settings)
     elif options.master is not None:
         pool = master(options.master, _Sentinels(options), redis_connect_func=_as_master, **settings)
     else:
         name, port = host or options.hosts[0]
         kind = SSLConnection if settings.pop("ssl", False) else Connection
-        pool = _Pool(connection_class=kind, host=name, port=port, **settings)
+        pool = Pool(connection_class=kind, host=name, port=port, **settings)
     pool.tries = options.max_retries
     return redis.Redis.from_pool(pool)
 
@@ -193,36 +192,6 @@ def _tls(tls: Tls | None) -> dict[str, Any]:
         "ssl_cert_reqs": "required",
         "ssl_check_hostname": tls.check_hostname,
     }
-
-
-class _Pool(ConnectionPool):
-    """Connections; the opening of one is tried again: nothing was asked on it, so nothing can happen twice."""
-
-    tries = 0
-
-    def get_connection(self, *args: Any, **options: Any) -> Any:
-        failures = 0
-        while True:
-            try:
-                return super().get_connection(*args, **options)
-            except AuthenticationError:
-                raise
-            except (ConnectionError, TimeoutError):
-                failures += 1
-                self.failed()
-                if failures > self.tries:
-                    raise
-            time.sleep(BACKOFF.compute(failures))
-
-    def failed(self) -> None:
-        """Hear that none could be opened."""
-
-
-class _MasterPool(_Pool, SentinelConnectionPool):
-    """Connections to the server that Sentinel names at the moment."""
-
-    def failed(self) -> None:
-        self.sentinel_manager.doubt()
 
 
 class _Sentinels:

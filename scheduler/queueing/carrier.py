@@ -21,11 +21,11 @@ from scheduler.queueing.leases import Leases
 from scheduler.queueing.outbox import LARGEST_BATCH, Outbox, tell_of, unsaid
 from scheduler.queueing.pool import Pool
 from scheduler.queueing.turns import Turns
+from scheduler.queueing.watch import Take, Watch
 from scheduler.service import Service
 
 BLOCK = 5.0
 SENDERS = 2
-Take = Callable[[int], Sequence[Delivery]]
 
 
 class Carrier:
@@ -50,7 +50,6 @@ class Carrier:
         prompt: bool = False,  # its worker has no other queue: a place may be kept for a job that is to come
     ) -> None:
         self.queue = queue
-        self._prompt: Prompt | None = queue if prompt and isinstance(queue, Prompt) else None
         self._pool = pool
         self._worker = worker
         self._handlers = handlers
@@ -69,9 +68,11 @@ class Carrier:
         self._doubt = True  # a worker that was restarted under its old name would find what it held
         self._empty = False
         self._hints = 0  # how often somebody said that there may be something
-        self._draining = self._awaiting = False
+        self._draining = False
+        self._woken: list[Attempt] = []  # which began in the threads that waited for them
         self.starved = False
         self.fetching = Service(f"fetch-{queue.name}", self.fetch_step, last_backoff=5.0)
+        self._watch = Watch(queue if prompt and isinstance(queue, Prompt) else None, pool, block, self.fetching.wake)
         senders = (f"finish-{queue.name}-{number}" for number in range(SENDERS))
         self.finishing = [Service(name, self.finish_step, last_backoff=5.0) for name in senders]
 
@@ -83,15 +84,19 @@ class Carrier:
 
     def fetch_step(self) -> float | None:
         """Take jobs; without any, wait for one."""
-        if self._draining:
+        begun, self._woken = self._woken, []
+        if begun:
+            self._begun(begun)
+        if self._draining or self._watch.waits:
             return None
+        self._watch.check()
         if self._doubt:
             self._adopt()
         self.starved = False
         if pause := self._gate.pause():
             return min(pause, BLOCK)
         if self._empty:
-            return self._await() if self._prompt is None else self._next(self._prompt)
+            return self._await_here() if self._watch.possible else self._await()
         # While all places are taken, whoever sends results takes the next jobs with them.
         self.starved = True
         room = self._pool.reserve(LARGEST_BATCH) if len(self.flight) < self._pool.concurrency else 0
@@ -119,23 +124,21 @@ class Carrier:
             self._exchange([], 0, 0)  # it opened meanwhile: what we were told is for others to look at
         return 0.0
 
-    def _next(self, prompt: Prompt) -> float:
-        """Wait for a job with a place kept for it, and take it in the same round trip."""
-
-        def take(wanted: int) -> Sequence[Delivery]:
-            taken = prompt.fetch_next(wanted, timeout=self._block)
-            self._prompt = None if taken is None else prompt
-            return taken or []
-
+    def _await_here(self) -> float | None:
+        """Keep a place for a job, and let the thread that will run it wait for it."""
         self._empty = False
-        allowed, changes = self._gate.allow(room := self._pool.reserve(1))
-        self._pool.free(room - allowed)
-        self._awaiting = True  # before it is seen whether we drain
-        try:
-            self._exchange([], allowed, changes, take)
-        finally:
-            self._awaiting = False
-        return 0.0
+        allowed, changes = self._room(1)
+        if not allowed:
+            return 0.0
+        self._watch.begin(lambda take: self._exchange([], allowed, changes, take, here=True))
+        return None
+
+    def _room(self, most: int) -> tuple[int, int]:
+        """Keep places for as many as may be taken; also the changes of the breaker under which they may."""
+        room = self._pool.reserve(most)
+        allowed, changes = self._gate.allow(room)
+        self._pool.free(room - allowed)  # the breaker is open, or opened meanwhile
+        return allowed, changes
 
     def finish_step(self) -> float | None:
         """Send what has ended, and take as many more as there is room for."""
@@ -146,9 +149,7 @@ class Carrier:
             # A batch more in our hands than are on their way: it is worked on meanwhile.
             wanted = (1 + SENDERS) * LARGEST_BATCH - len(self.flight) + len(ended)
             closed = self.breaker.state is BreakerState.CLOSED  # if not, whoever fetches takes the probe
-            room = self._pool.reserve(min(wanted, LARGEST_BATCH)) if closed and not self._draining else 0
-            allowed, changes = self._gate.allow(room)
-            self._pool.free(room - allowed)  # it opened meanwhile
+            allowed, changes = self._room(min(wanted, LARGEST_BATCH) if closed and not self._draining else 0)
             try:
                 self._exchange([result for _, result in ended], allowed, changes)
             except QueueError:
@@ -176,9 +177,7 @@ class Carrier:
         """Take no more: what a call under way takes is in our hands when this returns."""
         self._draining = True
         self.fetching.stop(timeout=0)
-        while self._prompt is not None and self._awaiting:
-            self._prompt.unblock()
-            time.sleep(0.005)
+        self._watch.end()
         with self._turns.alone():
             pass
 
@@ -198,8 +197,13 @@ class Carrier:
             sender.stop(timeout=max(0.1, until - time.monotonic()))
         self.fetching.stop(timeout=0)
 
-    def _exchange(self, results: Sequence[Result], room: int, changes: int, take: Take | None = None) -> None:
-        """End and take in one round trip; with neither, others who wait are told to look. `take`: only take, so."""
+    def _exchange(
+        self, results: Sequence[Result], room: int, changes: int, take: Take | None = None, *, here: bool = False
+    ) -> Attempt | None:
+        """End and take in one round trip; with neither, others who wait are told to look. `take`: only take, so.
+
+        `here`: in a thread that may run one of those that were taken; it is returned.
+        """
         accepted, hints, tie = list[bool](), self._hints, self.leases.tie
 
         def call() -> Sequence[Delivery]:
@@ -223,14 +227,14 @@ class Carrier:
             raise
         self.leases.heard(accepted)
         self._pool.free(room - len(attempts))
-        if room:
-            self._run(attempts, changes)
+        ours = self._run(attempts, changes, here=here) if room else None
         if len(attempts) < room:
             self._freed()
             self._empty = self._hints == hints  # what was said meanwhile may be about what we did not see
             self.fetching.wake()
         if self._events:
             tell_of(self._events, self.queue.name, results, accepted, len(attempts))
+        return ours
 
     def _adopt(self) -> None:
         """Find what an unanswered call took for us."""
@@ -267,11 +271,11 @@ class Carrier:
             self.leases.brought(tie)
         return attempts
 
-    def _run(self, attempts: Sequence[Attempt], changes: int) -> None:
+    def _run(self, attempts: Sequence[Attempt], changes: int, *, here: bool = False) -> Attempt | None:
         if not self._gate.took(attempts, changes):
             self._pool.free(len(attempts))
             self.put_back(attempts)
-            return
+            return None
         known = []
         for attempt in attempts:
             if attempt.handler is not NOBODY:
@@ -280,10 +284,14 @@ class Carrier:
             self._pool.free(1)
             kind = attempt.delivery.job.type
             self.ended(attempt, None, TemporaryError(f"no handler of {kind!r} is registered in this worker"))
-        self._pool.take(known)
+        ours = self._pool.take(known, here=here)
         if self.breaker.changes != changes:
             self._changed()  # whoever opened the breaker may not have seen them in the pool
-        self._begun(known)
+        if here:
+            self._woken += known  # whoever fetches says it: the handler does not wait for that
+        else:
+            self._begun(known)
+        return ours
 
     def _changed(self) -> None:
         """Go by what the breaker says now: while it is open, nothing begins that has not."""

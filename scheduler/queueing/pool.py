@@ -22,6 +22,7 @@ BACKLOG_SECONDS = 0.2
 LARGEST_BACKLOG = 2000
 
 Ended = Callable[[Attempt, object, BaseException | None], None]
+Watch = Callable[[], Attempt | None]
 
 
 class Pool:
@@ -37,8 +38,9 @@ class Pool:
         self._ready: deque[Attempt] = deque()
         self._apart: list[Attempt] = []
         self._running = 0
-        self._queue: queue.SimpleQueue[Attempt | None] = queue.SimpleQueue()  # those with a place, for threads
+        self._queue: queue.SimpleQueue[Attempt | Watch | None] = queue.SimpleQueue()  # with a place, for threads
         self._threads: list[threading.Thread] = []
+        self._watches = 0
         self._reserved = 0
         self._done = 0
         self._rate: deque[tuple[float, int]] = deque([(time.monotonic(), 0)])
@@ -69,14 +71,32 @@ class Pool:
         """Count the places that are taken or kept."""
         return self._reserved
 
-    def take(self, attempts: Sequence[Attempt]) -> None:
-        """Run attempts for which places were kept."""
+    def take(self, attempts: Sequence[Attempt], *, here: bool = False) -> Attempt | None:
+        """Run attempts for which places were kept. `here`: in a thread that runs one of them; it is returned."""
         with self._lock:
             self._ready.extend([each for each in attempts if each.handler.concurrency is None or self._admit(each)])
             placed = self._placed()
+        ours = next((each for each in placed if not _on_loop(each.handler)), None) if here else None
+        if ours is not None:
+            placed.remove(ours)
         self._start(placed)
         if placed:
             time.sleep(0)  # they begin now, and not once the thread that took them waits for something
+        return ours
+
+    def watch(self, wait: Watch) -> None:
+        """Let a thread wait for the attempt that it runs: no other has to be woken for it."""
+
+        def watched() -> Attempt | None:
+            found = wait()
+            with self._lock:
+                self._watches -= 1
+            return found
+
+        with self._lock:
+            self._watches += 1
+            self._hire()
+        self._queue.put(watched)
 
     def look_again(self) -> None:
         """Let those that waited apart have their turn."""
@@ -156,12 +176,16 @@ class Pool:
         if not threaded:
             return
         with self._lock:
-            while len(self._threads) < self._running:
-                thread = threading.Thread(target=self._work, name=f"scheduler-job-{len(self._threads)}", daemon=True)
-                thread.start()
-                self._threads.append(thread)
+            self._hire()
         for attempt in threaded:
             self._queue.put(attempt)
+
+    def _hire(self) -> None:
+        """Have a thread for each that runs, and for each that waits for its attempt."""
+        while len(self._threads) < self._running + self._watches:
+            thread = threading.Thread(target=self._work, name=f"scheduler-job-{len(self._threads)}", daemon=True)
+            thread.start()
+            self._threads.append(thread)
 
     def _call_of(self, attempt: Attempt) -> Call:
         def start() -> object:
@@ -179,8 +203,11 @@ class Pool:
         return Call(start, attempt.cancelled, ended)  # type: ignore[arg-type]
 
     def _work(self) -> None:
-        attempt: Attempt | None = None
+        attempt: Attempt | Watch | None = None
         while attempt is not None or (attempt := self._queue.get()) is not None:
+            if not isinstance(attempt, Attempt):
+                attempt = attempt()
+                continue
             spans = Tracing.spans
             if spans is None or attempt.lost:
                 result, error = self._run(attempt)

@@ -13,7 +13,7 @@ FILES = sorted((Path(__file__).parents[2] / "scheduler/dialects").glob("*/lua/*.
 PARTS = {
     (folder.rstrip("/") or path.parents[1].name, name)
     for path in FILES
-    for folder, name in re.findall(r"^-- include: (\w+/)?(\w+)$", path.read_text(), re.MULTILINE)
+    for folder, name in re.findall(r"^ *-- include: (\w+/)?(\w+)$", path.read_text(), re.MULTILINE)
 }
 WHOLE = [path for path in FILES if (path.parents[1].name, path.stem) not in PARTS]
 TYPES = "string|list|hash|set|zset|stream"

@@ -19,6 +19,8 @@ from scheduler.errors import ConfigError, QueueError, QueueUnavailable
 from tests.dialects.servers import House, Server, free_port, one, started
 from tests.dialects.values import ended, job
 
+HELLO = b"*4\r\n$7\r\nversion\r\n$5\r\n7.0.0\r\n$4\r\nmode\r\n$10\r\nstandalone\r\n"
+
 
 @contextlib.contextmanager
 def listening(talk: Callable[[socket.socket], None]) -> Iterator[str]:
@@ -236,6 +238,43 @@ def test_it_goes_on_after_a_restart_of_the_server(binary: str) -> None:
         client.close()
     finally:
         server.stop()
+
+
+def test_a_connection_is_used_again_unless_the_server_closed_it(server: Server) -> None:
+    client = Client(server.url)
+    first = client.call("CLIENT", "ID")
+    assert client.call("CLIENT", "ID") == first
+    server.admin("CLIENT", "KILL", "ID", first)
+    second = client.call("CLIENT", "ID")
+    assert second != first
+    assert client.call("CLIENT", "ID") == second
+    client.close()
+
+
+def test_what_nobody_asked_for_is_no_answer_to_what_follows() -> None:
+    def talk(connection: socket.socket) -> None:
+        while heard := connection.recv(65536):
+            known = b"-ERR unknown command\r\n" if b"HELLO" not in heard else HELLO
+            connection.sendall({b"GET": b"$1\r\n1\r\n$1\r\n2\r\n"}.get(heard.split(b"\r\n")[2], known))
+
+    with listening(talk) as url:
+        client = Client(url)
+        assert [client.call("GET", "x") for _ in range(3)] == [b"1"] * 3
+        client.close()
+
+
+def test_a_forked_process_has_connections_of_its_own(server: Server) -> None:
+    client = Client(server.url)
+    ours, (read, write) = client.call("CLIENT", "ID"), os.pipe()
+    if (child := os.fork()) == 0:
+        os.write(write, str(client.call("CLIENT", "ID")).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    os.close(write)
+    with os.fdopen(read, "rb") as told:
+        assert int(told.read()) > ours
+    assert client.call("CLIENT", "ID") == ours
+    client.close()
 
 
 def test_threads_that_begin_together_open_it_once(house: House) -> None:

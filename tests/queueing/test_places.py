@@ -222,7 +222,7 @@ def test_a_job_for_which_a_worker_waited_while_redis_failed_others_of_its_thread
         ran.set()
 
     [carrier] = make_worker(lease="60s")._carriers
-    wait_for(lambda: carrier._awaiting, "it waits in Redis, with a tie that is to break")
+    wait_for(lambda: carrier._watch.waits, "it waits in Redis, with a tie that is to break")
     rest(0.1)
     carrier.leases.doubt()
     wait_for(lambda: not carrier.leases.doubtful, "Redis was asked")

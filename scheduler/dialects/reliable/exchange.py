@@ -98,6 +98,7 @@ class Exchange:
         self._after = keys.named("cancels", "notes", "paused")
         self._place: int | None = 0 if weighted else None  # among those that the levels have in turn
         self._reasons, self._origins = keys.named("reasons", "origins")
+        self._named: tuple[str, list[str]] = "", []  # the keys of the worker that was here last
 
     def run(self, worker: str, what: Call, n: int, lease: timedelta, *, dead: bool = False) -> Answer:
         """End what a worker has, and take up to n."""
@@ -113,17 +114,19 @@ class Exchange:
     def _asked(
         self, worker: str, what: Call, n: int, lease: timedelta, *, dead: bool = False
     ) -> tuple[list[str], list[Any]]:
-        keys = [
-            *self._keys.levels, self._keys.processing(worker), self._keys.heartbeat(worker), self._jobs, self._attempts,
-            *self._between, self._keys.dead, self._reasons, self._keys.completed, *self._after,
-            *map(self._keys.outcomes, what.ends or [""]),
-        ]  # fmt: skip
+        known, keys = self._named
+        if known != worker:
+            keys = [
+                *self._keys.levels, self._keys.processing(worker), self._keys.heartbeat(worker), self._jobs,
+                self._attempts, *self._between, self._keys.dead, self._reasons, self._keys.completed, *self._after,
+            ]  # fmt: skip
+            self._named = worker, keys
         args = [
             worker, lease // wire.MILLISECOND, min(n, LARGEST_BATCH), "dead" if dead else "live", *self._limits,
             "" if self._place is None else self._place, len(what.values) // 5, *what.values,
             *(b"[%b]" % b",".join(ends) for ends in what.ends.values()),
         ]  # fmt: skip
-        return keys, args
+        return [*keys, *map(self._keys.outcomes, what.ends or [""])], args
 
     def _answered(self, worker: str, lease: timedelta, told: Sequence[Any]) -> Answer:
         answer, wait, now, *taken = told

@@ -85,6 +85,11 @@ class ReliableQueue:
         self._keys = keys or Keys.of(name)
         self._installation = installation
         self._worker = worker
+        [self._marker] = self._keys.named("marker")
+        self._push_keys = [
+            *self._keys.levels, *self._keys.named("jobs", "attempts", "between", "finished", "marker"),
+            self._keys.epoch(installation), *self._keys.named("settled", "settled:before"),
+        ]  # fmt: skip
         self._settling = Settling(
             client,
             [self._keys.outcomes(installation), *self._keys.named("finished", "settled", "settled:before")],
@@ -101,11 +106,9 @@ class ReliableQueue:
 
     def push(self, jobs: Sequence[QueuedJob], *, epoch: str, began: float | None = None) -> list[Pushed]:
         """Put jobs in."""
-        named = self._keys.named("jobs", "attempts", "between", "finished", "marker")
-        settled = self._keys.named("settled", "settled:before")
-        keys = [*self._keys.levels, *named, self._keys.epoch(self._installation), *settled]
         with self._fence.until(began) as until:
-            answers = self._client.run_each(script("reliable", "push"), keys, self._pushing(jobs, [epoch, until]))
+            batches = self._pushing(jobs, [epoch, until])
+            answers = self._client.run_each(script("reliable", "push"), self._push_keys, batches)
             return [each for answer in answers for each in pushed(answer)]
 
     def _pushing(self, jobs: Sequence[QueuedJob], head: Sequence[Any]) -> Iterator[list[Any]]:
@@ -153,9 +156,8 @@ class ReliableQueue:
         self._client.wait(*self._waiting(end))
 
     def _waiting(self, end: float) -> tuple[str, str, str]:
-        [marker] = self._keys.named("marker")
         patience = min(min(end, self._look.at) - time.monotonic(), LONGEST_BLOCK)
-        return "BLPOP", marker, f"{max(patience, SHORTEST_WAIT):.3f}"
+        return "BLPOP", self._marker, f"{max(patience, SHORTEST_WAIT):.3f}"
 
     def finish(self, results: Sequence[Result], *, fetch: int = 0) -> tuple[list[bool], list[Delivery]]:
         """End deliveries and take the next."""

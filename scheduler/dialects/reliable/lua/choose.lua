@@ -5,11 +5,13 @@ local MOST_BYTES, CHUNK = 16 * 1024 * 1024, 100
 local PLACES, WEIGHTS = 31, {16, 8, 4, 2, 1}
 
 local function promote()
+  if not next_retry or tonumber(next_retry) > now then return end
   local due = redis.call('ZRANGEBYSCORE', retries, '-inf', now, 'LIMIT', 0, wanted)
   for _, member in ipairs(due) do
     redis.call('LPUSH', KEYS[tonumber(string.sub(member, 1, 1))], string.sub(member, 2))
   end
-  if #due > 0 then redis.call('ZREM', retries, unpack(due)) end
+  redis.call('ZREM', retries, unpack(due))
+  next_retry = redis.call('ZRANGE', retries, 0, 0, 'WITHSCORES')[2]
 end
 
 local function higher_first(taken)

@@ -44,29 +44,37 @@ local restless = count == 0 and wanted == 0
 
 if taking_back and redis.call('EXISTS', heartbeat) == 1 then return {'alive', -1, now} end
 -- The first write asks for no memory: so a full Redis refuses what is pushed, and neither work nor its end.
-redis.call('PEXPIRE', heartbeat, lease)
+local beats = redis.call('PEXPIRE', heartbeat, lease) == 1
 
--- include: let_go
--- include: tell
--- include: close
--- include: take
--- include: choose
-
-local answer = close()
+-- What is not needed is not defined: that alone would take a third of the time of a worker that takes one job.
+local answers, buries, taken = '', count > 0, {}
+if count > 0 then
+  -- include: let_go
+  -- include: tell
+  -- include: close
+  answers = close()
+end
 local full = redis.call('HLEN', finished) >= tonumber(ARGV[5])
 local paused = redis.call('EXISTS', KEYS[20]) == 1
-local taken = {}
+local next_retry = redis.call('ZRANGE', retries, 0, 0, 'WITHSCORES')[2]
 if taking_back then
   if redis.call('EXISTS', processing) == 0 then redis.call('ZREM', workers, worker) end
 else
-  redis.call('SET', heartbeat, now, 'PX', lease)
+  if not beats then redis.call('SET', heartbeat, now, 'PX', lease) end
   redis.call('ZADD', workers, now + lease, worker)
-  if wanted > 0 and not full and not paused then taken = take() end
+  if wanted > 0 and not full and not paused then
+    -- include: take
+    -- include: choose
+    taken = take()
+  end
 end
-while redis.call('LLEN', dead) > kept do
+while buries and redis.call('LLEN', dead) > kept do
   redis.call('HDEL', reasons, redis.sha1hex(redis.call('RPOP', dead)))
 end
-if full or paused then return {answer, full and 100 or -1, now, unpack(taken)} end -- who resumes it wakes them
-wake()
-local first = redis.call('ZRANGE', retries, 0, 0, 'WITHSCORES')
-return {answer, first[2] and math.max(0, first[2] - now) or -1, now, unpack(taken)}
+if full or paused then return {answers, full and 100 or -1, now, unpack(taken)} end -- who resumes it wakes them
+-- Whoever took the marker has looked; if there is more, the next of those who wait shall look. Who leaves with jobs
+-- does not wait for retries any more: another shall.
+if restless and next_retry or redis.call('EXISTS', KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]) > 0 then
+  if redis.call('LLEN', marker) == 0 then redis.call('LPUSH', marker, '1') end
+end
+return {answers, next_retry and math.max(0, next_retry - now) or -1, now, unpack(taken)}

@@ -5,6 +5,7 @@ local MOST_RETRIES = 1000000 -- what nobody has counted is not to be written as 
 local leased, bytes, mine = {}, 0, ':' .. worker .. ':' .. now
 
 local function bury(entry)
+  buries = true
   redis.call('LREM', processing, 1, entry)
   redis.call('LPUSH', dead, entry)
   redis.call('HSET', reasons, redis.sha1hex(entry), 'the entry is not a job: it has no id')
@@ -78,13 +79,4 @@ local function hold(found, taken)
     end
   end
   if #ids > 0 then lease_all(ids, entries, taken) end
-end
-
--- Whoever took the marker has looked; if there is more, the next of those who wait shall look. Who leaves with jobs
--- does not wait for retries any more: another shall.
-local function wake()
-  if redis.call('LLEN', marker) > 0 then return end
-  local any = restless and redis.call('EXISTS', retries) == 1
-  any = any or redis.call('EXISTS', KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]) > 0
-  if any then redis.call('LPUSH', marker, '1') end
 end
