@@ -10,7 +10,6 @@ from redis.connection import ConnectionPool
 from redis.exceptions import (
     AuthenticationError,
     ConnectionError,  # noqa: A004
-    RedisError,
     TimeoutError,  # noqa: A004
 )
 from redis.sentinel import SentinelConnectionPool
@@ -48,7 +47,7 @@ class Pool(ConnectionPool):
     def _fit(self, connection: Any) -> bool:
         try:
             return bool(connection.is_connected and not connection.can_read() and self.owns_connection(connection))
-        except (RedisError, OSError):
+        except Exception:  # noqa: BLE001 - whoever closes it meanwhile makes redis-py stumble over what is gone
             return False
 
     def get_connection(self, *args: Any, **options: Any) -> Any:

@@ -6,11 +6,12 @@ is found in our own list, and what it ended is said again, which Redis refuses i
 """
 
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 
 from scheduler.dialects.interface import About, Delivery, Prompt, Queue, Result
-from scheduler.errors import QueueError, TemporaryError
+from scheduler.errors import TemporaryError
 from scheduler.events import Events
 from scheduler.model.breaker import BreakerRule, BreakerState
 from scheduler.model.handling import Handler
@@ -69,7 +70,7 @@ class Carrier:
         self._empty = False
         self._hints = 0  # how often somebody said that there may be something
         self._draining = False
-        self._woken: list[Attempt] = []  # which began in the threads that waited for them
+        self._woken: deque[Attempt] = deque()  # which began in the threads that waited for them
         self.starved = False
         self.fetching = Service(f"fetch-{queue.name}", self.fetch_step, last_backoff=5.0)
         self._watch = Watch(queue if prompt and isinstance(queue, Prompt) else None, pool, block, self.fetching.wake)
@@ -84,8 +85,7 @@ class Carrier:
 
     def fetch_step(self) -> float | None:
         """Take jobs; without any, wait for one."""
-        begun, self._woken = self._woken, []
-        if begun:
+        if begun := [self._woken.popleft() for _ in range(len(self._woken))]:
             self._begun(begun)
         if self._draining or self._watch.waits:
             return None
@@ -152,7 +152,7 @@ class Carrier:
             allowed, changes = self._room(min(wanted, LARGEST_BATCH) if closed and not self._draining else 0)
             try:
                 self._exchange([result for _, result in ended], allowed, changes)
-            except QueueError:
+            except BaseException:  # whatever it is, they are not forgotten
                 self._outbox.unheard(ended)
                 raise
             self.flight.difference_update([attempt for attempt, _ in ended])
@@ -288,7 +288,7 @@ class Carrier:
         if self.breaker.changes != changes:
             self._changed()  # whoever opened the breaker may not have seen them in the pool
         if here:
-            self._woken += known  # whoever fetches says it: the handler does not wait for that
+            self._woken.extend(known)  # whoever fetches says it: the handler does not wait for that
         else:
             self._begun(known)
         return ours

@@ -40,7 +40,7 @@ class Pool:
         self._running = 0
         self._queue: queue.SimpleQueue[Attempt | Watch | None] = queue.SimpleQueue()  # with a place, for threads
         self._threads: list[threading.Thread] = []
-        self._watches = 0
+        self._given = 0  # what is with threads, or in that queue
         self._reserved = 0
         self._done = 0
         self._rate: deque[tuple[float, int]] = deque([(time.monotonic(), 0)])
@@ -48,6 +48,7 @@ class Pool:
         self._busy: dict[Handler, int] = {}
         self._coroutines = Coroutines(None)
         self._processes = Processes()
+        self._hire()
 
     def reserve(self, most: int) -> int:
         """Keep places free: what is not running now, and what ended lately in a fifth of a second."""
@@ -86,17 +87,7 @@ class Pool:
 
     def watch(self, wait: Watch) -> None:
         """Let a thread wait for the attempt that it runs: no other has to be woken for it."""
-
-        def watched() -> Attempt | None:
-            found = wait()
-            with self._lock:
-                self._watches -= 1
-            return found
-
-        with self._lock:
-            self._watches += 1
-            self._hire()
-        self._queue.put(watched)
+        self._give([wait])
 
     def look_again(self) -> None:
         """Let those that waited apart have their turn."""
@@ -173,18 +164,27 @@ class Pool:
                 threaded.append(attempt)
         if calls:
             self._coroutines.begin(calls)
-        if not threaded:
-            return
+        if threaded:
+            self._give(threaded)
+
+    def _give(self, work: Sequence[Attempt | Watch]) -> None:
         with self._lock:
+            self._given += len(work)
             self._hire()
-        for attempt in threaded:
-            self._queue.put(attempt)
+        for each in work:
+            self._queue.put(each)
 
     def _hire(self) -> None:
-        """Have a thread for each that runs, and for each that waits for its attempt."""
-        while len(self._threads) < self._running + self._watches:
+        """Have a thread for each that was given; what there cannot be one for waits until one is free."""
+        while len(self._threads) < max(1, self._given):
             thread = threading.Thread(target=self._work, name=f"scheduler-job-{len(self._threads)}", daemon=True)
-            thread.start()
+            try:
+                thread.start()
+            except RuntimeError as error:
+                if not self._threads:
+                    raise
+                logger.warning("%d threads run handlers, and there cannot be more: %s", len(self._threads), error)
+                return
             self._threads.append(thread)
 
     def _call_of(self, attempt: Attempt) -> Call:
@@ -203,21 +203,26 @@ class Pool:
         return Call(start, attempt.cancelled, ended)  # type: ignore[arg-type]
 
     def _work(self) -> None:
-        attempt: Attempt | Watch | None = None
-        while attempt is not None or (attempt := self._queue.get()) is not None:
-            if not isinstance(attempt, Attempt):
-                attempt = attempt()
-                continue
-            spans = Tracing.spans
-            if spans is None or attempt.lost:
+        while (given := self._queue.get()) is not None:
+            attempt = given if isinstance(given, Attempt) else given()
+            while attempt is not None:
+                attempt = self._next_after(attempt)
+            with self._lock:
+                self._given -= 1
+
+    def _next_after(self, attempt: Attempt) -> Attempt | None:
+        """Run an attempt; return the one that this thread is to run next."""
+        spans = Tracing.spans
+        if spans is None or attempt.lost:
+            result, error = self._run(attempt)
+        else:
+            with attempt.traced(spans).current():
                 result, error = self._run(attempt)
-            else:
-                with attempt.traced(spans).current():
-                    result, error = self._run(attempt)
-            attempt = self._leave(attempt, result, error)
-            if attempt is not None and _on_loop(attempt.handler):
-                self._start([attempt])
-                attempt = None
+        following = self._leave(attempt, result, error)
+        if following is not None and _on_loop(following.handler):
+            self._start([following])
+            return None
+        return following
 
     def _run(self, attempt: Attempt) -> tuple[object, BaseException | None]:
         handler = attempt.handler

@@ -19,6 +19,7 @@ class Watch:
         self._block = block
         self._over = over
         self._error: Exception | None = None
+        self._under_way = False
         self.waits = False
 
     @property
@@ -30,16 +31,17 @@ class Watch:
         """Let a thread wait; `exchange` takes what there is and returns what the thread is to run."""
 
         def wait() -> Attempt | None:
+            self._under_way = True  # before it is seen whether we drain
             try:
                 return exchange(self._take)
             except Exception as error:  # noqa: BLE001 - whoever asks next hears of it
                 self._error = error
                 return None
             finally:
-                self.waits = False
+                self.waits = self._under_way = False
                 self._over()
 
-        self.waits = True  # before it is seen whether we drain
+        self.waits = True
         self._pool.watch(wait)
 
     def check(self) -> None:
@@ -49,8 +51,8 @@ class Watch:
             raise error
 
     def end(self) -> None:
-        """Let the thread end that waits: whatever it was given is in its hands then."""
-        while self._prompt is not None and self.waits:
+        """Let the thread end that waits, once no more are to be taken: what it was given is in its hands then."""
+        while self._prompt is not None and self._under_way:
             self._prompt.unblock()
             time.sleep(0.005)
 

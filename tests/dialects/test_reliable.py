@@ -66,6 +66,12 @@ def reason(plain: Any, text: bytes, prefix: str = "jobqueue:{mail}") -> bytes | 
 # Keys and bytes
 
 
+def test_a_worker_without_a_name_takes_jobs(make: MakeReliable) -> None:
+    queue = make("")
+    queue.push([job()], epoch="")
+    assert len(queue.fetch(1, timeout=0)) == 1
+
+
 def test_the_keys_of_a_queue(make: MakeReliable, plain: Any) -> None:
     queue = make("w1")
     jobs = [job(id=f"j{priority}", priority=priority) for priority in Priority]

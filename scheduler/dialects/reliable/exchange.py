@@ -98,7 +98,7 @@ class Exchange:
         self._after = keys.named("cancels", "notes", "paused")
         self._place: int | None = 0 if weighted else None  # among those that the levels have in turn
         self._reasons, self._origins = keys.named("reasons", "origins")
-        self._named: tuple[str, list[str]] = "", []  # the keys of the worker that was here last
+        self._named: tuple[str | None, list[str]] = None, []  # the keys of the worker that was here last
 
     def run(self, worker: str, what: Call, n: int, lease: timedelta, *, dead: bool = False) -> Answer:
         """End what a worker has, and take up to n."""
