@@ -208,7 +208,9 @@ class Client:
         """Wait for our turn to run a command, when as many as may be are under way."""
         opened, most = self._opened(), self._options.max_connections
         with self._lock:
-            if not self._lock.wait_for(lambda: self._under_way < most, self._options.timeout.total_seconds()):
+            if self._under_way >= most and not self._lock.wait_for(
+                lambda: self._under_way < most, self._options.timeout.total_seconds()
+            ):
                 raise QueueUnavailable(f"Redis: {most} commands are under way, as many as max_connections lets")
             self._under_way += 1
         try:
