@@ -1,11 +1,14 @@
 """The only loop in the system: one named thread that calls `step`, sleeps as long as it says, and survives it."""
 
+import contextlib
 import gc
 import logging
+import queue
 import random
 import threading
 import time
 from collections.abc import Callable
+from typing import TypeVar
 
 from scheduler.errors import QueueUnavailable, SchedulerError, StoreUnavailable
 
@@ -15,6 +18,8 @@ FIRST_BACKOFF = 1.0
 LAST_BACKOFF = 15.0
 GARBAGE = 50_000
 ECHO = 0.2  # seconds
+LONGEST_DEAFNESS = 0.1
+T = TypeVar("T")
 
 
 class Asked:
@@ -32,6 +37,17 @@ class Asked:
         self._last = now
         self._times += 1
         return self._times
+
+
+def heard(signals: "queue.SimpleQueue[T]") -> T:
+    """Wait for what the handler of a signal puts in.
+
+    Python calls handlers between two lines of the main thread: of a signal that came when it was about to wait it would
+    hear once the wait is over. So none is long.
+    """
+    while True:
+        with contextlib.suppress(queue.Empty):
+            return signals.get(timeout=LONGEST_DEAFNESS)
 
 
 def collect_rarely() -> None:

@@ -30,7 +30,7 @@ from scheduler.observe.serving import Serving
 from scheduler.observe.watched import Watched
 from scheduler.queueing.handlers import handlers
 from scheduler.queueing.worker import Worker
-from scheduler.service import Asked, collect_rarely
+from scheduler.service import Asked, collect_rarely, heard
 
 ROLES = ("scheduler", "producer", "worker", "all")
 NOT_THEIRS = ("<frozen", importlib.__path__[0], scheduler.__path__[0])
@@ -150,7 +150,7 @@ class Process:
 
     def wait(self) -> None:
         """Wait for the end; raises what failed."""
-        error = self._inbox.get()
+        error = heard(self._inbox)
         if error is not None:
             raise error
 

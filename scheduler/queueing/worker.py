@@ -43,7 +43,7 @@ from scheduler.queueing.handlers import handlers as registered
 from scheduler.queueing.pool import Pool
 from scheduler.queueing.recovery import recover
 from scheduler.queueing.seeing import Telling, leave, reach, sight_of
-from scheduler.service import Asked, Service, collect_rarely
+from scheduler.service import Asked, Service, collect_rarely, heard
 from scheduler.sight import Sight
 
 logger = logging.getLogger("scheduler")
@@ -206,7 +206,7 @@ class Worker:
         collect_rarely()
         try:
             self.start()
-            number = self._signals.get()
+            number = heard(self._signals)
             name = signal.Signals(number).name
             logger.info("worker %s ends: %s", self.name, name, extra=log_keys(worker_id=self.name))
             self.stop()

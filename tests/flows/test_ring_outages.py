@@ -48,10 +48,11 @@ def make_ring(dsn: str, schema: str, redis_server: EmbeddedRedis, tmp_path: Path
 
 
 class Moment(NamedTuple):
-    """What Redis knew: how many jobs were in the hands of workers, and how many ends were not settled."""
+    """What Redis knew, and when: how many jobs were in the hands of workers, and how many ends were not settled."""
 
     running: int
     unsettled: int
+    at: float
 
 
 class Settled(NamedTuple):
@@ -77,8 +78,8 @@ def outcomes_of(fleet: RingFleet) -> str:
 
 
 def moment_of(answers: list[Any]) -> Moment:
-    running, entries = answers[:2]
-    return Moment(running, sum(len(wire.ends_of(fields[b"ends"])) for _, fields in entries))
+    (running, entries), now = answers[:2], time.monotonic()
+    return Moment(running, sum(len(wire.ends_of(fields[b"ends"])) for _, fields in entries), now)
 
 
 def flush(url: str, outcomes: str) -> Moment:
@@ -164,7 +165,7 @@ def test_redis_loses_its_memory_twice(make_ring: MakeRing, tmp_path: Path, full:
         assert assert_kept(fleet, settled, flushed_at) > 0
         most = first.running + first.unsettled + second.running + second.unsettled
         verdict = fleet.verdict(most_again=most, memory_lost=True)
-        vain = [begun_in_vain(fleet, flushed_at, killed_at), begun_in_vain(fleet, killed_at, math.inf)]
+        vain = [begun_in_vain(fleet, first.at, killed_at), begun_in_vain(fleet, killed_at, math.inf)]
         print(f"{first}, {second}, {took:.1f} s after its return; {verdict}, in vain {vain}")  # noqa: T201
         assert verdict, str(verdict)
         assert max(vain) <= 2 * 50, "what they had and had not begun waits: one for each place began before they knew"

@@ -15,7 +15,7 @@ local worker, lease = ARGV[1], tonumber(ARGV[2])
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 redis.call('PEXPIRE', heartbeat, lease) -- asks for no memory, and so is not refused when there is none
-redis.call('SET', heartbeat, now, 'PX', lease)
+redis.call('SET', heartbeat, now, 'PXAT', now + lease) -- it ends when the registry says so, however long this takes
 redis.call('ZADD', workers, now + lease, worker)
 local answer = {}
 for i = 4, #ARGV, 3 do
