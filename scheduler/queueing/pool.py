@@ -22,7 +22,7 @@ BACKLOG_SECONDS = 0.2
 LARGEST_BACKLOG = 2000
 
 Ended = Callable[[Attempt, object, BaseException | None], None]
-Watch = Callable[[], Attempt | None]
+Wait = Callable[[], Attempt | None]
 
 
 class Pool:
@@ -38,7 +38,7 @@ class Pool:
         self._ready: deque[Attempt] = deque()
         self._apart: list[Attempt] = []
         self._running = 0
-        self._queue: queue.SimpleQueue[Attempt | Watch | None] = queue.SimpleQueue()  # with a place, for threads
+        self._queue: queue.SimpleQueue[Attempt | Wait | None] = queue.SimpleQueue()  # with a place, for threads
         self._threads: list[threading.Thread] = []
         self._given = 0  # what is with threads, or in that queue
         self._reserved = 0
@@ -85,7 +85,7 @@ class Pool:
             time.sleep(0)  # they begin now, and not once the thread that took them waits for something
         return ours
 
-    def watch(self, wait: Watch) -> None:
+    def watch(self, wait: Wait) -> None:
         """Let a thread wait for the attempt that it runs: no other has to be woken for it."""
         self._give([wait])
 
@@ -167,7 +167,7 @@ class Pool:
         if threaded:
             self._give(threaded)
 
-    def _give(self, work: Sequence[Attempt | Watch]) -> None:
+    def _give(self, work: Sequence[Attempt | Wait]) -> None:
         with self._lock:
             self._given += len(work)
             self._hire()
