@@ -1,4 +1,4 @@
-"""What members write down of what they do: a file each, appended line by line, whole or not at all."""
+"""What members write down of what they do: a file each, appended line by line."""
 
 import json
 import os
@@ -7,6 +7,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from tests.support.lines import read_lines
 
 
 class Line(NamedTuple):
@@ -65,23 +67,21 @@ def read_jobs(folder: Path) -> Iterator[Line]:
     """Read what workers wrote, in the order of each."""
     for path in sorted(folder.glob("worker-*.diary")):
         pid = int(path.name.split(".")[1])
-        with path.open(encoding="utf-8") as lines:
-            for line in lines:
-                what, job_id, attempt, feed, at = line.split()
-                yield Line(sys.intern(what), job_id, int(attempt), int(feed), float(at), pid)
+        for line in read_lines(path):
+            what, job_id, attempt, feed, at = line.split()
+            yield Line(sys.intern(what), job_id, int(attempt), int(feed), float(at), pid)
 
 
 def read_orders(folder: Path) -> tuple[list[Page], dict[str, str]]:
     """Read what submitters wrote: their transactions, and how those ended that they know of."""
     pages, ends = [], {}
     for path in sorted(folder.glob("submitter-*.diary")):
-        with path.open(encoding="utf-8") as lines:
-            for line in lines:
-                what, _, rest = line.rstrip("\n").partition(" ")
-                if what == "try":
-                    pages.append(_page(json.loads(rest)))
-                else:
-                    ends[rest.split()[0]] = what
+        for line in read_lines(path):
+            what, _, rest = line.partition(" ")
+            if what == "try":
+                pages.append(_page(json.loads(rest)))
+            else:
+                ends[rest.split()[0]] = what
     return pages, ends
 
 

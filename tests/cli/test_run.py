@@ -14,6 +14,7 @@ import pytest
 
 from scheduler.dialects.client import Client
 from scheduler.embedded.redis import EmbeddedRedis
+from tests.support.lines import read_lines
 from tests.support.waiting import wait_for
 
 APP = """
@@ -66,8 +67,7 @@ class Started:
         return (self.folder / "stderr").read_text()
 
     def journal(self) -> list[str]:
-        journal = self.folder / "journal"
-        return journal.read_text().splitlines() if journal.exists() else []
+        return list(read_lines(self.folder / "journal"))
 
     def met(self, line: str) -> bool:
         assert self.process.poll() is None or line in self.journal(), self.said()

@@ -19,6 +19,7 @@ import psycopg
 import pytest
 
 from tests.support.checker import LedgerRow, read_ledger
+from tests.support.lines import read_lines
 from tests.support.waiting import wait_for
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -123,8 +124,7 @@ class Stage:
 
     def fires(self) -> list[tuple[int, datetime]]:
         """Which process ran which fire, in the order of the fires."""
-        text = self.fires_file.read_text() if self.fires_file.exists() else ""
-        lines = [line.split() for line in text.splitlines(keepends=True) if line.endswith("\n")]
+        lines = (line.split() for line in read_lines(self.fires_file))
         return sorted(((int(pid), datetime.fromisoformat(at)) for pid, at in lines), key=lambda fire: fire[1])
 
     def await_fires(self, more: int) -> list[tuple[int, datetime]]:

@@ -9,7 +9,8 @@ import pytest
 
 from scheduler.dialects.client import Client
 from scheduler.embedded.redis import EmbeddedRedis
-from tests.support.ring_checker import Ended, Expected, Line, Verdict, check
+from tests.support.lines import append
+from tests.support.ring_checker import Ended, Expected, Line, Verdict, check, read_journal
 from tests.support.ring_fleet import RingFleet, suspended
 from tests.support.ring_mutants import FORGETFUL
 from tests.support.waiting import wait_for
@@ -35,6 +36,15 @@ def test_jobs_that_each_ended_once_are_clean() -> None:
 def test_a_job_without_a_row_or_without_a_run_is_lost() -> None:
     assert verdict(JOURNAL, LEDGER[1:]).lost == ["a is not in the ledger"]
     assert verdict(JOURNAL[3:], LEDGER).lost == ["a never ran to its end"]
+
+
+def test_a_line_that_is_being_written_is_not_read_yet(tmp_path: Path) -> None:
+    journal = tmp_path / "journal"
+    assert read_journal(journal) == []
+    append(journal, "start a 1 7 0.5")
+    with journal.open("a") as file:
+        file.write("end a")
+    assert read_journal(journal) == [Line("start", "a", 1, 7, 0.5)]
 
 
 def test_two_rows_two_ends_and_a_run_after_the_end_are_doubled() -> None:

@@ -8,6 +8,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
+from tests.support.lines import append, read_lines
+
 # start, end: the body itself. accepted, lost: what the process was told of its run (FireEnded, LeaseLost).
 Phase = Literal["start", "end", "accepted", "lost"]
 
@@ -28,7 +30,7 @@ class Record:
 
 
 class Journal:
-    """An append-only file that many processes write to: a line is one write, and whole or absent."""
+    """An append-only file that many processes write to, and read meanwhile."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -36,7 +38,7 @@ class Journal:
     def append(
         self, phase: Phase, tenant: str, job_id: str, fire_at: datetime, attempt: int, fence: int | None = None
     ) -> None:
-        """Add a line; opened anew each time, so that forked processes share no descriptor."""
+        """Add a line."""
         record = Record(
             phase=phase,
             tenant=tenant,
@@ -48,16 +50,9 @@ class Journal:
             monotonic=time.monotonic(),
             wall=time.time(),
         )
-        line = json.dumps({**asdict(record), "fire_at": fire_at.isoformat()}) + "\n"
-        file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            os.write(file, line.encode())
-        finally:
-            os.close(file)
+        append(self.path, json.dumps({**asdict(record), "fire_at": fire_at.isoformat()}))
 
     def read(self) -> list[Record]:
         """Read every line."""
-        if not self.path.exists():
-            return []
-        lines = [json.loads(line) for line in self.path.read_text(encoding="utf-8").splitlines()]
+        lines = [json.loads(line) for line in read_lines(self.path)]
         return [Record(**{**line, "fire_at": datetime.fromisoformat(line["fire_at"])}) for line in lines]

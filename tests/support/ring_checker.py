@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import psycopg
 from psycopg.sql import SQL, Identifier
 
+from tests.support.lines import read_lines
+
 
 class Line(NamedTuple):
     """What a handler wrote: it starts, it ends; or that Redis took its end. In the order in which it was written."""
@@ -125,8 +127,7 @@ def again(jobs: Mapping[str, Expected], journal: Sequence[Line]) -> int:
 
 def read_journal(path: Path) -> list[Line]:
     """Read what handlers wrote."""
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    parts = (line.split(" ") for line in lines)
+    parts = (line.split(" ") for line in read_lines(path))
     return [Line(what, job_id, int(attempt), int(pid), float(at)) for what, job_id, attempt, pid, at in parts]
 
 

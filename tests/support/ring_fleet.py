@@ -17,6 +17,7 @@ from psycopg.sql import SQL, Identifier
 
 from scheduler import NewJob, RetryPolicy, Scheduler
 from scheduler.embedded.redis import redis_binary
+from tests.support.lines import read_lines
 from tests.support.ring_checker import Expected, Line, Verdict, check, read_ended, read_journal
 from tests.support.ring_process import OWN, QUIET, UNMARKED, Options
 from tests.support.waiting import rest, wait_for
@@ -109,8 +110,7 @@ class RingFleet:
 
     def died(self) -> list[tuple[int, int, str]]:
         """Read who died of a fault: (pid, attempts in its hands, the point)."""
-        path = self.folder / "died"
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        lines = read_lines(self.folder / "died")
         return [(int(pid), int(flight), name) for pid, flight, name in (line.split(" ", 2) for line in lines)]
 
     def left(self) -> int:

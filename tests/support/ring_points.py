@@ -18,6 +18,7 @@ import scheduler
 from scheduler.dialects.client import Client
 from scheduler.store.engine import BoundedConnection, Database
 from scheduler.store.queries import names, statement
+from tests.support.lines import append, read_lines
 
 PACKAGE = Path(scheduler.__file__).parent
 PARTS = ("feeder", "settler", "shortcut", "upkeep", "carrier", "recovery", "worker")
@@ -118,19 +119,10 @@ def _frames() -> Iterator[tuple[str, int, str]]:
         frame = frame.f_back  # type: ignore[assignment]
 
 
-def append(path: Path, line: str) -> None:
-    """Add a line that is whole or absent, whoever else writes."""
-    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        os.write(file, f"{line}\n".encode())
-    finally:
-        os.close(file)
-
-
 def read_points(path: Path) -> dict[str, set[str]]:
     """Read the points that were reached, each with the places in the source that led to it."""
     found: dict[str, set[str]] = {}
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+    for line in read_lines(path):
         name, _, places = line.partition("\t")
         found.setdefault(name, set()).update(places.split(","))
     return found

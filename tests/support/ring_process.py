@@ -26,8 +26,9 @@ from scheduler.dialects.interface import Delivery, Result
 from scheduler.dialects.reliable.keys import Keys
 from scheduler.dialects.reliable.queue import ReliableQueue
 from scheduler.dialects.reliable.reaper import ReaperRule
+from tests.support.lines import append
 from tests.support.ring_mutants import mutate
-from tests.support.ring_points import Points, append
+from tests.support.ring_points import Points
 
 SLICE = 0.02
 LONG = 3_600_000_000  # microseconds
