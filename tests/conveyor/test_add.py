@@ -268,7 +268,7 @@ def test_a_redis_that_does_not_answer_is_waited_for_as_long_as_was_said(stopped:
 def test_a_caller_that_is_cancelled_waits_no_longer(stopped: str) -> None:
     async def main() -> float:
         with Conveyor(stopped) as conveyor:
-            adding = asyncio.ensure_future(conveyor.aadd(b"", type="a", timeout="1s"))
+            adding = asyncio.ensure_future(conveyor.aadd(b"", type="a", timeout="2s"))
             await asyncio.sleep(0.05)
             begun = time.monotonic()
             adding.cancel()
@@ -276,7 +276,7 @@ def test_a_caller_that_is_cancelled_waits_no_longer(stopped: str) -> None:
                 await adding
             return time.monotonic() - begun
 
-    assert asyncio.run(main()) < 0.3
+    assert asyncio.run(main()) < 1
 
 
 def test_a_redis_that_is_away_is_a_retryable_error() -> None:

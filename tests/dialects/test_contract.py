@@ -190,6 +190,7 @@ def test_two_workers_never_have_the_same_job(make_queue: MakeQueue) -> None:
 def test_a_push_from_elsewhere_wakes_one_who_waits(make_queue: MakeQueue) -> None:
     queue, other = make_queue(), make_queue("other")
     found: list[Any] = []
+    took: list[float] = []
     queue.fetch(1, timeout=0.01)
 
     def wait() -> None:
@@ -206,8 +207,9 @@ def test_a_push_from_elsewhere_wakes_one_who_waits(make_queue: MakeQueue) -> Non
         other.push([job()], epoch="")
         thread.join(9)
         delivery, moment = found
-        assert moment - pushed < 0.1
+        took.append(moment - pushed)
         queue.finish([ended(delivery)])
+    assert sorted(took)[2] < 0.1
 
 
 def test_each_of_those_who_wait_gets_one(make_queue: MakeQueue) -> None:
@@ -339,7 +341,7 @@ def test_a_retry_waits_until_it_is_due(make_queue: MakeQueue) -> None:
     again: list[Delivery] = []
     while not again and time.monotonic() < begun + 5:
         again = queue.fetch(1, timeout=5)
-    assert 0.45 < time.monotonic() - begun < 1.5
+    assert 0.45 < time.monotonic() - begun < 3
     assert [each.attempt for each in again] == [4]
     assert queue.depths().retrying == 0
     assert [end.state for end in settle(queue)] == [State.RETRYING]
@@ -381,7 +383,7 @@ def test_what_is_put_back_wakes_one_who_waits(make_queue: MakeQueue) -> None:
         begun = time.monotonic()
         other.finish([back(delivery) for delivery in taken])
         assert ids(waiting.result()) == ids(taken)
-    assert time.monotonic() - begun < 1
+    assert time.monotonic() - begun < 4
 
 
 # Cancel
@@ -654,7 +656,7 @@ def test_outcomes_wake_one_who_waits(make_queue: MakeQueue) -> None:
         begun = time.monotonic()
         queue.finish([ended(each) for each in taken])
         assert len(waiting.result()) == 1
-    assert time.monotonic() - begun < 1
+    assert time.monotonic() - begun < 4
 
 
 def test_outcomes_are_read_about_as_many_as_wanted(make_queue: MakeQueue) -> None:

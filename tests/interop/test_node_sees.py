@@ -75,7 +75,7 @@ def test_a_paused_queue_is_left_alone_and_wakes_us_when_it_goes_on(queue: BullMQ
         begun = time.monotonic()
         node.queue("mail", "resume")
         assert len(waiting.result()) == 1
-    assert time.monotonic() - begun < 1
+    assert time.monotonic() - begun < 3
 
 
 def test_version_5_pauses_and_resumes_and_no_job_is_lost(queue: BullMQQueue, start_node: StartPeer) -> None:
