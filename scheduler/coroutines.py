@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import inspect
+import logging
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import CancelledError, Future, wait
@@ -11,6 +12,8 @@ from functools import partial
 from typing import NamedTuple
 
 from scheduler.model.body import Cancelled
+
+logger = logging.getLogger("scheduler")
 
 LOOK = 1.0
 
@@ -34,7 +37,7 @@ class Coroutines:
 
     def run(self, awaitable: Awaitable[object], cancelled: Cancelled) -> object:
         """Run a body to its real end, after whatever it does when `cancelled` cancels its task."""
-        loop = self._started()
+        loop = self.start()
         ended: Future[object] = Future()
 
         def start() -> None:
@@ -55,7 +58,7 @@ class Coroutines:
 
     def begin(self, calls: Sequence[Call]) -> None:
         """Start bodies without waiting for them, each in a context of its own; its end is told on the loop's thread."""
-        loop = self._started()
+        loop = self.start()
         if asyncio._get_running_loop() is loop:  # noqa: SLF001 - documented; the other raises where there is none
             _begin(loop, calls)
         else:
@@ -68,17 +71,27 @@ class Coroutines:
             if self._loop is not None and not self._given:
                 _call(self._loop, self._loop.stop)
 
-    def _started(self) -> asyncio.AbstractEventLoop:
+    def start(self) -> asyncio.AbstractEventLoop:
+        """Start the loop, unless it is; return it."""
         with self._lock:
             if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                threading.Thread(target=self._run, args=(self._loop,), name="scheduler-asyncio", daemon=True).start()
+                loop = asyncio.new_event_loop()
+                thread = threading.Thread(target=self._run, args=(loop,), name="scheduler-asyncio", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError:  # there cannot be more: the next body may have one
+                    loop.close()
+                    raise
+                self._loop = loop
             return self._loop
 
     def _run(self, loop: asyncio.AbstractEventLoop) -> None:
         asyncio.set_event_loop(loop)
         while not self._stopping:
-            loop.run_forever()  # a body may have stopped it
+            try:
+                loop.run_forever()  # a body may have stopped it
+            except BaseException:  # SystemExit in a task of a body, which is told of it too
+                logger.exception("a task of an async body tried to end the loop of all of them")
         tasks = asyncio.all_tasks(loop)
         for task in tasks:
             task.cancel()

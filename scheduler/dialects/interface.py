@@ -53,9 +53,9 @@ class Delivery:
     raw: bytes
 
     @property
-    def token(self) -> tuple[str, int, int]:
-        """What tells deliveries apart: an older feed of a job may still be running."""
-        return self.job.id, self.job.feed, self.attempt
+    def token(self) -> tuple[str, int, int, datetime]:
+        """What tells deliveries apart: an older feed may still run, and what is put back keeps its number."""
+        return self.job.id, self.job.feed, self.attempt, self.started_at
 
 
 class Note(NamedTuple):

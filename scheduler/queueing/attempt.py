@@ -70,7 +70,7 @@ class Attempt:
     """A delivery under way; what happens to it is written here by whoever sees it first."""
 
     __slots__ = (
-        "cancelled", "deadline", "delivery", "handler", "lost", "note", "on_tell", "received", "retry", "said",
+        "cancelled", "deadline", "delivery", "handler", "lost", "note", "on_tell", "over", "received", "retry", "said",
         "span", "spawned", "started", "tie", "timeout", "visibility", "worker",
     )  # fmt: skip
 
@@ -97,8 +97,9 @@ class Attempt:
         self.started: float | None = None
         self.deadline: float | None = None
         self.lost = False
+        self.over = False  # its end is on its way to Redis
         self.note = SILENCE if delivery.job.checkpoint is None else Note(checkpoint=delivery.job.checkpoint)
-        self.said = False  # there is a note that has not been sent
+        self.said = False  # there is a note that has not been heard
         self.spawned: list[Mapping[str, Any]] = []
         self.span: Work | None = None
 
@@ -132,18 +133,9 @@ class Attempt:
         """Make what the handler is given."""
         job = self.delivery.job
         return JobContext(
-            job.id,
-            job.tenant,
-            job.type,
-            job.queue,
-            job.tags or {},
-            job.correlation_id,
-            self.delivery.attempt,
-            self._moment(self.deadline or self.received),
-            self.cancelled,
-            self.note.checkpoint,
-            self.tell,
-        )
+            job.id, job.tenant, job.type, job.queue, job.tags or {}, job.correlation_id, self.delivery.attempt,
+            self._moment(self.deadline or self.received), self.cancelled, self.note.checkpoint, self.tell,
+        )  # fmt: skip
 
     def values(self) -> dict[str, Any]:
         """Write the context as data, for another process."""
@@ -172,6 +164,13 @@ class Attempt:
                 return
         self.said = True
         self.on_tell(self)
+
+    def heard(self, note: Note | None) -> None:
+        """Hear that Redis has this note; the handler may have said more since."""
+        if note is not None:
+            self.said = False  # before we look: whoever says something after that says so
+            if self.note is not note:
+                self.said = True
 
     def end(self, result: object, error: BaseException | None, backoffs: Mapping[str, Backoff]) -> Result:
         """Make the result of what the handler returned or raised."""

@@ -81,6 +81,7 @@ class Carrier:
         """Send the end of an attempt, with others."""
         ended = attempt.end(result, error, self._backoffs)
         ended.note = attempt.note if attempt.said else None
+        attempt.over = True
         self._outbox.put(attempt, ended)
 
     def fetch_step(self) -> float | None:
@@ -116,12 +117,9 @@ class Carrier:
         except BaseException:
             self._failed()  # another may answer from now on, who has not heard all that we said
             raise
-        self._hints += 1
-        self._empty = False
-        if self.fetching.stopping:
-            return None
-        if self._gate.pause():
-            self._exchange([], 0, 0)  # it opened meanwhile: what we were told is for others to look at
+        self._hints, self._empty = self._hints + 1, False
+        if self.fetching.stopping or self._gate.pause():
+            self._exchange([], 0, 0)  # we end, or it opened: what we were told is for others to look at
         return 0.0
 
     def _await_here(self) -> float | None:
@@ -184,7 +182,9 @@ class Carrier:
     def put_back(self, attempts: Sequence[Attempt]) -> None:
         """Hand back what did not run to its end, as if it had not been taken."""
         for attempt in attempts:
-            self._outbox.put(attempt, Result(attempt.delivery, None, attempt.note if attempt.said else None))
+            if not attempt.over:  # else one sender could be faster with this than the other with its end
+                attempt.over = True
+                self._outbox.put(attempt, Result(attempt.delivery, None, attempt.note if attempt.said else None))
 
     def stop(self, until: float) -> None:
         """Send what has ended, as long as there is time, then let the threads end."""
@@ -192,6 +192,7 @@ class Carrier:
             time.sleep(0.01)
         for sender in self.finishing:
             sender.stop(timeout=0)
+        for _ in self.finishing:  # once each of them knows: whoever is let go does not come again
             self._outbox.close()
         for sender in self.finishing:
             sender.stop(timeout=max(0.1, until - time.monotonic()))
@@ -240,7 +241,7 @@ class Carrier:
         """Find what an unanswered call took for us."""
 
         def lost() -> Sequence[Delivery]:
-            ours = {attempt.delivery.token for attempt in self.flight}
+            ours = {attempt.delivery.token for attempt in list(self.flight)}  # others end meanwhile
             return [each for each in self.queue.held() if each.attempt and each.token not in ours]
 
         self._doubt = False
@@ -261,11 +262,8 @@ class Carrier:
 
     def _hold(self, deliveries: Sequence[Delivery], tie: Tie) -> list[Attempt]:
         """Have jobs in our hands, before anybody looks for what was lost."""
-        of = self._handlers
-        attempts = [
-            Attempt(each, of.get(each.job.type, NOBODY), self._worker, self._tell, self._usual, tie=tie)
-            for each in deliveries
-        ]
+        of, us = self._handlers, (self._worker, self._tell, self._usual)
+        attempts = [Attempt(each, of.get(each.job.type, NOBODY), *us, tie=tie) for each in deliveries]
         self.flight.update(attempts)
         if attempts:
             self.leases.brought(tie)

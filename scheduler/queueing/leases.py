@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Collection
 from datetime import timedelta
 
-from scheduler.dialects.interface import About, Delivery, Note, Queue, Renewed
+from scheduler.dialects.interface import About, Queue, Renewed
 from scheduler.errors import QueueError
 from scheduler.model.failures import ASKED_TO_CANCEL
 from scheduler.queueing.attempt import LEASE_LOST, Attempt, Tie
@@ -57,20 +57,16 @@ class Leases:
     def renew(self, flight: Collection[Attempt], lease: timedelta, about: About | None) -> list[Attempt]:
         """Keep what is in our hands, and pass on what handlers said; return what is not ours any more."""
         self._late = False  # before we look: who comes after that asks again
-        attempts, tie = list(flight), self.tie
-        notes: dict[Delivery, Note | None] = {}
-        for attempt in attempts:
-            notes[attempt.delivery] = attempt.note if attempt.said else None
-            attempt.said = False
+        tie, attempts = self.tie, list(flight)  # in this order: a tie that breaks in between is asked for again
+        notes = {attempt.delivery: attempt.note if attempt.said else None for attempt in attempts}
         try:
             answers = self._queue.renew(notes, lease=lease, about=about)
         except QueueError:
             self._break()  # we try again by ourselves
-            for attempt in attempts:
-                attempt.said = attempt.said or notes[attempt.delivery] is not None
             raise
         lost = []
         for attempt, answer in zip(attempts, answers, strict=True):
+            attempt.heard(notes[attempt.delivery])
             if answer is Renewed.LOST and attempt in flight:
                 attempt.lost = True
                 attempt.cancelled.because(LEASE_LOST)

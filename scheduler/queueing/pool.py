@@ -31,7 +31,7 @@ class Pool:
     One that may not be ours any more is passed over when it is its turn, and waits apart until that is known.
     """
 
-    def __init__(self, concurrency: int, ended: Ended) -> None:
+    def __init__(self, concurrency: int, ended: Ended, *, loop: bool = False) -> None:
         self.concurrency = concurrency
         self._ended = ended
         self._lock = threading.Lock()
@@ -49,6 +49,8 @@ class Pool:
         self._coroutines = Coroutines(None)
         self._processes = Processes()
         self._hire()
+        if loop:  # now: where there cannot be its thread, no job shall have been taken for it
+            self._coroutines.start()
 
     def reserve(self, most: int) -> int:
         """Keep places free: what is not running now, and what ended lately in a fifth of a second."""
@@ -77,7 +79,7 @@ class Pool:
         with self._lock:
             self._ready.extend([each for each in attempts if each.handler.concurrency is None or self._admit(each)])
             placed = self._placed()
-        ours = next((each for each in placed if not _on_loop(each.handler)), None) if here else None
+        ours = next((each for each in placed if not on_loop(each.handler)), None) if here else None
         if ours is not None:
             placed.remove(ours)
         self._start(placed)
@@ -158,7 +160,7 @@ class Pool:
         calls: list[Call] = []
         threaded: list[Attempt] = []
         for attempt in attempts:
-            if _on_loop(attempt.handler):
+            if on_loop(attempt.handler):
                 calls.append(self._call_of(attempt))
             else:
                 threaded.append(attempt)
@@ -219,7 +221,7 @@ class Pool:
             with attempt.traced(spans).current():
                 result, error = self._run(attempt)
         following = self._leave(attempt, result, error)
-        if following is not None and _on_loop(following.handler):
+        if following is not None and on_loop(following.handler):
             self._start([following])
             return None
         return following
@@ -267,7 +269,8 @@ class Pool:
             self._busy[handler] -= 1
 
 
-def _on_loop(handler: Handler) -> bool:
+def on_loop(handler: Handler) -> bool:
+    """Whether a handler runs on the loop: `async def`, and not in a process of its own."""
     return handler.is_async and handler.imported_as is None
 
 

@@ -38,7 +38,7 @@ class Watch:
                 self._error = error
                 return None
             finally:
-                self.waits = self._under_way = False
+                self._under_way = self.waits = False  # in this order: another may begin once nobody waits
                 self._over()
 
         self.waits = True

@@ -40,7 +40,7 @@ from scheduler.queueing.carrier import Carrier
 from scheduler.queueing.family import Family
 from scheduler.queueing.handlers import backoffs, of_function, queues_of
 from scheduler.queueing.handlers import handlers as registered
-from scheduler.queueing.pool import Pool
+from scheduler.queueing.pool import Pool, on_loop
 from scheduler.queueing.recovery import recover
 from scheduler.queueing.seeing import Telling, leave, reach, sight_of
 from scheduler.service import Asked, Service, collect_rarely, heard
@@ -129,7 +129,7 @@ class Worker:
         if self._carriers:
             raise LifecycleError("this worker is already started")
         self.name = f"{socket.gethostname()}-{os.getpid()}-{time.time_ns()}-{secrets.token_hex(2)}-0".replace(":", "_")
-        self._pool = Pool(self.concurrency, self._ended)
+        self._pool = Pool(self.concurrency, self._ended, loop=any(map(on_loop, self._handlers)))
         self._telling = Telling(self.concurrency, breaks=self._breaker is not None)
         self._keeping = Service("keep", self._keep, last_backoff=min(5.0, self.lease.total_seconds() / 3))
         for name in self.queues:

@@ -752,6 +752,54 @@ def test_one_worker_with_both_feeds_of_a_job_holds_the_later(make_queue: MakeQue
     assert queue.held() == []
 
 
+def test_what_was_put_back_and_taken_again_is_another_delivery(make_queue: MakeQueue) -> None:
+    queue, other = make_queue(), make_queue("w2")
+    queue.push([job()], epoch="")
+    [first] = queue.fetch(1, timeout=0)
+    assert queue.finish([back(first)])[0] == [True]
+    rest(0.002)
+    [second] = queue.fetch(1, timeout=0)
+    assert (second.job.id, second.attempt) == (first.job.id, first.attempt)
+    assert first.token != second.token
+    assert queue.finish([back(first)])[0] == [False]  # somebody says it again, because its answer was not heard
+    assert queue.finish([ended(first)])[0] == [False]
+    assert queue.renew({first: None, second: None}, lease=LEASE) == [Renewed.LOST, Renewed.KEPT]
+    assert other.fetch(1, timeout=0) == []
+    assert [each.token for each in queue.held()] == [second.token]
+    assert queue.finish([ended(second)])[0] == [True]
+    assert queue.held() == []
+
+
+@pytest.mark.parametrize("many", [1, 6])
+def test_an_end_that_is_refused_takes_nothing_of_what_was_given_again(
+    make_queue: MakeQueue, house: House, many: int
+) -> None:
+    queue, jobs = make_queue(), [job() for _ in range(many)]
+    queue.push(jobs, epoch="")
+    before = fetch_all(queue)
+    house.everywhere("FLUSHALL")
+    queue.push([replace(each, feed=2) for each in jobs], epoch="")
+    again = fetch_all(queue)
+    assert queue.finish([ended(each) for each in before])[0] == [False] * many
+    assert sorted(each.token for each in queue.held()) == sorted(each.token for each in again)
+    queue.renew(dict.fromkeys(again), lease=timedelta(milliseconds=1))
+    rest(0.05)
+    assert recovered(make_queue("w2"), back, many) == many, "who dies with them is missed"
+    assert sorted(ids(fetch_all(make_queue("w3")))) == sorted(each.id for each in jobs)
+
+
+def test_an_end_that_is_refused_beside_the_one_that_counts(make_queue: MakeQueue, house: House) -> None:
+    queue, one = make_queue(), job()
+    queue.push([one], epoch="")
+    [first] = queue.fetch(1, timeout=0)
+    house.everywhere("FLUSHALL")
+    queue.push([replace(one, feed=2)], epoch="")
+    [second] = queue.fetch(1, timeout=0)
+    assert queue.finish([ended(first), ended(second)])[0] == [False, True]
+    assert queue.held() == []
+    assert queue.depths().running == 0
+
+
 # What there is
 
 

@@ -128,18 +128,19 @@ def calls(results: Sequence[Result]) -> Iterator[list[Any]]:
 def written_of(result: Result) -> tuple[Any, ...]:
     """Write one end, as the script reads it."""
     delivery, end = cast("Taken", result.delivery), result.end
-    job, attempt, parent = delivery.job, delivery.attempt, delivery.parent
+    job, attempt = delivery.job, delivery.attempt
+    token = f"{job.feed}:{attempt}:{wire.milliseconds_of(delivery.started_at)}:{delivery.parent}"
     if end is None:
-        return job.id, f"back:0:{job.feed}:{attempt}:{parent}", "", b"", b""
+        return job.id, f"back:0:{token}", "", b"", b""
     delay, again = 0, b""
     if end.state is State.RETRYING:
         delay = max(0, (end.delay or NO_DELAY) // wire.MILLISECOND)
     if end.state not in (State.COMPLETED, State.CANCELLED):
         again = wire.raw_again(delivery.raw, attempt, end.error)
     told = end_bytes(end) if job.installation else b""
-    return job.id, f"{VERBS[end.state]}:{delay}:{job.feed}:{attempt}:{parent}", job.installation, again, told
+    return job.id, f"{VERBS[end.state]}:{delay}:{token}", job.installation, again, told
 
 
 def buried(uuid: bytes, raw: bytes, attempt: int) -> tuple[Any, ...]:
     """Write that nobody can read a job."""
-    return uuid, f"unreadable:0:0:{attempt}:", "", raw, b""
+    return uuid, f"unreadable:0:0:{attempt}:0:", "", raw, b""

@@ -186,7 +186,9 @@ class ConveyorQueue:
         for batch in list(_batches(list(notes.items()))) or [[]]:
             args: list[Any] = [self._worker, lease // wire.MILLISECOND, about_bytes(about)]
             for delivery, note in batch:
-                args += (delivery.job.id, f"{delivery.job.feed}:{delivery.attempt}", note_bytes(note))
+                began = wire.milliseconds_of(delivery.started_at)
+                token = f"{delivery.job.feed}:{delivery.attempt}:{self._worker}:{began}."
+                args += (delivery.job.id, token, note_bytes(note))
             found += [RENEWED[each] for each in self._run("renew", *args).decode()]
         return found
 

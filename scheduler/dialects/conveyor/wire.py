@@ -132,6 +132,11 @@ def instant_of(milliseconds: int) -> datetime:
     return EPOCH + milliseconds * MILLISECOND
 
 
+def milliseconds_of(instant: datetime) -> int:
+    """Write an instant as scripts tell it."""
+    return (instant - EPOCH) // MILLISECOND
+
+
 def began(written: bytes) -> datetime:
     """Read when a lease began, from its last part: milliseconds, and its place among those that began together."""
     return instant_of(int(written.partition(b".")[0]))

@@ -198,19 +198,19 @@ def written_of(result: Result, ledger: int, *, leased: bool = True) -> Written:
     """Write one end, as the script reads it."""
     delivery, end = result.delivery, result.end
     job, attempt, raw = delivery.job, delivery.attempt, delivery.raw
-    feed = job.feed if leased else f"~{job.feed}"
+    token = f"{'' if leased else '~'}{job.feed}:{attempt}:{wire.milliseconds_of(delivery.started_at):013}"
     if end is None:
-        head = f"back:{attempt - 1}:{ledger}:{feed}:{attempt}"
+        head = f"back:{attempt - 1}:{ledger}:{token}"
         return job.id, head, raw, b"%d%b" % (job.priority + 1, raw), b""
     if end.state is State.COMPLETED and leased and ledger <= 9:
-        return job.id, f"+{ledger}:{feed}:{attempt}", raw, b"", wire.end_bytes(end) if ledger else b""
+        return job.id, f"+{ledger}:{token}", raw, b"", wire.end_bytes(end) if ledger else b""
     delay, again = 0, b""
     if end.state is State.RETRYING:
         delay = max(0, (end.delay or NO_DELAY) // wire.MILLISECOND)
         again = b"%d%b" % (job.priority + 1, wire.entry_again(raw, attempt))
     elif not ledger and end.error:
         again = end.error.encode(errors="replace")
-    head = f"{VERBS[end.state]}:{delay}:{ledger}:{feed}:{attempt}"
+    head = f"{VERBS[end.state]}:{delay}:{ledger}:{token}"
     return job.id, head, raw, again, wire.end_bytes(end) if ledger else b""
 
 

@@ -180,7 +180,9 @@ class ReliableQueue:
         for batch in list(_batches(list(notes.items()))) or [[]]:
             args: list[Any] = [self._worker, lease // wire.MILLISECOND, about_bytes(about)]
             for delivery, note in batch:
-                args += (delivery.job.id, f"{delivery.job.feed}:{delivery.attempt}", wire.note_bytes(note))
+                began = wire.milliseconds_of(delivery.started_at)
+                token = f"{delivery.job.feed}:{delivery.attempt}:{self._worker}:{began}"
+                args += (delivery.job.id, token, wire.note_bytes(note))
             answer = self._client.run(script("reliable", "renew"), keys, args)
             found += [RENEWED[each] for each in answer.decode()]
         return found

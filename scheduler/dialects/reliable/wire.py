@@ -175,3 +175,8 @@ def entry_again(entry: bytes, retries: int) -> bytes:
 def instant_of(milliseconds: int | bytes) -> datetime:
     """Read an instant in milliseconds, as Redis tells it."""
     return EPOCH + int(milliseconds) * MILLISECOND
+
+
+def milliseconds_of(instant: datetime) -> int:
+    """Write an instant as Redis tells it."""
+    return (instant - EPOCH) // MILLISECOND

@@ -1,7 +1,8 @@
 -- Part of finish: end deliveries, each if it is still the worker's.
--- ARGV[10..] 5 values for each: uuid; verb:delay:feed:attempt:parent; whose ledger it is in, or empty; bytes to go on
--- with, or for failed, or empty; end as JSON, or empty. Verbs: completed, dead, cancelled, retry, back, unreadable. The
--- delay is in ms.
+-- ARGV[10..] 5 values for each: uuid; verb:delay:feed:attempt:started:parent; whose ledger it is in, or empty; bytes to
+-- go on with, or for failed, or empty; end as JSON, or empty. Verbs: completed, dead, cancelled, retry, back,
+-- unreadable. The delay is in ms. When it was taken tells its lease from a later one of the same worker on the same
+-- attempt, which was put back in between.
 local backs, ends, tombs, ended, unleased = {}, {}, {}, {}, {}
 
 local function put_back()
@@ -59,12 +60,12 @@ local function write()
 end
 
 local function accepted(i, id, held, lease)
-  local verb, delay, token, parent = string.match(ARGV[5 * i + 6], '^(%a+):(%d+):(%d+:%d+):(.*)$')
+  local verb, delay, token, started, parent = string.match(ARGV[5 * i + 6], '^(%a+):(%d+):(%d+:%d+):(%d+):(.*)$')
   local ours = held == 1 and not pending[id]
   if verb == 'unreadable' then -- whoever cannot read it knows neither its token nor its parent
     parent = (read(ARGV[5 * i + 8]) or {}).parent
   else
-    local leased = lease and string.find(lease, token .. ':' .. worker .. ':', 1, true) == 1
+    local leased = lease and string.find(lease, token .. ':' .. worker .. ':' .. started .. '.', 1, true) == 1
     ours = ours and (leased or taking_back and not lease)
   end
   if not ours then return false end

@@ -5,7 +5,7 @@
 -- ARGV[3] worker
 -- ARGV[4] lease, in ms
 -- ARGV[5] what the worker says of itself, or empty: nothing new
--- ARGV[6..] 3 values for each delivery: uuid, feed:attempt, note as JSON or empty
+-- ARGV[6..] 3 values for each delivery: uuid, feed:attempt:worker:started., note as JSON or empty
 -- Returns for each k (kept), l (lost) or c (cancel)
 -- include: names
 local ring, worker = ring_of(ARGV[2]), ARGV[3]
@@ -16,7 +16,7 @@ redis.call('ZADD', ring .. 'workers', now + tonumber(ARGV[4]), worker)
 redis.call('ZADD', workers, time[1], worker)
 local answer = {}
 for i = 6, #ARGV, 3 do
-  local uuid, token, note = ARGV[i], ARGV[i + 1] .. ':' .. worker .. ':', ARGV[i + 2]
+  local uuid, token, note = ARGV[i], ARGV[i + 1], ARGV[i + 2]
   local lease = redis.call('HGET', ring .. 'attempts', uuid)
   local ours = lease and string.sub(lease, 1, #token) == token
   if not ours or redis.call('SISMEMBER', held_by(worker), uuid) == 0 then

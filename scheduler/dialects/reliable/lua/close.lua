@@ -1,9 +1,10 @@
 -- Part of finish: end deliveries.
--- ARGV[10..] 5 values for each: id; verb:delay:ledger:feed:attempt, or +ledger:feed:attempt if it completed; entry;
--- level and entry to go on with, or why it is dead; length of its end, 0: none. Verbs: completed, dead, cancelled,
--- retry, back, drop, unreadable. The delay is in ms; for back, it is the attempts before. Ledgers count from 1, 0:
--- none. A feed after ~: a worker of the original took it.
-local over, tombs, good, bad, backs, closed = {}, {}, {}, {}, {}, {}
+-- ARGV[10..] 5 values for each: id; verb:delay:ledger:feed:attempt:started, or +ledger:feed:attempt:started if it
+-- completed; entry; level and entry to go on with, or why it is dead; length of its end, 0: none. Verbs: completed,
+-- dead, cancelled, retry, back, drop, unreadable. The delay is in ms; for back, it is the attempts before. Ledgers
+-- count from 1, 0: none. A feed after ~: a worker of the original took it. When it was taken, in 13 digits, tells its
+-- lease from a later one of the same worker on the same attempt, which was put back in between.
+local over, tombs, good, bad, backs, closed, refused = {}, {}, {}, {}, {}, {}, {}
 
 local function put_back()
   for i = #backs, 1, -1 do -- the first of them shall be the next again
@@ -64,8 +65,20 @@ local function bury_unread(id, held, entry, reason)
   if held and string.find(held, by_worker, 1, true) then over[#over + 1] = id end
 end
 
+-- The entry that was let go of may be that of the lease which this worker has on the same attempt now, after Redis
+-- forgot the one that is refused: it stays, once, or nobody would find the job if the worker died.
+local function keep(held)
+  for _, i in ipairs(refused) do
+    local id, entry, _, _, _, token = ARGV[5 * i + 5], ARGV[5 * i + 7], read(ARGV[5 * i + 6])
+    local same = string.match(held[i], '^%d+:(%d+)') == string.match(token, ':(%d+)$')
+    if same and string.find(held[i], by_worker, 1, true) and not closed[id] then
+      redis.call('LREM', processing, 1, entry)
+      redis.call('LPUSH', processing, entry)
+    end
+  end
+end
+
 local function close()
-  if count == 0 then return '' end
   local ids = {}
   for i = 1, count do ids[i] = ARGV[5 * i + 5] end
   local held = redis.call('HMGET', attempts, unpack(ids))
@@ -73,9 +86,8 @@ local function close()
   local ours_only = redis.call('ZSCORE', workers, worker) -- nobody of the original has a place there
   for i, id in ipairs(ids) do
     local head, entry, again, ended = ARGV[5 * i + 6], ARGV[5 * i + 7], ARGV[5 * i + 8], ARGV[5 * i + 9] ~= '0'
-    local verb, delay, ledger, token = read(head)
-    local ours = held[i] and string.find(held[i], token, 1, true) == 1
-      and string.find(held[i], by_worker, #token + 1, true) == #token + 1
+    local verb, delay, ledger, token, started = read(head)
+    local ours = held[i] == token .. by_worker .. started
     if string.sub(token, 1, 1) == '~' then
       token = string.sub(token, 2)
       ours = here[i] and not held[i] and not ours_only
@@ -85,12 +97,14 @@ local function close()
       if here[i] then bury_unread(id, held[i], entry, again) end
     elseif closed[id] or not ours then
       answer[i] = '0'
+      if here[i] and held[i] then refused[#refused + 1] = i end
     else
       answer[i], closed[id] = '1', true
       close_one(id, token, verb, entry, delay, again, ledger)
     end
     if ended then told[ledger] = told[ledger] ~= false and answer[i] == '1' end
   end
+  keep(held)
   write()
   return table.concat(answer)
 end

@@ -8,7 +8,7 @@
 -- ARGV[1] worker
 -- ARGV[2] lease, in ms
 -- ARGV[3] what the worker says of itself, or empty: nothing new
--- ARGV[4..] 3 values for each delivery: id, feed:attempt, note as JSON or empty
+-- ARGV[4..] 3 values for each delivery: id, feed:attempt:worker:started, note as JSON or empty
 -- Returns for each k (kept), l (lost) or c (cancel)
 local heartbeat, workers, attempts, cancels, notes = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local worker, lease = ARGV[1], tonumber(ARGV[2])
@@ -19,9 +19,8 @@ redis.call('SET', heartbeat, now, 'PXAT', now + lease) -- it ends when the regis
 redis.call('ZADD', workers, now + lease, worker)
 local answer = {}
 for i = 4, #ARGV, 3 do
-  local id, mine, note = ARGV[i], ARGV[i + 1] .. ':' .. worker .. ':', ARGV[i + 2]
-  local held = redis.call('HGET', attempts, id)
-  if not held or string.sub(held, 1, #mine) ~= mine then
+  local id, note = ARGV[i], ARGV[i + 2]
+  if redis.call('HGET', attempts, id) ~= ARGV[i + 1] then
     answer[#answer + 1] = 'l'
   else
     if note ~= '' then redis.call('HSET', notes, id, note) end

@@ -3,11 +3,14 @@
 -- that is done only if some are refused.
 local answer, told = {}, {} -- for each result 1 or 0; for each ledger whether it is told all that there is for it
 
--- What most are, +ledger:feed:attempt, is read without a pattern.
+-- What most are, +ledger:feed:attempt:started, is read without a pattern. Returns what becomes of it, its delay, its
+-- ledger, feed:attempt, and when it was taken.
 local function read(head)
-  if string.byte(head) == 43 then return 'completed', 0, string.byte(head, 2) - 48, string.sub(head, 4) end
+  if string.byte(head) == 43 then
+    return 'completed', 0, string.byte(head, 2) - 48, string.sub(head, 4, -15), string.sub(head, -13)
+  end
   local verb, delay, ledger, token = string.match(head, '^(%a+):(%d+):(%d+):(.*)$')
-  return verb, tonumber(delay), tonumber(ledger), token
+  return verb, tonumber(delay), tonumber(ledger), string.sub(token, 1, -15), string.sub(token, -13)
 end
 
 -- Returns the ends of a ledger without those that are refused.
