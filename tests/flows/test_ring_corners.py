@@ -1,7 +1,10 @@
 """Corners of the ring that a crash or a lost answer leads into, one by one, with its parts called by hand."""
 
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -321,4 +324,58 @@ def test_an_end_that_a_failover_forgot_is_made_good_by_the_worker_that_sent_it(r
     wait_for(lambda: hands.carrier._outbox.size() == 1, "it ends again", timeout=5)
     hands.carrier.finish_step()
     assert hands.feed.depths().unsettled == 1
+    hands.pool.stop()
+
+
+def test_a_job_whose_end_is_on_its_way_is_not_put_back(redis: Client) -> None:
+    hands = Hands(redis, concurrency=1)
+    hands.go.set()
+    hands.push(1)
+    hands.carrier.fetch_step()
+    wait_for(lambda: hands.carrier._outbox.size() == 1, "it ends")
+    batch, _ = hands.carrier._outbox.take([])  # a sender has it, and Redis has not heard it yet
+    hands.carrier.put_back(list(hands.carrier.flight))
+    assert hands.carrier._outbox.size() == 0, "another sender would be faster with that"
+    hands.carrier._outbox.unheard(batch)
+    hands.carrier.finish_step()
+    assert hands.feed.depths().unsettled == 1
+    hands.pool.stop()
+
+
+def test_what_a_handler_said_while_a_renewal_fails_goes_with_its_end(redis: Client) -> None:
+    hands = Hands(redis, concurrency=1)
+    hands.push(1)
+    hands.carrier.fetch_step()
+    [attempt] = hands.carrier.flight
+    attempt.tell("checkpoint", {"row": 7})
+
+    def unanswered(*_: object, **__: object) -> None:
+        hands.go.set()
+        wait_for(lambda: hands.carrier._outbox.size() == 1, "it ends meanwhile")
+        raise QueueUnavailable("no answer")
+
+    hands.queue.renew = unanswered  # type: ignore[method-assign, assignment]
+    with pytest.raises(QueueUnavailable):
+        hands.carrier.renew(LEASE)
+    [(_, result)], _ = hands.carrier._outbox.take([])
+    assert result.note == attempt.note
+    assert attempt.note.checkpoint == {"row": 7}
+    hands.pool.stop()
+
+
+def test_who_ends_lets_others_look_for_what_he_was_told_of(redis: Client, redis_server: EmbeddedRedis) -> None:
+    hands = Hands(redis, concurrency=1)
+    hands.carrier.fetch_step()
+    ours = threading.Thread(target=hands.carrier.fetch_step)
+    ours.start()
+    wait_for(lambda: b"cmd=blpop" in redis.call("CLIENT", "LIST"), "he waits")
+    hands.carrier.drain()
+    with closing(Client(redis_server.url)) as client, ThreadPoolExecutor(1) as pool:
+        other = pool.submit(ReliableQueue(client, "work", worker="other").fetch, 1, timeout=8)
+        wait_for(lambda: redis.call("CLIENT", "LIST").count(b"cmd=blpop") == 2, "another does too")
+        began = time.monotonic()
+        hands.push(1)  # Redis tells the one who waits longest
+        assert len(other.result()) == 1
+    assert time.monotonic() - began < 3
+    ours.join(5)
     hands.pool.stop()

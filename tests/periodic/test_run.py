@@ -384,6 +384,10 @@ async def async_exit() -> None:
     raise SystemExit(3)
 
 
+async def exit_in_a_task() -> None:
+    await asyncio.gather(async_exit(), asyncio.sleep(0.01))
+
+
 async def stop_the_loop() -> None:
     asyncio.get_running_loop().stop()
 
@@ -395,6 +399,7 @@ def test_no_async_or_sly_body_takes_the_loop_or_a_worker_with_it(
     bodies: dict[str, Any] = {
         "sly": sly,
         "exit": async_exit,
+        "task": exit_in_a_task,
         "stop": stop_the_loop,
         "class": AsyncCall,
         "call": AsyncCall(),
@@ -403,8 +408,10 @@ def test_no_async_or_sly_body_takes_the_loop_or_a_worker_with_it(
         instance.register("acme", name, body)
     recorder.wait(lambda: len(recorder.of(FireEnded)) == len(bodies))
     outcomes = {event.job_id: event.outcome for event in recorder.of(FireEnded)}
-    good = Outcome.SUCCESS
-    assert outcomes == {"sly": Outcome.FAILED, "exit": Outcome.FAILED, "stop": good, "class": good, "call": good}
+    assert outcomes == {
+        **dict.fromkeys(["sly", "exit", "task"], Outcome.FAILED),
+        **dict.fromkeys(["stop", "class", "call"], Outcome.SUCCESS),
+    }
 
     @instance.register("acme", "after")
     async def after() -> None:

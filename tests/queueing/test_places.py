@@ -343,3 +343,14 @@ def test_a_queue_that_cannot_be_asked_keeps_no_other_from_it(
         lambda: [carrier.leases.doubtful for carrier in worker._carriers] == [False, True, False],
         "the others are asked",
     )
+
+
+def test_a_tie_that_breaks_while_jobs_are_listed_is_asked_for_again(hands: Hands) -> None:
+    class Flight(list[Attempt]):
+        def __iter__(self) -> Iterator[Attempt]:
+            listed = super().__iter__()
+            hands.leases.doubt()  # another thread hears of a failure, with a job that is not listed
+            return listed
+
+    hands.leases.renew(Flight(hands.flight), timedelta(seconds=30), None)
+    assert hands.leases.doubtful
