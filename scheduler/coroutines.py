@@ -90,7 +90,7 @@ class Coroutines:
         while not self._stopping:
             try:
                 loop.run_forever()  # a body may have stopped it
-            except BaseException:  # SystemExit in a task of a body, which is told of it too
+            except (SystemExit, KeyboardInterrupt):  # of a task that a body made; the body is told of it too
                 logger.exception("a task of an async body tried to end the loop of all of them")
         tasks = asyncio.all_tasks(loop)
         for task in tasks:
