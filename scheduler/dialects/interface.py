@@ -85,10 +85,11 @@ class Known(NamedTuple):
 
 
 class Outcomes(NamedTuple):
-    """Ends of attempts that came back together; `token` acknowledges them."""
+    """Ends of attempts that came back together; `token` acknowledges them. `size`: their bytes, about."""
 
     token: bytes
     ends: Sequence[AttemptEnd]
+    size: int = 0
 
 
 class Depths(NamedTuple):

@@ -36,6 +36,8 @@ from scheduler.store.steps import Steps
 logger = logging.getLogger("scheduler")
 
 ENDS = 1000
+MOST_ENDS = 2 * ENDS  # in one transaction; what is read at once may be more than is asked for
+MOST_BYTES = 32 * 1024 * 1024  # in one transaction; and so many more as one batch has
 BUSY = 100  # ends in a second: from then on they are let come together, however many workers send them
 ENOUGH = ENDS // 4
 LINGER = 0.05
@@ -77,6 +79,7 @@ class Settler:
         self._check = check
         self._left: list[Outcomes] = []  # read, and not yet forgotten in Redis
         self._refused = False
+        self._failing = False  # Postgres did not take what we have
         self._settled: list[Outcomes] = []  # in the ledger, and not yet forgotten in Redis
         self._lately: deque[tuple[float, int]] = deque()  # when so many ends came back
 
@@ -89,22 +92,30 @@ class Settler:
         """Settle what came back; return when to look again."""
         if self._settled:
             self._acknowledge()
-        read = self._queue.outcomes(ENDS, timeout=0.001 if self._left else PATIENCE)
-        known = {each.token for each in self._left}
-        batches = self._left + [each for each in read if each.token not in known]
-        if not batches:
+        if not (self._failing and self._left):  # else what we have is enough, until Postgres takes it
+            read = self._queue.outcomes(ENDS, timeout=0.001 if self._left else PATIENCE)
+            known = {each.token for each in self._left}
+            self._left += [each for each in read if each.token not in known]
+        if not self._left:
             return 0.0
-        self._left = batches
-        ends = [end for batch in batches for end in batch.ends]
-        held = {id(each) for each in self._settle(ends)}
-        done = [batch for batch in batches if not any(id(end) in held for end in batch.ends)]
-        self._left = [batch for batch in batches if batch not in done]
-        self._settled = done
-        self._acknowledge()
+        self._failing, count = True, 0
+        for part in _parts(self._left):
+            count += self._settle_part(part)
+        self._failing = False
         if self._refused:
             self._refused = False
             return REFUSED
-        return HELD if self._left else self._pause(len(ends))
+        return HELD if self._left else self._pause(count)
+
+    def _settle_part(self, batches: Sequence[Outcomes]) -> int:
+        """Settle ends in one transaction, and let Redis forget them; return how many there were."""
+        ends = [end for batch in batches for end in batch.ends]
+        held = {id(each) for each in self._settle(ends)}
+        self._settled = [batch for batch in batches if not any(id(end) in held for end in batch.ends)]
+        done = {batch.token for batch in self._settled}
+        self._left = [batch for batch in self._left if batch.token not in done]
+        self._acknowledge()
+        return len(ends)
 
     def close(self) -> None:
         """Leave to others at once what is in our hands: Postgres may be away, or a row is held."""
@@ -178,6 +189,19 @@ class Settler:
         return settled.held
 
 
+def _parts(batches: Sequence[Outcomes]) -> list[list[Outcomes]]:
+    """Divide what there is into transactions that are not too large: Postgres takes no message of a gigabyte."""
+    parts: list[list[Outcomes]] = [[]]
+    count = size = 0
+    for batch in batches:
+        count, size = count + len(batch.ends), size + batch.size
+        if parts[-1] and (count > MOST_ENDS or size > MOST_BYTES):
+            parts.append([])
+            count, size = len(batch.ends), batch.size
+        parts[-1].append(batch)
+    return parts
+
+
 def settle(ledger: Ledger, ends: Sequence[AttemptEnd], check: Callable[[Draft], None]) -> Steps[Settled]:
     """Settle ends in one transaction."""
     keyed = [(JobKey(each.tenant, read_id(each.job_id)), each) for each in ends]
@@ -190,10 +214,10 @@ def settle(ledger: Ledger, ends: Sequence[AttemptEnd], check: Callable[[Draft], 
     if finals:
         over, freed = yield from end(ledger.jobs, [_ending(key, each) for key, each in finals])
         settled += over
-        spawning = [(key, each) for key, each in finals if each.spawned and each.state is COMPLETED]
-        if spawning:
+        if any(each.spawned for _, each in finals):
             ended = dict(over)
-            drafts = [draft_of(new) for key, each in spawning if ended.get(key) is each.state for new in each.spawned]
+            last = {key: each.spawned for key, each in finals if each.state is COMPLETED}  # as `end` chooses
+            drafts = [draft_of(new) for key, news in last.items() if ended.get(key) is COMPLETED for new in news]
             for draft in drafts:
                 check(draft)
             yield from submit(ledger.jobs, drafts)

@@ -7,6 +7,7 @@ be, and unknown to Redis. Cancels that could not be said at once, lifetimes, and
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from uuid import UUID
 
 from scheduler.dialects.interface import Cancelling, Queue
@@ -60,6 +61,7 @@ class Upkeep:
         self._steps = 0
         self._at = NOBODY
         self._edge = (NOBODY, NIL)
+        self._asked: tuple[datetime | None, JobKey] = (None, NOBODY)
         self._pausing = Pausing(ledger, ring)
 
     def step(self) -> float:
@@ -95,11 +97,11 @@ class Upkeep:
 
     def asked(self) -> None:
         """End jobs that somebody wants to end, if no worker has them or they are forced; ask the worker if one has."""
-        rows = self._ledger.rows(self._ledger.ring.some("asked", limit=SOME))
+        rows = self._ledger.rows(self._ledger.ring.asked(after=self._asked, limit=SOME))
+        # Those whose handlers do not heed it are asked again and again: others have their turn.
+        self._asked = (rows[-1][5], JobKey(*rows[-1][:2])) if len(rows) == SOME else (None, NOBODY)
         for forced in (False, True):
-            jobs = [
-                (JobKey(tenant, id_), queue, why or CANCELLED) for tenant, id_, queue, why, how in rows if how is forced
-            ]
+            jobs = [(JobKey(*key), queue, why or CANCELLED) for *key, queue, why, how, _ in rows if how is forced]
             self._end(jobs, State.CANCELLED, forced=forced)
 
     def sweep(self) -> None:

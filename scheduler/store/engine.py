@@ -143,7 +143,7 @@ class Database:
         """Run several statements as one; a server-side timeout stands behind the deadline."""
         with self.connection(deadline) as connection:
             milliseconds = str(int(connection.deadline * 1000))
-            connection.execute(statement("session", "begin", milliseconds), prepare=False)  # two in one round trip
+            connection.execute(statement("session", "begin", milliseconds), prepare=False)  # all in one round trip
             try:
                 yield connection
             except BaseException:

@@ -80,9 +80,10 @@ class RingTable:
         """Take jobs out of what waits to be fed: (tenant, id) of each that did."""
         return self._statement("take_back_all", **packed(keys))
 
-    def some(self, name: str, *, limit: int) -> Statement:
-        """Read some jobs: asked."""
-        return self._statement(name, limit=limit)
+    def asked(self, *, after: tuple[datetime | None, JobKey], limit: int) -> Statement:
+        """Look at some jobs that somebody wants to end: (tenant, id, queue, why, whether by force, since when) each."""
+        wanted_at, key = after
+        return self._statement("asked", wanted_at=wanted_at, tenant=key.tenant, id=key.id, limit=limit)
 
     def sweep(self, *, after: JobKey, visibility_us: int, young_us: tuple[int, int], limit: int) -> Statement:
         """Look at some jobs: (tenant, id, queue, feed, whether it is silent, young, expired, waits for others) each."""

@@ -7,7 +7,11 @@ from typing import Any
 
 import pytest
 
+from scheduler import Scheduler
+from scheduler.dialects.client import Client
 from scheduler.embedded.postgres import EmbeddedPostgres
+from scheduler.embedded.redis import EmbeddedRedis
+from scheduler.queueing.services import RingServices
 from tests.support.fleet import Fleet
 from tests.support.instance import Job
 
@@ -30,3 +34,14 @@ def own_postgres() -> Iterator[EmbeddedPostgres]:
     """A durable server of this test alone, to be stopped under the fleet."""
     with EmbeddedPostgres(durable=True) as server:
         yield server
+
+
+@pytest.fixture
+def parts(dsn: str, schema: str, redis: Client, redis_server: EmbeddedRedis) -> Iterator[RingServices]:
+    """The parts of an instance, none of which runs by itself."""
+    with Scheduler(dsn, schema=schema, redis=redis_server.url) as made:
+        services = made._running().ring
+        assert services is not None
+        services.stop(timeout=5.0)
+        services.feeder.stopping = False
+        yield services

@@ -2,7 +2,6 @@
 
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -12,7 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from scheduler import JobContext, Scheduler, State
+from scheduler import JobContext, NewJob, Scheduler, State
 from scheduler.dialects.client import Client
 from scheduler.dialects.interface import Delivery
 from scheduler.dialects.reliable import wire
@@ -24,6 +23,7 @@ from scheduler.events import Events
 from scheduler.model.attempts import AttemptEnd, QueuedJob
 from scheduler.model.handling import Handler
 from scheduler.model.labels import Priority
+from scheduler.queueing import upkeep
 from scheduler.queueing.attempt import TIED, Attempt
 from scheduler.queueing.carrier import Carrier
 from scheduler.queueing.ledger import Ledger
@@ -36,17 +36,6 @@ from tests.support.waiting import rest, wait_for
 
 LEASE = timedelta(seconds=30)
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
-
-
-@pytest.fixture
-def parts(dsn: str, schema: str, redis: Client, redis_server: EmbeddedRedis) -> Iterator[RingServices]:
-    """The parts of an instance, none of which runs by itself."""
-    with Scheduler(dsn, schema=schema, redis=redis_server.url) as made:
-        services = made._running().ring
-        assert services is not None
-        services.stop(timeout=5.0)
-        services.feeder.stopping = False
-        yield services
 
 
 def ledger_of(parts: RingServices) -> Ledger:
@@ -379,3 +368,25 @@ def test_who_ends_lets_others_look_for_what_he_was_told_of(redis: Client, redis_
     assert time.monotonic() - began < 3
     ours.join(5)
     hands.pool.stop()
+
+
+def test_jobs_that_do_not_heed_a_cancel_keep_no_other_from_being_cancelled(
+    parts: RingServices, redis: Client, dsn: str, schema: str, connection: psycopg.Connection[Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(upkeep, "SOME", 2)
+    with Scheduler(dsn, schema=schema) as submitter:
+        jobs = submitter.submit_many([NewJob("acme", "job", queue="work") for _ in range(3)])
+        worker = ReliableQueue(redis, "work", worker="w")
+        while sum(worker.depths().waiting.values()) < 3:
+            parts.upkeep.marks()
+            parts.feeder.step()
+        running = worker.fetch(2, timeout=0)
+        [other] = {str(job.id) for job in jobs} - {each.job.id for each in running}
+        for job_id in [*(each.job.id for each in running), other]:  # while Redis is away
+            connection.execute("UPDATE job_queue SET cancel_requested_at = clock_timestamp() WHERE id = %s", (job_id,))
+        parts.upkeep.asked()
+        parts.upkeep.asked()
+        assert submitter.get("acme", other).state is State.CANCELLED
+        parts.upkeep.asked()
+        assert all(submitter.get("acme", each.job.id).state is not State.CANCELLED for each in running)

@@ -36,7 +36,7 @@ from scheduler import (
 )
 from scheduler.model.fairness import Share
 from scheduler.queueing import jobs
-from scheduler.queueing.ending import end
+from scheduler.queueing.ending import end, propagate
 from scheduler.store.job_queue import Ending, JobKey, QueueTable
 from scheduler.store.steps import Steps
 from scheduler.testing import START, Scheduler
@@ -469,6 +469,24 @@ def test_a_dependency_cannot_end_unseen_by_a_submit_under_way(
     own.commit()
     finish(instance, root, state=State.FAILED)
     assert instance.get("acme", waiting.id).state is State.FAILED
+
+
+@pytest.mark.parametrize("state", [State.COMPLETED, State.FAILED])
+def test_whoever_is_about_to_depend_on_a_job_keeps_none_before_it_from_ending(
+    instance: Scheduler, own: psycopg.Connection[Any], state: State
+) -> None:
+    root = instance.submit("acme", "root")
+    middle = instance.submit("acme", "middle", after=[root])
+    last = instance.submit("acme", "last", after=[middle], connection=own)
+    began = time.monotonic()
+    finish(instance, root, state=state)
+    assert time.monotonic() - began < 5
+    own.commit()
+    if state is State.COMPLETED:
+        assert own.execute("SELECT id FROM job_ready").fetchall() == [(middle.id,)]
+    else:
+        steps(instance, propagate(instance._running().queue, [JobKey("acme", root.id)]))  # as upkeep does, by the edge
+        assert states(instance, [middle, last]) == [State.FAILED, State.FAILED]
 
 
 def test_a_submit_sees_how_a_dependency_ended_that_was_being_settled(

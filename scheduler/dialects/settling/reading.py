@@ -21,6 +21,7 @@ GROUP = "settlers"
 SETTLER = "settler"  # one name for all: what matters is how long nobody has acknowledged, and names would pile up
 MILLISECOND = timedelta(milliseconds=1)
 AT_ONCE = 100
+MOST_BYTES = 32 * 1024 * 1024  # at once; and so many more as an entry has
 IN_HAND = 1.0  # seconds: half of them others are left what they may have in their hands
 
 
@@ -47,12 +48,13 @@ class Settling:
         self._keep = keep
         self._forget = forget
         self._density = 100  # ends in an entry of the stream, as last seen
+        self._size = 1  # its bytes
         self._back: float | None = None  # after an answer did not come: since when Redis answers again, or infinity
 
     def read(self, n: int, timeout: float) -> list[Outcomes]:
         """Read ends, about n; first those that nobody has acknowledged for long."""
         try:
-            entries = self._entries(max(1, n // self._density), timeout)
+            entries = self._entries(max(1, min(n // self._density, MOST_BYTES // self._size)), timeout)
             found = [read for entry, fields in entries if (read := self._outcomes(entry, fields)) is not None]
         except QueueError as error:
             if isinstance(error, QueueUnavailable):
@@ -63,6 +65,7 @@ class Settling:
             return []
         if found:
             self._density = max(1, sum(len(each.ends) for each in found) // len(found))
+            self._size = max(1, sum(each.size for each in found) // len(found))
         return found
 
     def acknowledge(self, settled: Sequence[Outcomes]) -> None:
@@ -121,13 +124,13 @@ class Settling:
     def _outcomes(self, entry: bytes, fields: Mapping[bytes, bytes]) -> Outcomes | None:
         text = fields.get(b"ends", b"")
         try:
-            return Outcomes(entry, ends_of(text))
+            return Outcomes(entry, ends_of(text), len(text))
         except WireError as error:
             self._keep(text, error)
             ends, lost = rescued(text)
             if lost:
                 self._client.call("HDEL", self._finished, *lost)
             if ends:
-                return Outcomes(entry, ends)
+                return Outcomes(entry, ends, len(text))
             self.acknowledge([Outcomes(entry, ())])
             return None

@@ -243,13 +243,14 @@ CROSS JOIN LATERAL (
   SELECT d.* FROM {schema}.job_dependency d WHERE d.tenant = p.tenant AND d.depends_on = p.id) d;
 
 -- name: hold_dependents
--- The jobs that wait for others, in the order of their keys: whoever releases one holds it. No row: it has ended.
+-- The jobs that wait for others, in the order of their keys: whoever releases one holds it, and does not wait for those
+-- who are about to depend on it. No row: it has ended.
 SELECT q.tenant, q.id FROM (
   SELECT DISTINCT p.tenant COLLATE "C" AS tenant, p.id
   FROM unnest((SELECT %(tenants)b::text[]), (SELECT %(ids)b::uuid[])) AS p(tenant, id)
   ORDER BY 1, 2) p
 CROSS JOIN LATERAL (
-  SELECT q.tenant, q.id FROM {schema}.job_queue q WHERE q.tenant = p.tenant AND q.id = p.id FOR UPDATE) q;
+  SELECT q.tenant, q.id FROM {schema}.job_queue q WHERE q.tenant = p.tenant AND q.id = p.id FOR NO KEY UPDATE) q;
 
 -- name: release
 -- Take edges away and let those go that wait for nobody any more: `after` by edge, `after_any` all of a job at once.

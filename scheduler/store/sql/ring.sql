@@ -103,9 +103,12 @@ CROSS JOIN LATERAL (
   SELECT q.feed, q.attempt FROM {schema}.job_queue q WHERE q.tenant = p.tenant AND q.id = p.id LIMIT 1) q;
 
 -- name: asked
--- Jobs that somebody wants to end and that were fed. No row: there are none.
-SELECT q.tenant, q.id, q.queue, q.cancel_reason, q.cancel_forced FROM {schema}.job_queue q
-WHERE q.cancel_requested_at IS NOT NULL ORDER BY q.cancel_requested_at LIMIT %(limit)s;
+-- Some jobs that somebody wants to end and that were fed, in the order in which that was wanted. No row: that was all.
+SELECT q.tenant, q.id, q.queue, q.cancel_reason, q.cancel_forced, q.cancel_requested_at FROM {schema}.job_queue q
+WHERE q.cancel_requested_at IS NOT NULL
+  AND (q.cancel_requested_at, q.tenant, q.id)
+    > (coalesce(%(wanted_at)s::timestamptz, '-infinity'), %(tenant)s::text, %(id)s::uuid)
+ORDER BY q.cancel_requested_at, q.tenant, q.id LIMIT %(limit)s;
 
 -- name: hold_all
 -- Keep jobs from being made ready, or changed, until this transaction ends. No row for one: another has it, or it has

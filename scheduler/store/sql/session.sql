@@ -1,6 +1,7 @@
 -- name: begin
 -- Behind the client's deadline stands the server's, for this transaction: milliseconds, here in the place of a schema.
-BEGIN; SET LOCAL statement_timeout = {schema};
+-- It is also how long a lock is waited for: an error of its own would look like a row that Postgres does not want.
+BEGIN; SET LOCAL statement_timeout = {schema}; SET LOCAL lock_timeout = 0;
 
 -- name: listen
 -- Hear what is said on a channel, here in the place of a schema: the schema's own, or that of its queues.

@@ -1,0 +1,154 @@
+"""A settler whose Postgres does not take what it has: it neither gathers without end nor judges by it."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+import scheduler.queueing.settler
+from scheduler import NewJob, Scheduler, State, Submission
+from scheduler.dialects.client import Client
+from scheduler.dialects.interface import Outcomes
+from scheduler.dialects.reliable import wire
+from scheduler.dialects.reliable.keys import Keys
+from scheduler.embedded.redis import EmbeddedRedis
+from scheduler.errors import StoreUnavailable
+from scheduler.model.attempts import AttemptEnd
+from scheduler.model.handling import spawned_of
+from scheduler.model.submission import drafts
+from scheduler.queueing.ledger import Ledger
+from scheduler.queueing.services import RingServices
+from scheduler.queueing.settler import ENDS, MOST_BYTES, MOST_ENDS, Settler, settle
+from tests.support.waiting import wait_for
+
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+def completed(job: Submission, **changes: Any) -> AttemptEnd:
+    values: dict[str, Any] = {
+        "tenant": "acme", "job_id": str(job.id), "feed": 1, "attempt": 1, "state": State.COMPLETED, "started_at": NOW,
+        "ended_at": NOW, "worker": "w",
+    }  # fmt: skip
+    return AttemptEnd(**{**values, **changes})
+
+
+def spawned(kind: str, **options: Any) -> list[dict[str, Any]]:
+    (draft,) = drafts([NewJob("acme", kind, queue="other", **options)])
+    return [spawned_of(draft)]
+
+
+class Settling:
+    """A settler that is called by hand, and how much each of its transactions was given."""
+
+    def __init__(self, parts: RingServices, redis: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.ledger = parts._ledger
+        self.settler = Settler(parts.ring.queue("work"), self.ledger, parts._events, lambda _: None)
+        self.settler.step()  # makes its stream
+        self.redis = redis
+        self.stream = Keys.of("work").outcomes(self.ledger.installation)
+        self.away = False
+        self.given: list[int] = []
+        plain = self.settler._run
+
+        def run(ends: Sequence[AttemptEnd]) -> list[AttemptEnd]:
+            self.given.append(len(ends))
+            if self.away:
+                raise StoreUnavailable("Postgres is away")
+            return plain(ends)
+
+        monkeypatch.setattr(self.settler, "_run", run)
+
+    def add(self, ends: Sequence[AttemptEnd]) -> None:
+        self.redis.call("XADD", self.stream, "*", "ends", b"[%b]" % b",".join(wire.end_bytes(each) for each in ends))
+
+
+@pytest.fixture
+def settling(parts: RingServices, redis: Client, monkeypatch: pytest.MonkeyPatch) -> Settling:
+    return Settling(parts, redis, monkeypatch)
+
+
+@pytest.fixture
+def submitter(dsn: str, schema: str) -> Any:
+    with Scheduler(dsn, schema=schema) as made:
+        yield made
+
+
+def test_while_postgres_is_away_a_settler_reads_no_more_than_it_can_settle(
+    settling: Settling, submitter: Scheduler
+) -> None:
+    jobs = submitter.submit_many([NewJob("acme", "job", queue="work", delay="1h") for _ in range(6000)])
+    for start in range(0, len(jobs), 500):
+        settling.add([completed(job) for job in jobs[start : start + 500]])
+    settling.away = True
+    for _ in range(8):
+        with pytest.raises(StoreUnavailable):
+            settling.settler.step()
+    assert sum(len(batch.ends) for batch in settling.settler._left) <= 5 * ENDS
+    settling.away = False
+    wait_for(lambda: settling.settler.step() is not None and settling.redis.call("XLEN", settling.stream) == 0, "all")
+    assert {submitter.get("acme", job.id).state for job in jobs[::500]} == {State.COMPLETED}
+    assert max(settling.given) <= MOST_ENDS
+
+
+def test_large_ends_are_settled_in_several_transactions(settling: Settling, submitter: Scheduler) -> None:
+    jobs = submitter.submit_many([NewJob("acme", "job", queue="work", delay="1h") for _ in range(60)])
+    large = b'"%b"' % (b"x" * 1_000_000)
+    for start in range(0, len(jobs), 4):
+        settling.add([completed(job, result=large) for job in jobs[start : start + 4]])
+    wait_for(lambda: settling.settler.step() is not None and settling.redis.call("XLEN", settling.stream) == 0, "all")
+    assert sum(settling.given) == 60
+    assert max(settling.given) * len(large) <= MOST_BYTES + 4 * len(large)
+    assert {submitter.get("acme", job.id).state for job in jobs} == {State.COMPLETED}
+
+
+def test_a_settler_whose_answer_to_redis_was_lost_reads_on(settling: Settling, submitter: Scheduler) -> None:
+    one, two = submitter.submit_many([NewJob("acme", "job", queue="work", delay="1h") for _ in range(2)])
+    settling.add([completed(one)])
+    plain = settling.settler._queue.acknowledge
+
+    def unanswered(settled: Sequence[Outcomes]) -> None:
+        settling.settler._queue.acknowledge = plain  # type: ignore[method-assign]
+        raise StoreUnavailable("no answer")
+
+    settling.settler._queue.acknowledge = unanswered  # type: ignore[method-assign]
+    with pytest.raises(StoreUnavailable):
+        settling.settler.step()
+    settling.add([completed(two)])
+    settling.settler.step()
+    assert submitter.get("acme", two.id).state is State.COMPLETED
+    assert settling.redis.call("XLEN", settling.stream) == 0
+
+
+def test_of_two_successes_of_a_job_one_submits_its_jobs(settling: Settling, submitter: Scheduler) -> None:
+    job = submitter.submit("acme", "job", queue="work", delay="1h")
+    first, second = completed(job, spawned=spawned("first")), completed(job, feed=2, spawned=spawned("second"))
+    settling.ledger.run(settle(settling.ledger, [first, second], lambda _: None))
+    assert [each.type for each in submitter.find("acme", queue="other").jobs] == ["second"]
+
+
+def test_a_lock_that_is_not_to_be_had_in_time_is_no_reason_to_fail_a_job(
+    dsn: str, schema: str, redis: Client, redis_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheduler.queueing.settler, "DEADLINE", 1.0)
+    impatient = make_conninfo(dsn, options="-c lock_timeout=200ms")
+    with Scheduler(impatient, schema=schema, redis=redis_server.url) as made:
+        services = made._running().ring
+        assert services is not None
+        services.stop(timeout=5.0)
+        ledger: Ledger = services._ledger
+        settler = Settler(services.ring.queue("work"), ledger, services._events, lambda _: None)
+        settler.step()
+        job = made.submit("acme", "job", queue="work", delay="1h")
+        end = completed(job, spawned=spawned("child", idempotency_key="k"))
+        redis.call("XADD", Keys.of("work").outcomes(ledger.installation), "*", "ends", b"[%b]" % wire.end_bytes(end))
+        with psycopg.connect(dsn) as own:
+            made.submit("acme", "child", queue="other", idempotency_key="k", connection=own)
+            with pytest.raises(StoreUnavailable):
+                settler.step()
+            own.rollback()
+        settler.step()
+        assert made.get("acme", job.id).state is State.COMPLETED
+        assert [each.type for each in made.find("acme", queue="other").jobs] == ["child"]
