@@ -12,7 +12,7 @@ import pytest
 import redis
 
 from scheduler.dialects.client import Client
-from scheduler.dialects.interface import Cancelling, Delivery, Known, Pushed, Result
+from scheduler.dialects.interface import Cancelling, Delivery, Known, Pushed, Renewed, Result
 from scheduler.dialects.reliable.keys import Keys
 from scheduler.dialects.reliable.queue import ReliableQueue
 from scheduler.errors import ConfigError
@@ -439,3 +439,16 @@ def test_a_full_redis_takes_ends_from_the_middle_and_loses_no_entry(make: MakeRe
     assert accepted == [True] * 20
     gone = {each.raw for each in taken[::3]}
     assert plain.lrange(hands, 0, -1) == [each for each in before if each not in gone]
+
+
+def test_a_lease_of_a_redis_whose_clock_was_never_set(make: MakeReliable, plain: Any) -> None:
+    queue = make()
+    queue.push([job()], epoch="")
+    [taken] = queue.fetch(1, timeout=0)
+    [attempts] = Keys.of("mail").named("attempts")
+    assert len(plain.hget(attempts, taken.job.id).rpartition(b":")[2]) == 13
+    plain.hset(attempts, taken.job.id, "1:1:w1:0000086400000")  # a day after 1970
+    [held] = queue.held()
+    assert held.started_at.year == 1970
+    assert queue.renew({held: None}, lease=timedelta(seconds=30)) == [Renewed.KEPT]
+    assert queue.finish([ended(held)])[0] == [True]

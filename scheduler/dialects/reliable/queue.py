@@ -181,7 +181,7 @@ class ReliableQueue:
             args: list[Any] = [self._worker, lease // wire.MILLISECOND, about_bytes(about)]
             for delivery, note in batch:
                 began = wire.milliseconds_of(delivery.started_at)
-                token = f"{delivery.job.feed}:{delivery.attempt}:{self._worker}:{began}"
+                token = f"{delivery.job.feed}:{delivery.attempt}:{self._worker}:{began:013}"
                 args += (delivery.job.id, token, wire.note_bytes(note))
             answer = self._client.run(script("reliable", "renew"), keys, args)
             found += [RENEWED[each] for each in answer.decode()]

@@ -2,7 +2,7 @@
 -- An entry whose job was removed, or is in other hands, is dropped; one that is not a job is a dead letter.
 local MANY, LONG = 16, string.rep('-', 65) -- a hash with a long value is not gone through from its beginning for each
 local MOST_RETRIES = 1000000 -- what nobody has counted is not to be written as 1e+30
-local leased, bytes, mine = {}, 0, ':' .. worker .. ':' .. now
+local leased, bytes, mine = {}, 0, string.format(':%s:%013d', worker, now)
 
 local function bury(entry)
   buries = true
