@@ -9,16 +9,15 @@ PARALLEL ?= -n 4 --dist loadfile --no-loadscope-reorder
 # Tests start hundreds of processes: what one has compiled is not compiled again by the next.
 export PYTHONDONTWRITEBYTECODE =
 
-# A Python that has every wheel; a PYTHON that was given is taken as it is.
+# The first of these that is Python 3.11 or newer; a PYTHON that was given is the only candidate.
 ifeq ($(origin PYTHON),undefined)
-PYTHONS := python3 python3.12 python3.11 python3.13
+PYTHONS := python3 python3.14 python3.13 python3.12 python3.11 python
 else
 PYTHONS := $(PYTHON)
 endif
-PYTHON ?= python3
 
 .DEFAULT_GOAL := help
-.PHONY: help up test check lint types imports proto bench chaos screenshots clean
+.PHONY: help up test matrix check lint types imports proto bench chaos screenshots clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' Makefile
@@ -28,6 +27,9 @@ up: $(VENV)/.up ## watch sample jobs fire, on servers of its own; Ctrl-C ends it
 
 test: $(VENV)/.dev ## run the test suite on temporary servers
 	@$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
+
+matrix: ## run the fast tests on Python 3.11 to 3.14; ARGS="3.14" for one of them
+	@.ci/matrix $(ARGS)
 
 check: lint imports ## lint, types, imports and tests: what has to hold before a commit
 	@$(MAKE) --no-print-directory --jobs=2 types test
@@ -54,7 +56,7 @@ chaos: $(VENV)/.dev ## attack the whole system: ARGS="--minutes 30 --seed 7"
 screenshots: $(VENV)/.dev ## look at the dashboard with Chromium, into docs/screenshots
 	@$(BIN)/python -m tests.browser.screenshots
 
-clean: ## remove the environment, caches and builds
+clean: ## remove the environment, caches and builds; not .matrix
 	rm -rf $(VENV) .mypy_cache .ruff_cache .import_linter_cache .hypothesis .pytest_cache dist build
 	find scheduler tests bench -name __pycache__ -prune -exec rm -rf {} +
 
@@ -72,15 +74,13 @@ $(VENV)/.dev: pyproject.toml $(VENV)/.up
 	@touch $@
 
 $(BIN)/python:
-	@for wanted in "(3, 11) <= v < (3, 13)" "v >= (3, 11)"; do \
-	  for python in $(PYTHONS); do \
-	    if $$python -c "import sys; v = sys.version_info[:2]; sys.exit(not ($$wanted))" 2>/dev/null; then \
-	      if ! $$python -c "import ensurepip, venv" 2>/dev/null; then \
-	        echo "$$python cannot make environments: install its venv (Debian, Ubuntu: apt-get install python3-venv)" >&2; exit 1; \
-	      fi; \
-	      $$python -m venv $(VENV) || { rm -rf $(VENV); exit 1; }; \
-	      exit 0; \
+	@for python in $(PYTHONS); do \
+	  if $$python -c "import sys; sys.exit(sys.version_info < (3, 11))" 2>/dev/null; then \
+	    if ! $$python -c "import ensurepip, venv" 2>/dev/null; then \
+	      echo "$$python cannot make environments: install its venv (Debian, Ubuntu: apt-get install python3-venv)" >&2; exit 1; \
 	    fi; \
-	  done; \
+	    $$python -m venv $(VENV) || { rm -rf $(VENV); exit 1; }; \
+	    exit 0; \
+	  fi; \
 	done; \
 	echo "this needs Python 3.11 or newer; tried $(PYTHONS). Name one: make PYTHON=/path/to/python" >&2; exit 1

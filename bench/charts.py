@@ -1,4 +1,6 @@
-"""Charts as SVG, without a library: bars of contestants and curves of growth. They read on light and on dark pages."""
+"""Charts as SVG, without a library: bars of contestants and curves of growth. They read on light
+and on dark pages.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -24,13 +26,21 @@ text { fill: #e6edf3 } .dim { fill: #9198a1 } .bar { fill: #484f58 } .range { st
 
 
 def bars(
-    title: str, figures: Mapping[str, Sequence[float]], *, more: bool = True, limit: tuple[str, float] | None = None
+    title: str,
+    figures: Mapping[str, Sequence[float]],
+    *,
+    more: bool = True,
+    limit: tuple[str, float] | None = None,
 ) -> str:
-    """Draw a bar for each contestant, best first, with its least and greatest; a limit is a line of dashes."""
+    """Draw a bar for each contestant, best first, with its least and greatest; a limit is a line of
+    dashes.
+    """
     order = sorted(figures, key=lambda name: median(figures[name]), reverse=more)
     ceiling = max(median(values) for values in figures.values())
     shown = limit is not None and limit[1] < 4 * ceiling  # a limit far away would flatten all bars
-    full = max([ceiling, *(max(values) for values in figures.values()), *([limit[1]] if shown else [])])
+    full = max(
+        [ceiling, *(max(values) for values in figures.values()), *([limit[1]] if shown else [])]
+    )
     scale = (WIDTH - LEFT - RIGHT) / (full or 1)
     parts = [_text(0, 18, title, "title")]
     for place, name in enumerate(order):
@@ -72,15 +82,21 @@ def ratios(title: str, under: str, rows: Sequence[tuple[str, Sequence[tuple[floa
         for number, (ratio, verdict) in enumerate(pairs):
             at, y = one + math.log10(ratio) * scale, top + number * 15
             colour = "bar" if verdict.startswith("tie") else "ours" if ratio >= 1 else "lost"
-            parts.append(_bar(f"{colour} any" if number else colour, min(at, one), y, abs(at - one), 11))
-            parts.append(_text(max(at, one) + 5, y + 10, f"{ratio:.2g}" if ratio < 10 else f"{ratio:.0f}"))
+            parts.append(
+                _bar(f"{colour} any" if number else colour, min(at, one), y, abs(at - one), 11)
+            )
+            parts.append(
+                _text(max(at, one) + 5, y + 10, f"{ratio:.2g}" if ratio < 10 else f"{ratio:.0f}")
+            )
     height = 52 + len(rows) * each
     parts.append(f'<path class="limit" d="M{one:.1f} 46V{height}"/>')
     return _svg(height, parts)
 
 
 def curves(title: str, lines: Mapping[str, Sequence[tuple[float, float]]]) -> str:
-    """Draw figures over a size, both on logarithmic axes: whatever grows in proportion rises by the same slope."""
+    """Draw figures over a size, both on logarithmic axes: whatever grows in proportion rises by the
+    same slope.
+    """
     points = [(x, y) for line in lines.values() for x, y in line if x > 0 and y > 0]
     xs, ys = [math.log10(x) for x, _ in points], [math.log10(y) for _, y in points]
     left, right, top, bottom = 60, WIDTH - 220, 34, 250
@@ -88,7 +104,9 @@ def curves(title: str, lines: Mapping[str, Sequence[tuple[float, float]]]) -> st
 
     def place(x: float, y: float) -> tuple[float, float]:
         along = (math.log10(x) - min(xs)) / ((max(xs) - min(xs)) or 1)
-        return left + along * (right - left), bottom - (math.log10(y) - low) / (high - low) * (bottom - top)
+        return left + along * (right - left), bottom - (math.log10(y) - low) / (high - low) * (
+            bottom - top
+        )
 
     parts = [_text(0, 18, title, "title")]
     for power in range(low, high + 1):
@@ -105,7 +123,10 @@ def curves(title: str, lines: Mapping[str, Sequence[tuple[float, float]]]) -> st
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in placed)
         parts.append(f'<polyline class="curve {kind}" points="{path}"/>')
         parts += [f'<circle class="{kind}" cx="{x:.1f}" cy="{y:.1f}" r="3"/>' for x, y in placed]
-        parts.append(f'<rect class="{kind}" x="{right + 14}" y="{top + number * 22}" width="10" height="10" rx="2"/>')
+        parts.append(
+            f'<rect class="{kind}" x="{right + 14}" y="{top + number * 22}" width="10" height="10" '
+            'rx="2"/>'
+        )
         parts.append(_text(right + 30, top + 10 + number * 22, name))
     return _svg(bottom + 30, parts)
 
@@ -121,7 +142,11 @@ def _text(x: float, y: float, text: str, kind: str = "", anchor: str = "start") 
 
 def _svg(height: float, parts: Sequence[str]) -> str:
     size = f'viewBox="0 0 {WIDTH} {height:.0f}" width="{WIDTH}" height="{height:.0f}"'
-    return f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img">\n{STYLE}\n' + "\n".join(parts) + "\n</svg>\n"
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img">\n{STYLE}\n'
+        + "\n".join(parts)
+        + "\n</svg>\n"
+    )
 
 
 def publish(docs: Path, section: str, text: str, drawn: Mapping[str, str]) -> None:

@@ -1,18 +1,20 @@
-"""How cost grows: with recurring jobs, queued jobs, worker processes, payloads, tenants, and scheduler instances.
+"""How cost grows: with recurring jobs, queued jobs, worker processes, payloads, tenants, and
+scheduler instances.
 
     python bench/growth.py                              # about ten minutes
     python bench/growth.py --quick                      # a look of a minute or two
     python bench/growth.py --full --reps 3              # 100,000 recurring, 10 million queued, 50 instances: hours
     python bench/growth.py --rows tenants --tenants 1,1000,5000
 
-Rows: recurring (so many jobs due in one second, one instance), queued (so many in a Redis queue, of which some are
-drained), ledger (so many live in Postgres: the statements that feed and settle), workers (processes that drain one
-queue), payload (bytes, from submit to settled), tenants (over which jobs are spread, from submit to settled), instances
-(that share a burst of fires on one database). For each size: jobs a second, CPU of all processes and servers for a job,
-and memory. Beside them stands the exponent of what a job costs: 0.3 means that ten times the size makes it twice as
-dear. Up to 0.15 is "flat". With more jobs a job must not cost more, or the whole grows worse than linearly; over bytes,
-processes, tenants and instances its cost may grow as they do. What is worse is marked. The servers are on CPU 0, a lone
-worker or instance on CPU 1, several on both.
+Rows: recurring (so many jobs due in one second, one instance), queued (so many in a Redis queue, of
+which some are drained), ledger (so many live in Postgres: the statements that feed and settle),
+workers (processes that drain one queue), payload (bytes, from submit to settled), tenants (over
+which jobs are spread, from submit to settled), instances (that share a burst of fires on one
+database). For each size: jobs a second, CPU of all processes and servers for a job, and memory.
+Beside them stands the exponent of what a job costs: 0.3 means that ten times the size makes it
+twice as dear. Up to 0.15 is "flat". With more jobs a job must not cost more, or the whole grows
+worse than linearly; over bytes, processes, tenants and instances its cost may grow as they do. What
+is worse is marked. The servers are on CPU 0, a lone worker or instance on CPU 1, several on both.
 """
 
 import json
@@ -47,8 +49,16 @@ class Growth:
 
     def __init__(self, options, server: Server, redis: Redis, folder: Path) -> None:
         self.options, self.server, self.redis = options, server, redis
-        self.pins, self.stamps, self.log = Pins.of(options.pin), Stamps(folder / "stamps"), folder / "log"
-        self.variables = {"BENCH_REDIS": redis.url, "BENCH_STAMPS": str(self.stamps.path), "BENCH_WORKERS": "10"}
+        self.pins, self.stamps, self.log = (
+            Pins.of(options.pin),
+            Stamps(folder / "stamps"),
+            folder / "log",
+        )
+        self.variables = {
+            "BENCH_REDIS": redis.url,
+            "BENCH_STAMPS": str(self.stamps.path),
+            "BENCH_WORKERS": "10",
+        }
         chosen = carried.options(["--peers=", f"--jobs={options.jobs}", f"--pin={options.pin}"])
         self.carried = carried.contest(chosen, redis, folder)
         self.curves: dict[str, dict[str, dict[int, list[float]]]] = defaultdict(
@@ -83,7 +93,11 @@ class Growth:
     def peer(self, script: str, **variables: object) -> Peer:
         given = {name: str(value) for name, value in variables.items()}
         return Peer(
-            "ours", Path(sys.executable), script, {"BENCH_URL": self.server.url} | self.variables | given, self.log
+            "ours",
+            Path(sys.executable),
+            script,
+            {"BENCH_URL": self.server.url} | self.variables | given,
+            self.log,
         )
 
     def cpus(self, processes: int) -> str | None:
@@ -119,7 +133,9 @@ class Growth:
                 over, cpu = time.time(), used()
                 began = min(stamp.start for stamp in self.stamps.read())
                 if self.stamps.count() != count:
-                    self.errors.append(f"{processes} instances: {self.stamps.count()} starts of {count} fires")
+                    self.errors.append(
+                        f"{processes} instances: {self.stamps.count()} starts of {count} fires"
+                    )
                 return {
                     "rate": count / (over - began),
                     "cpu": cpu / count * 1e6,
@@ -137,7 +153,11 @@ class Growth:
         part = min(answer["sent"], self.options.jobs)
         with peer.serving(cpus=self.pins.client) as running:
             _until(lambda: self.carried.stamps.count() >= part // 10, "the worker began")
-            used, began, first = self.used(running, self.redis.cpu), time.time(), self.carried.stamps.count()
+            used, began, first = (
+                self.used(running, self.redis.cpu),
+                time.time(),
+                self.carried.stamps.count(),
+            )
             _until(lambda: self.carried.stamps.count() >= part, "the jobs ran")
             done, took, cpu = self.carried.stamps.count() - first, time.time() - began, used()
         return {
@@ -150,21 +170,32 @@ class Growth:
     def ledger(self, count: int) -> Figures:
         """Feed and settle where so many jobs are live."""
         if self.tables is None:
-            warm = [f"--batches={self.options.batches}", f"--warm={self.options.batches}", f"--pin={self.options.pin}"]
+            warm = [
+                f"--batches={self.options.batches}",
+                f"--warm={self.options.batches}",
+                f"--pin={self.options.pin}",
+            ]
             chosen = submit.options(["--rows=batches", *warm])
-            self.tables = submit.Bench(chosen, self.server, self.pins, [self.peer("submit_ours.py")])
-            self.tables.sizes = {f"live{size}": (size, min(size, 100_000)) for size in self.options.sizes["ledger"]}
+            self.tables = submit.Bench(
+                chosen, self.server, self.pins, [self.peer("submit_ours.py")]
+            )
+            self.tables.sizes = {
+                f"live{size}": (size, min(size, 100_000)) for size in self.options.sizes["ledger"]
+            }
             self.tables.fill()
-        size = (
-            f"SELECT pg_total_relation_size('live{count}.job_queue') + pg_total_relation_size('live{count}.job_ready')"
-        )
+        size = f"SELECT pg_total_relation_size('live{count}.job_queue') + pg_total_relation_size('live{count}.job_ready')"
         memory = self.server.sql(size, database=submit.TABLES)[0][0] / count
         self.tables.refill(f"live{count}", count)
         used, batches = self.used([], self.server.cpu), self.options.batches
         counts = batches, batches, SIZE
-        answer = self.tables.peers[0].call("batches", submit.TABLES, f"live{count}", *counts, cpus=self.pins.client)
+        answer = self.tables.peers[0].call(
+            "batches", submit.TABLES, f"live{count}", *counts, cpus=self.pins.client
+        )
         rates = {name: batches * SIZE / answer[f"{name}_s"] for name in ("feed", "settle")}
-        return rates | {"cpu": (used() + answer["cpu_s"]) / (2 * batches * SIZE) * 1e6, "memory": memory}
+        return rates | {
+            "cpu": (used() + answer["cpu_s"]) / (2 * batches * SIZE) * 1e6,
+            "memory": memory,
+        }
 
     def workers(self, processes: int) -> Figures:
         """Drain a queue."""
@@ -174,7 +205,11 @@ class Growth:
             watched = {"worker": queues.cpu_of(running), "redis": self.redis.cpu}
             found = self.carried.drained(queued, watched, lambda: self.redis.ask(peer.info["left"]))
             memory = _memory(running) / processes
-        return {"rate": found["done"], "cpu": found["worker_us"] + found["redis_us"], "memory": memory}
+        return {
+            "rate": found["done"],
+            "cpu": found["worker_us"] + found["redis_us"],
+            "memory": memory,
+        }
 
     def payload(self, size: int) -> Figures:
         jobs = max(20, min(self.options.jobs, 20_000_000 // size))
@@ -193,15 +228,22 @@ class Growth:
 
         with ExitStack() as stack:
             left = stack.enter_context(self.server.counting(peer.info["left"]))
-            running = [process for role in ("instance", "worker")
-                       for process in stack.enter_context(peer.serving(role, cpus=self.pins.clients))]  # fmt: skip
+            running = [
+                process
+                for role in ("instance", "worker")
+                for process in stack.enter_context(peer.serving(role, cpus=self.pins.clients))
+            ]
             _until(lambda: left() == 0, "the first jobs were settled")
             self.server.settle()
             used = self.used(running, self.server.cpu, self.redis.cpu)
             answer = peer.call("many", max(1, jobs // batch - 1), batch, cpus=self.pins.clients)
             _until(lambda: left() == 0, "the jobs were settled")
             over, cpu = time.time(), used() / answer["sent"] + answer["cpu"] / answer["timed"]
-            return {"rate": answer["timed"] / (over - answer["began"]), "cpu": cpu * 1e6, "memory": _memory(running)}
+            return {
+                "rate": answer["timed"] / (over - answer["began"]),
+                "cpu": cpu * 1e6,
+                "memory": _memory(running),
+            }
 
     def used(self, running: Sequence[Popen], *servers: Callable[[], float]) -> Callable[[], float]:
         """Return what says how much CPU processes and servers have used since."""
@@ -217,27 +259,47 @@ def _until(holds: Callable[[], bool], text: str) -> None:
 
 def _memory(running: Sequence[Popen]) -> float:
     """Add up the resident memory of processes and their descendants, in MB."""
-    pages = sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-                for process in running for pid in harness.tree(process.pid))  # fmt: skip
+    pages = sum(
+        int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+        for process in running
+        for pid in harness.tree(process.pid)
+    )
     return pages * os.sysconf("SC_PAGESIZE") / 1e6
 
 
 def options():
     parser = harness.arguments(__doc__)
     parser.set_defaults(reps=1)
-    parser.add_argument("--rows", default=",".join(DIMENSIONS), help=f"which of {','.join(DIMENSIONS)}")
+    parser.add_argument(
+        "--rows", default=",".join(DIMENSIONS), help=f"which of {','.join(DIMENSIONS)}"
+    )
     parser.add_argument("--full", action="store_true", help="the sizes of a proof")
     for name, dimension in DIMENSIONS.items():
-        parser.add_argument(f"--{name}", help=f"sizes (default {dimension.usual}; full {dimension.full})")
-    parser.add_argument("--jobs", type=int, help="that are drained, or go through, at each size (default 20000)")
+        parser.add_argument(
+            f"--{name}", help=f"sizes (default {dimension.usual}; full {dimension.full})"
+        )
+    parser.add_argument(
+        "--jobs", type=int, help="that are drained, or go through, at each size (default 20000)"
+    )
     parser.add_argument("--burst", type=int, help="fires that instances share (default 5000)")
-    parser.add_argument("--batches", type=int, help=f"of {SIZE:,} that are fed and settled, and as many before")
-    parser.add_argument("--docs", type=Path, nargs="?", const=charts.DOCS, help="write charts and benchmarks.md there")
+    parser.add_argument(
+        "--batches", type=int, help=f"of {SIZE:,} that are fed and settled, and as many before"
+    )
+    parser.add_argument(
+        "--docs",
+        type=Path,
+        nargs="?",
+        const=charts.DOCS,
+        help="write charts and benchmarks.md there",
+    )
     parser.add_argument("--again", type=Path, help="show a stored result and measure nothing")
     chosen = parser.parse_args()
     chosen.rows = [row for row in DIMENSIONS if row in chosen.rows.split(",")]
     kind = "full" if chosen.full else "quick" if chosen.quick else "usual"
-    given = {name: getattr(chosen, name) or getattr(dimension, kind) for name, dimension in DIMENSIONS.items()}
+    given = {
+        name: getattr(chosen, name) or getattr(dimension, kind)
+        for name, dimension in DIMENSIONS.items()
+    }
     chosen.sizes = {name: [int(size) for size in sizes.split(",")] for name, sizes in given.items()}
     chosen.jobs = chosen.jobs or (3000 if chosen.quick else 20_000)
     chosen.burst = chosen.burst or (1000 if chosen.quick else 5000)
@@ -248,7 +310,11 @@ def options():
 def measured(chosen) -> dict[str, Any]:
     """Run, and store what there is, however the run ends."""
     pins, began = Pins.of(chosen.pin), time.monotonic()
-    with tempfile.TemporaryDirectory() as folder, Server(pins.server) as server, Redis(pins.server) as redis:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Server(pins.server) as server,
+        Redis(pins.server) as redis,
+    ):
         server.allow(CONNECTIONS)
         server.reset()
         machine = harness.machine(server, redis)
@@ -257,8 +323,12 @@ def measured(chosen) -> dict[str, Any]:
             growth.run()
         finally:
             took = {"load_after": os.getloadavg()[0], "took_s": time.monotonic() - began}
-            result = {"machine": machine | took, "options": vars(chosen), "curves": growth.curves,
-                      "errors": growth.errors}  # fmt: skip
+            result = {
+                "machine": machine | took,
+                "options": vars(chosen),
+                "curves": growth.curves,
+                "errors": growth.errors,
+            }
             path = harness.store("growth", result)
             say(f"stored in {path}")
     return json.loads(path.read_text())

@@ -1,4 +1,5 @@
-"""What every bench here needs: servers, peers in processes of their own, CPU pinning, medians, a table, a file.
+"""What every bench here needs: servers, peers in processes of their own, CPU pinning, medians, a
+table, a file.
 
 A peer is a script in peers/ that speaks the command line of peers/commands.py.
 """
@@ -91,10 +92,15 @@ class Stamps:
 
     def read(self) -> list[Stamp]:
         data = self.path.read_bytes()
-        return [Stamp(*record) for record in RECORD.iter_unpack(data[: len(data) // RECORD.size * RECORD.size])]
+        return [
+            Stamp(*record)
+            for record in RECORD.iter_unpack(data[: len(data) // RECORD.size * RECORD.size])
+        ]
 
     def wait(self, count: int, *, limit: float, quiet: float = 0.0) -> bool:
-        """Wait for `count` stamps and then until none comes for `quiet` seconds; say whether they came."""
+        """Wait for `count` stamps and then until none comes for `quiet` seconds; say whether they
+        came.
+        """
         end = time.monotonic() + limit
         seen, since = -1, time.monotonic()
         while time.monotonic() < end:
@@ -107,7 +113,9 @@ class Stamps:
 
 
 def until(holds: Callable[[], bool], limit: float) -> bool:
-    """Wait until something holds, for so many seconds at most; to ask takes a tenth of the time at most."""
+    """Wait until something holds, for so many seconds at most; to ask takes a tenth of the time at
+    most.
+    """
     end = time.monotonic() + limit
     while (asked := time.monotonic()) < end:
         if holds():
@@ -117,7 +125,9 @@ def until(holds: Callable[[], bool], limit: float) -> bool:
 
 
 class Server:
-    """A durable Postgres of this run on a Unix socket, with a database `bench` that `reset` makes anew."""
+    """A durable Postgres of this run on a Unix socket, with a database `bench` that `reset` makes
+    anew.
+    """
 
     def __init__(self, cpus: str | None) -> None:
         self._cpus = cpus
@@ -144,13 +154,19 @@ class Server:
 
     @contextlib.contextmanager
     def counting(self, query: str) -> Iterator[Callable[[], int]]:
-        """Yield what runs a query again and again, on a connection that stays: a new one is dear to the server."""
+        """Yield what runs a query again and again, on a connection that stays: a new one is dear to
+        the server.
+        """
         with psycopg.connect(self.url, autocommit=True) as connection:
             yield lambda: connection.execute(query).fetchone()[0]
 
     def reset(self) -> None:
-        """Make an empty database; the checkpoint keeps the dirty pages of one measurement out of the next."""
-        self.sql("DROP DATABASE IF EXISTS bench WITH (FORCE)", "CREATE DATABASE bench", "CHECKPOINT")
+        """Make an empty database; the checkpoint keeps the dirty pages of one measurement out of
+        the next.
+        """
+        self.sql(
+            "DROP DATABASE IF EXISTS bench WITH (FORCE)", "CREATE DATABASE bench", "CHECKPOINT"
+        )
 
     def allow(self, connections: int) -> None:
         """Take so many connections at once; the server is started anew."""
@@ -180,7 +196,9 @@ class Redis:
 
     def __enter__(self) -> Self:
         self.url = self._redis.start()
-        self.client = redis.Redis.from_url(self.url, socket_timeout=120)  # to forget ten million jobs takes long
+        self.client = redis.Redis.from_url(
+            self.url, socket_timeout=120
+        )  # to forget ten million jobs takes long
         self.pid = self.client.info("server")["process_id"]
         pin(self.pid, self._cpus)
         return self
@@ -208,14 +226,17 @@ class Redis:
 
     @contextlib.contextmanager
     def monitored(self) -> Iterator[Callable[[], int]]:
-        """Watch a block; the yielded function says how many commands clients have sent, not counting those of scripts.
+        """Watch a block; the yielded function says how many commands clients have sent, not
+        counting those of scripts.
 
-        INFO counts both together; MONITOR marks the lines of scripts. A pipeline counts as many as it has commands.
+        INFO counts both together; MONITOR marks the lines of scripts. A pipeline counts as many as
+        it has commands.
         """
         counted, stop = 0, threading.Event()
         with socket.create_connection(("127.0.0.1", self._redis.port)) as connection:
-            connection.sendall(b"MONITOR\r\n")
-            connection.recv(16)
+            for command in (f"AUTH {self._redis.password}", "MONITOR"):
+                connection.sendall(f"{command}\r\n".encode())
+                connection.recv(16)
             connection.settimeout(0.2)
 
             def count() -> None:
@@ -237,7 +258,9 @@ class Redis:
 
 @dataclass
 class Peer:
-    """A contestant: its interpreter, its script in peers/, and what its processes find in their environment."""
+    """A contestant: its interpreter, its script in peers/, and what its processes find in their
+    environment.
+    """
 
     name: str
     python: Path
@@ -256,7 +279,9 @@ class Peer:
 
     @contextlib.contextmanager
     def calling(self, *arguments: object, cpus: str | None = None) -> Iterator[dict[str, Any]]:
-        """Run a command; yield its answer as soon as it has one. Whoever takes part in the work stays until the end."""
+        """Run a command; yield its answer as soon as it has one. Whoever takes part in the work
+        stays until the end.
+        """
         process = self._start(arguments, cpus)
         alarm = threading.Timer(600, process.kill)
         alarm.start()
@@ -269,15 +294,24 @@ class Peer:
             alarm.cancel()
             process.kill()
         if process.returncode or answer is None:
-            raise RuntimeError(f"{self.name} {arguments}: exit {process.returncode}, see {self._keep_log()}")
+            raise RuntimeError(
+                f"{self.name} {arguments}: exit {process.returncode}, see {self._keep_log()}"
+            )
 
     @contextlib.contextmanager
-    def serving(self, *jobs: object, cpus: str | None = None, processes: int = 1) -> Iterator[list[subprocess.Popen]]:
-        """Run instances that have these jobs; they are ready when this begins and killed when it ends."""
+    def serving(
+        self, *jobs: object, cpus: str | None = None, processes: int = 1
+    ) -> Iterator[list[subprocess.Popen]]:
+        """Run instances that have these jobs; they are ready when this begins and killed when it
+        ends.
+        """
         running = [self._start(("serve", *jobs), cpus) for _ in range(processes)]
         try:
             for process in running:
-                if not select.select([process.stdout], [], [], 120)[0] or "ready" not in process.stdout.readline():
+                if (
+                    not select.select([process.stdout], [], [], 120)[0]
+                    or "ready" not in process.stdout.readline()
+                ):
                     raise RuntimeError(f"{self.name}: did not get ready, see {self._keep_log()}")
             yield running
         finally:
@@ -304,7 +338,9 @@ class Peer:
 
 
 class Pins(NamedTuple):
-    """Which CPUs the server, a lone client, and several clients run on; None: the kernel chooses."""
+    """Which CPUs the server, a lone client, and several clients run on; None: the kernel
+    chooses.
+    """
 
     server: str | None
     client: str | None
@@ -312,7 +348,9 @@ class Pins(NamedTuple):
 
     @classmethod
     def of(cls, mode: str) -> "Pins":
-        """split: the server on CPU 0, a lone client on CPU 1, several on both; same: all on CPU 0."""
+        """split: the server on CPU 0, a lone client on CPU 1, several on both; same: all on CPU
+        0.
+        """
         if mode == "none" or not shutil.which("taskset") or (os.cpu_count() or 1) < 2:
             return cls(None, None, None)
         return cls("0", "0", "0") if mode == "same" else cls("0", "1", "0,1")
@@ -342,7 +380,16 @@ def node(name: str, *packages: str) -> Path:
         (NODE / name).mkdir(parents=True, exist_ok=True)
         (NODE / ".gitignore").write_text("*\n")
         try:
-            command = ["npm", "install", "--silent", "--no-fund", "--no-audit", "--prefix", NODE / name, *packages]
+            command = [
+                "npm",
+                "install",
+                "--silent",
+                "--no-fund",
+                "--no-audit",
+                "--prefix",
+                NODE / name,
+                *packages,
+            ]
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=NODE / name)
         except BaseException:
             shutil.rmtree(NODE / name, ignore_errors=True)
@@ -393,13 +440,16 @@ def cpu_seconds(pid: int) -> float:
 
 @contextlib.contextmanager
 def elsewhere() -> Iterator[Callable[[], float]]:
-    """Watch a block; afterwards the yielded function says how many cores went to work that was not the bench's.
+    """Watch a block; afterwards the yielded function says how many cores went to work that was not
+    the bench's.
 
     Servers and peers are descendants of the bench, and so count as its own.
     """
 
     def foreign() -> float:
-        user, nice, system, _, _, irq, softirq, steal, *_ = map(int, Path("/proc/stat").read_text().split()[1:11])
+        user, nice, system, _, _, irq, softirq, steal, *_ = map(
+            int, Path("/proc/stat").read_text().split()[1:11]
+        )
         return (user + nice + system + irq + softirq + steal) / TICKS - cpu_seconds(os.getpid())
 
     began, before = time.monotonic(), foreign()
@@ -419,7 +469,9 @@ def quiet(patience: float) -> None:
 
 
 def speed() -> float:
-    """Count how often a fixed Python loop runs in a second, in thousands: compare runs by it, with care."""
+    """Count how often a fixed Python loop runs in a second, in thousands: compare runs by it, with
+    care.
+    """
     end, count = time.perf_counter() + 0.3, 0
     while time.perf_counter() < end:
         sum(range(100))
@@ -432,7 +484,13 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 def number(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:,.1f}" if abs(value) >= 10 else f"{value:.2f}"
+    return (
+        f"{value:,.0f}"
+        if abs(value) >= 100
+        else f"{value:,.1f}"
+        if abs(value) >= 10
+        else f"{value:.2f}"
+    )
 
 
 def spread(values: Sequence[float]) -> str:
@@ -440,13 +498,18 @@ def spread(values: Sequence[float]) -> str:
     if not values:
         return "-"
     middle = number(statistics.median(values))
-    return middle if len(values) == 1 else f"{middle} ({number(min(values))}..{number(max(values))})"
+    return (
+        middle if len(values) == 1 else f"{middle} ({number(min(values))}..{number(max(values))})"
+    )
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Lay out a table that reads well in a terminal and in Markdown."""
     widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
-    lines = [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in (head, *rows)]
+    lines = [
+        [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        for row in (head, *rows)
+    ]
     lines.insert(1, ["-" * width for width in widths])
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
@@ -462,7 +525,9 @@ def load(name: str) -> ModuleType:
 def machine(server: Server | None = None, queues: Redis | None = None) -> dict[str, Any]:
     """Describe where and on what a bench ran."""
     cpuinfo = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
-    model = next((line.split(":")[1].strip() for line in cpuinfo.splitlines() if "model name" in line), "")
+    model = next(
+        (line.split(":")[1].strip() for line in cpuinfo.splitlines() if "model name" in line), ""
+    )
     git = ["git", "-C", str(HERE), "describe", "--always", "--dirty"]
     return {
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -487,14 +552,27 @@ def store(name: str, result: dict[str, Any]) -> Path:
 
 
 def arguments(description: str | None) -> argparse.ArgumentParser:
-    """Begin a bench's command line with what all of them take; a bench that is stopped stops what it started."""
+    """Begin a bench's command line with what all of them take; a bench that is stopped stops what
+    it started.
+    """
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, lambda which, _: sys.exit(f"stopped by signal {which}"))
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--reps", type=int, default=3, help="interleaved repetitions (default 3)")
-    parser.add_argument("--pin", choices=["split", "same", "none"], default="split", help=Pins.of.__doc__)
-    parser.add_argument("--patience", type=float, default=20.0, help="seconds to wait for a quiet machine, each time")
-    parser.add_argument("--tries", type=int, default=3, help="measurements, where other work disturbs them")
+    parser.add_argument(
+        "--pin", choices=["split", "same", "none"], default="split", help=Pins.of.__doc__
+    )
+    parser.add_argument(
+        "--patience",
+        type=float,
+        default=20.0,
+        help="seconds to wait for a quiet machine, each time",
+    )
+    parser.add_argument(
+        "--tries", type=int, default=3, help="measurements, where other work disturbs them"
+    )
     parser.add_argument("--quick", action="store_true", help="a small look of half a minute")
     return parser
 

@@ -1,12 +1,14 @@
-"""What it costs to be seen: CPU of a worker for a job that does nothing, bare, with metrics and logs, and with traces.
+"""What it costs to be seen: CPU of a worker for a job that does nothing, bare, with metrics and
+logs, and with traces.
 
     python bench/observe.py                 # some minutes
     python bench/observe.py --quick         # a look of a minute
 
-Each run is a fresh worker process that drains a queue of Redis, on CPU 1; Redis is on CPU 0. "seen" has the default
-logs, metrics, and somebody who scrapes them every second; "traced" also a span for every attempt, given to an exporter
-that throws it away. Runs are interleaved, so that a slow minute hits all; the figure is the median, and beside it the
-median of the differences to the bare run of the same round. The bar is printed, never asserted.
+Each run is a fresh worker process that drains a queue of Redis, on CPU 1; Redis is on CPU 0. "seen"
+has the default logs, metrics, and somebody who scrapes them every second; "traced" also a span for
+every attempt, given to an exporter that throws it away. Runs are interleaved, so that a slow minute
+hits all; the figure is the median, and beside it the median of the differences to the bare run of
+the same round. The bar is printed, never asserted.
 """
 
 import json
@@ -44,16 +46,30 @@ def fill(url: str, count: int) -> None:
     queue.begin("1")
     now = datetime.now(UTC)
     for start in range(0, count, 1000):
-        queue.push([_job(number, now) for number in range(start, min(start + 1000, count))], epoch="1")
+        queue.push(
+            [_job(number, now) for number in range(start, min(start + 1000, count))], epoch="1"
+        )
     client.close()
 
 
 def _job(number: int, now: datetime) -> QueuedJob:
     return QueuedJob(
-        id=str(uuid4()), tenant="bench", type="nothing", queue="bench", priority=Priority.NORMAL, feed=1, attempt=0,
-        form="json", payload=b"%d" % number, policy=None, tags=None, correlation_id=None, created_at=now,
-        expires_at=now + timedelta(days=1), installation="bench",
-    )  # fmt: skip
+        id=str(uuid4()),
+        tenant="bench",
+        type="nothing",
+        queue="bench",
+        priority=Priority.NORMAL,
+        feed=1,
+        attempt=0,
+        form="json",
+        payload=b"%d" % number,
+        policy=None,
+        tags=None,
+        correlation_id=None,
+        created_at=now,
+        expires_at=now + timedelta(days=1),
+        installation="bench",
+    )
 
 
 def work(mode: str, url: str, count: int) -> None:
@@ -74,7 +90,7 @@ def work(mode: str, url: str, count: int) -> None:
             from scheduler.observe.serving import SAMPLE, Serving
 
             logs.configure("info")
-            serving = stack.enter_context(Serving(0, ["bench"], SAMPLE))
+            serving = stack.enter_context(Serving("127.0.0.1", 0, ["bench"], SAMPLE))
             serving.watch(worker)
             address = serving.address
         if mode == "traced":
@@ -106,8 +122,18 @@ def _trace() -> None:
 def measured(mode: str, url: str, count: int, cpus: str | None) -> float:
     """Run a worker, scrape it meanwhile, and return its microseconds of CPU for a job."""
     fill(url, count)
-    command = [*(["taskset", "-c", cpus] if cpus else []), sys.executable, __file__, "--work", mode, url, str(count)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+    command = [
+        *(["taskset", "-c", cpus] if cpus else []),
+        sys.executable,
+        __file__,
+        "--work",
+        mode,
+        url,
+        str(count),
+    ]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
         address = json.loads(process.stdout.readline())
         over = threading.Event()
         scraper = threading.Thread(target=_scrape, args=(address, over))
@@ -141,7 +167,9 @@ def main() -> None:
     figures: dict[str, list[float]] = {mode: [] for mode in MODES}
     with Redis(pins.server) as redis:
         for mode in MODES:
-            measured(mode, redis.url, min(chosen.jobs, 5000), pins.client)  # warm: byte code, scripts
+            measured(
+                mode, redis.url, min(chosen.jobs, 5000), pins.client
+            )  # warm: byte code, scripts
         for number in range(rounds):
             for place in range(len(MODES)):
                 mode = MODES[(place + number) % len(MODES)]
@@ -150,12 +178,19 @@ def main() -> None:
     bare = statistics.median(figures["bare"])
     for mode in MODES:
         middle = statistics.median(figures[mode])
-        more = statistics.median(ours - theirs for ours, theirs in zip(figures[mode], figures["bare"], strict=True))
+        more = statistics.median(
+            ours - theirs for ours, theirs in zip(figures[mode], figures["bare"], strict=True)
+        )
         spread = f"{min(figures[mode]):.1f} to {max(figures[mode]):.1f}"
         print(f"  {mode:7} {middle:6.1f}  ({spread})  {100 * more / bare:+5.1f} %")
-    seen = statistics.median(a - b for a, b in zip(figures["seen"], figures["bare"], strict=True)) / bare
+    seen = (
+        statistics.median(a - b for a, b in zip(figures["seen"], figures["bare"], strict=True))
+        / bare
+    )
     verdict = "met" if seen < BAR else "MISSED"
-    print(f"metrics and default logs: {100 * seen:+.1f} % (bar: below {100 * BAR:.0f} %): {verdict}")
+    print(
+        f"metrics and default logs: {100 * seen:+.1f} % (bar: below {100 * BAR:.0f} %): {verdict}"
+    )
 
 
 if __name__ == "__main__":

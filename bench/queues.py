@@ -1,4 +1,5 @@
-"""What bench/redis.py and bench/ring.py share: how a queue is drained and measured meanwhile, pick-up, and tables.
+"""What bench/redis.py and bench/ring.py share: how a queue is drained and measured meanwhile,
+pick-up, and tables.
 
 A peer is a script in peers/ that speaks the command line of peers/queued.py.
 """
@@ -26,12 +27,16 @@ Watched = Mapping[str, Callable[[], float]]
 def peers_of(
     prefix: str, names: Sequence[str], variables: dict[str, str], log: Path, *, ours: str = "ours"
 ) -> list[Peer]:
-    """Make the contestants, ours first; "ours async" has a handler of another kind. Who cannot run is left out."""
+    """Make the contestants, ours first; "ours async" has a handler of another kind. Who cannot run
+    is left out.
+    """
     peers = []
     for name in names:
         if name.startswith("ours"):
             kind = {"BENCH_KIND": "async" if name.endswith("async") else "sync"}
-            peers.append(Peer(name, Path(sys.executable), f"{prefix}_{ours}.py", variables | kind, log))
+            peers.append(
+                Peer(name, Path(sys.executable), f"{prefix}_{ours}.py", variables | kind, log)
+            )
         elif (runs := harness.installed(name)) is not None:
             script = f"{prefix}_{name}.{'mjs' if name in harness.NODES else 'py'}"
             folder = {"BENCH_PACKAGES": str(harness.NODE / name)}
@@ -43,7 +48,9 @@ def peers_of(
 
 
 class Bench:
-    """Measures, and collects figures by name, contestant and repetition. A row is a method: what it returns counts."""
+    """Measures, and collects figures by name, contestant and repetition. A row is a method: what it
+    returns counts.
+    """
 
     def __init__(self, options: Any, pins: Pins, peers: Sequence[Peer], stamps: Stamps) -> None:
         self.options, self.pins, self.peers, self.stamps = options, pins, peers, stamps
@@ -65,7 +72,9 @@ class Bench:
         raise NotImplementedError
 
     def calmest(self, row: str, peer: Peer) -> None:
-        """Measure until other work leaves the machine alone, or a few times; keep the calmest, whatever it says."""
+        """Measure until other work leaves the machine alone, or a few times; keep the calmest,
+        whatever it says.
+        """
         kept: Figures = {}
         for _ in range(self.options.tries):
             known = len(self.errors)
@@ -74,7 +83,9 @@ class Bench:
                 self.stamps.clear()
                 with harness.elsewhere() as busy:
                     found = getattr(self, row)(peer)
-                self.errors[known:] = [f"{row}, {peer.name}: {error}" for error in self.errors[known:]]
+                self.errors[known:] = [
+                    f"{row}, {peer.name}: {error}" for error in self.errors[known:]
+                ]
             except Exception as error:  # one failure must not cost the other rows
                 self.errors.append(f"{row}, {peer.name}: {error}")
                 say(self.errors[-1])
@@ -91,8 +102,9 @@ class Bench:
     def drained(self, queued: int, watched: Watched, left: Callable[[], int]) -> Figures:
         """Watch workers drain a queue.
 
-        done: jobs a second from the start of the 10th percentile until the server has none that is not done. started:
-        from the start of the 10th percentile to that of the 90th. CPU of what is watched: microseconds a job.
+        done: jobs a second from the start of the 10th percentile until the server has none that is
+        not done. started: from the start of the 10th percentile to that of the 90th. CPU of what is
+        watched: microseconds a job.
         """
         end = time.monotonic() + LIMIT
         tenth, over = None, None
@@ -109,9 +121,14 @@ class Bench:
         last = usage()
         stamps = self.stamps.read()
         if over is None or tenth is None or last[0] == tenth[0]:
-            raise RuntimeError(f"{len(stamps)} of {queued} jobs ran, and the server had {left()} that were not done")
+            raise RuntimeError(
+                f"{len(stamps)} of {queued} jobs ran, and the server had {left()} that were not "
+                "done"
+            )
         if len({stamp.number for stamp in stamps}) != len(stamps):
-            self.errors.append(f"{len(stamps) - len({stamp.number for stamp in stamps})} jobs ran twice")
+            self.errors.append(
+                f"{len(stamps) - len({stamp.number for stamp in stamps})} jobs ran twice"
+            )
         starts = sorted(stamp.start for stamp in stamps)
         low, high = len(starts) // 10, len(starts) - 1 - len(starts) // 10
         figures = {
@@ -123,7 +140,9 @@ class Bench:
         return figures
 
     def picked_up(self, peer: Peer) -> Figures:
-        """Let a peer send one by one on an idle queue; milliseconds from the call, and from its end, to the handler."""
+        """Let a peer send one by one on an idle queue; milliseconds from the call, and from its
+        end, to the handler.
+        """
         peer.call("pickup", 20, cpus=self.pins.client)  # the worker is up, and warm
         time.sleep(0.2)
         self.stamps.clear()
@@ -132,7 +151,10 @@ class Bench:
         figures = {}
         for figure, since in (("pickup", answer["began"]), ("commit", answer["ended"])):
             waits = [(starts[number] - moment) * 1000 for number, moment in enumerate(since)]
-            figures |= {f"{figure}50": harness.percentile(waits, 0.5), f"{figure}99": harness.percentile(waits, 0.99)}
+            figures |= {
+                f"{figure}50": harness.percentile(waits, 0.5),
+                f"{figure}99": harness.percentile(waits, 0.99),
+            }
         return figures
 
     def filled(self, peer: Peer, count: int) -> dict[str, Any]:
@@ -147,7 +169,11 @@ class Bench:
         self, figure: str, contestants: Sequence[str], pick: Callable[..., float] = max
     ) -> tuple[float, str] | None:
         """Find the best of some contestants, and who it is."""
-        found = [(value, name) for name in contestants if (value := self.middle(figure, name)) is not None]
+        found = [
+            (value, name)
+            for name in contestants
+            if (value := self.middle(figure, name)) is not None
+        ]
         return pick(found) if found else None
 
 
@@ -163,7 +189,9 @@ def cpu_of(processes: Sequence[Popen]) -> Callable[[], float]:
 
 @dataclass(frozen=True, kw_only=True)
 class Bar:
-    """A line of the table of bars: a value of ours, what it is held against, and whether more is better."""
+    """A line of the table of bars: a value of ours, what it is held against, and whether more is
+    better.
+    """
 
     text: str
     ours: float | None
@@ -181,7 +209,9 @@ class Bar:
 
 
 def bars(found: Sequence[Bar]) -> str:
-    return harness.table(("bar", "ours", "bar", ""), [row for bar in found if (row := bar.row()) is not None])
+    return harness.table(
+        ("bar", "ours", "bar", ""), [row for bar in found if (row := bar.row()) is not None]
+    )
 
 
 def table(bench: Bench, texts: Mapping[str, str]) -> str:
@@ -191,20 +221,44 @@ def table(bench: Bench, texts: Mapping[str, str]) -> str:
         for figure, text in texts.items()
         if bench.figures[figure]
     ]
-    return harness.table(("figure", *(f"{peer.name} {peer.info['version']}" for peer in bench.peers)), rows)
+    return harness.table(
+        ("figure", *(f"{peer.name} {peer.info['version']}" for peer in bench.peers)), rows
+    )
 
 
 def conclude(name: str, bench: Bench, machine: dict[str, Any], began: float, shown: str) -> None:
     """Print what a bench found, and store it."""
-    machine |= {"load_after": os.getloadavg()[0], "speed_after": harness.speed(), "took_s": time.monotonic() - began}
-    postgres = f"Postgres {machine['postgres']} with fsync {machine['fsync']}, " if machine["postgres"] else ""
+    machine |= {
+        "load_after": os.getloadavg()[0],
+        "speed_after": harness.speed(),
+        "took_s": time.monotonic() - began,
+    }
+    postgres = (
+        f"Postgres {machine['postgres']} with fsync {machine['fsync']}, "
+        if machine["postgres"]
+        else ""
+    )
     settings = "; ".join(f"{peer.name}: {peer.info['setting']}" for peer in bench.peers)
-    print(f"{machine['when']}, revision {machine['revision']}, {machine['cpu']}, Python {machine['python']},")
-    print(f"{postgres}Redis {machine['redis']}, pinned: {bench.options.pin}; machine speed {machine['speed']:.0f}")
-    print(f"before, {machine['speed_after']:.0f} after. Medians of {bench.options.reps} (least..greatest).")
+    print(
+        f"{machine['when']}, revision {machine['revision']}, {machine['cpu']}, Python "
+        f"{machine['python']},"
+    )
+    print(
+        f"{postgres}Redis {machine['redis']}, pinned: {bench.options.pin}; machine speed "
+        f"{machine['speed']:.0f}"
+    )
+    print(
+        f"before, {machine['speed_after']:.0f} after. Medians of {bench.options.reps} "
+        "(least..greatest)."
+    )
     print(f"{settings}.\n\n{shown}")
     for error in bench.errors:
         print(f"note: {error}")
-    result = {"machine": machine, "options": vars(bench.options), "figures": bench.figures, "errors": bench.errors,
-              "peers": {peer.name: peer.info for peer in bench.peers}}  # fmt: skip
+    result = {
+        "machine": machine,
+        "options": vars(bench.options),
+        "figures": bench.figures,
+        "errors": bench.errors,
+        "peers": {peer.name: peer.info for peer in bench.peers},
+    }
     say(f"stored in {harness.store(name, result)}")

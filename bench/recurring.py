@@ -1,15 +1,17 @@
-"""Recurring jobs: ours beside APScheduler 3 and its pre-release 4, on one durable Postgres, in one run.
+"""Recurring jobs: ours beside APScheduler 3 and its pre-release 4, on one durable Postgres, in one
+run.
 
     python bench/recurring.py                     # about twenty minutes
     python bench/recurring.py --quick             # a look of a minute
     python bench/recurring.py --rows fires,bare   # only some rows
 
-Rows: fires, fires2 (a burst of no-op jobs due in one second, by 1 and by 2 processes), bare (the SQL of claim and
-finish alone), lateness (1,000 jobs due in one second), register (10,000 jobs, and a restart with them), tenants (as
-many over 1,000 tenants, by two instances in the bench's own process), idle, failover.
-Repetitions are interleaved, so that a slow minute hits both. "elsewhere" is how many cores other work on the machine
-took during the measurements (by contestant); a measurement with much of it is made again and the calmest is kept,
-whatever it says. Ratios and bars are against APScheduler 3; bars are printed, never asserted.
+Rows: fires, fires2 (a burst of no-op jobs due in one second, by 1 and by 2 processes), bare (the
+SQL of claim and finish alone), lateness (1,000 jobs due in one second), register (10,000 jobs, and
+a restart with them), tenants (as many over 1,000 tenants, by two instances in the bench's own
+process), idle, failover. Repetitions are interleaved, so that a slow minute hits both. "elsewhere"
+is how many cores other work on the machine took during the measurements (by contestant); a
+measurement with much of it is made again and the calmest is kept, whatever it says. Ratios and bars
+are against APScheduler 3; bars are printed, never asserted.
 """
 
 import math
@@ -37,8 +39,16 @@ FAR = 30 * 86400
 class Bench:
     """Measures, and collects figures by name, contestant and repetition."""
 
-    def __init__(self, options, server: Server, pins: Pins, peers: list[Peer], stamps: Stamps) -> None:
-        self.options, self.server, self.pins, self.peers, self.stamps = options, server, pins, peers, stamps
+    def __init__(
+        self, options, server: Server, pins: Pins, peers: list[Peer], stamps: Stamps
+    ) -> None:
+        self.options, self.server, self.pins, self.peers, self.stamps = (
+            options,
+            server,
+            pins,
+            peers,
+            stamps,
+        )
         self.ours = peers[0]
         self.figures: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
         self.notes: dict[str, dict[str, float]] = {}
@@ -55,7 +65,9 @@ class Bench:
                 self.calmest(row, peer)
 
     def calmest(self, row: str, peer: Peer) -> None:
-        """Measure until other work leaves the machine alone, or a few times; keep the calmest, whatever it says."""
+        """Measure until other work leaves the machine alone, or a few times; keep the calmest,
+        whatever it says.
+        """
         kept: dict[str, dict[str, float]] = {}
         for _ in range(1 if row in ("idle", "failover") else self.options.tries):
             self.notes = {}
@@ -72,7 +84,9 @@ class Bench:
                 break
         for part, figures in kept.items():
             for name, value in figures.items():
-                self.figures[f"{name}_{part}" if name == "elsewhere" else name][peer.name].append(value)
+                self.figures[f"{name}_{part}" if name == "elsewhere" else name][peer.name].append(
+                    value
+                )
 
     def fresh(self) -> None:
         harness.quiet(self.options.patience)
@@ -94,7 +108,9 @@ class Bench:
         self.throughput(peer, 2)
 
     def throughput(self, peer: Peer, processes: int) -> None:
-        """Start as many no-op jobs as possible; "ledger" also waits until the last fire is recorded as ended."""
+        """Start as many no-op jobs as possible; "ledger" also waits until the last fire is recorded
+        as ended.
+        """
         count = self.options.burst if peer is self.ours else self.options.peer_burst
         stamps, busy, recorded_at = self.burst(peer, count, processes)
         firsts: dict[int, float] = {}
@@ -106,7 +122,9 @@ class Bench:
             f"doubled{processes}": len(stamps) - len(firsts),
         }
         if len(firsts) < count:
-            self.errors.append(f"{peer.name}, {processes} processes: {count - len(firsts)} of {count} never ran")
+            self.errors.append(
+                f"{peer.name}, {processes} processes: {count - len(firsts)} of {count} never ran"
+            )
         if recorded_at is not None:
             figures[f"ledger{processes}"] = len(firsts) / (recorded_at - began)
         self.note(peer, f"fires{processes}", busy, **figures)
@@ -134,16 +152,26 @@ class Bench:
     def lateness(self, peer: Peer) -> None:
         stamps, busy, _ = self.burst(peer, self.options.lateness, 1)
         late = [(stamp.start - stamp.due) * 1000 for stamp in stamps]
-        self.note(peer, "lateness", busy, late50=harness.percentile(late, 0.5), late99=harness.percentile(late, 0.99))
+        self.note(
+            peer,
+            "lateness",
+            busy,
+            late50=harness.percentile(late, 0.5),
+            late99=harness.percentile(late, 0.99),
+        )
 
     def register(self, peer: Peer) -> None:
-        """Register, then restart: a new process with all of them until it starts one that is overdue."""
+        """Register, then restart: a new process with all of them until it starts one that is
+        overdue.
+        """
         count, cpus = self.options.registered, self.pins.client
         self.fresh()
         far = int(time.time()) + FAR
         with harness.elsewhere() as busy:
             many = peer.call("register", f"far:{count}:{far}", cpus=cpus)["seconds"]
-            singles = peer.call("register-singly", f"one:{self.options.singles}:{far}", cpus=cpus)["seconds"]
+            singles = peer.call("register-singly", f"one:{self.options.singles}:{far}", cpus=cpus)[
+                "seconds"
+            ]
         figures = {"register_s": many, "single_ms": singles / self.options.singles * 1000}
         self.note(peer, "register", busy, **figures)
         self.stamps.clear()
@@ -161,7 +189,9 @@ class Bench:
         self.note(peer, "restart", busy, restart_s=self.stamps.read()[0].start - began)
 
     def tenants(self, peer: Peer) -> None:
-        """Register over many tenants, twice: a second instance finds them all unchanged; then sync, and list them."""
+        """Register over many tenants, twice: a second instance finds them all unchanged; then sync,
+        and list them.
+        """
         if peer is not self.ours:
             return
         self.fresh()
@@ -169,13 +199,18 @@ class Bench:
         first = datetime.fromtimestamp(int(time.time()) + FAR, UTC)
         jobs = [
             Registration(
-                tenant=f"tenant{n % tenants}", job_id=f"job{n // tenants}", fn=nothing, every=timedelta(hours=1),
+                tenant=f"tenant{n % tenants}",
+                job_id=f"job{n // tenants}",
+                fn=nothing,
+                every=timedelta(hours=1),
                 start_at=first,
             )
             for n in range(count)
-        ]  # fmt: skip
+        ]
         before = os.sched_getaffinity(0)
-        os.sched_setaffinity(0, {int(cpu) for cpu in self.pins.client.split(",")} if self.pins.client else before)
+        os.sched_setaffinity(
+            0, {int(cpu) for cpu in self.pins.client.split(",")} if self.pins.client else before
+        )
         try:
             with harness.elsewhere() as busy, Scheduler(self.server.url) as one:
                 figures = {"tenants_register_s": seconds(lambda: one.register_many(jobs))}
@@ -192,14 +227,18 @@ class Bench:
         self.note(peer, "tenants", busy, **figures)
 
     def idle(self, peer: Peer) -> None:
-        """Watch an instance that has nothing to do; autovacuum is off meanwhile, as it would count as queries."""
+        """Watch an instance that has nothing to do; autovacuum is off meanwhile, as it would count
+        as queries.
+        """
         self.fresh()
         jobs = f"far:{self.options.registered}:{int(time.time()) + FAR}"
         peer.call("register", jobs)
         self.settle()
         self.server.sql("ALTER SYSTEM SET autovacuum = off", "SELECT pg_reload_conf()")
         with peer.serving(jobs, cpus=self.pins.client) as (process,):
-            time.sleep(min(12.0, self.options.idle))  # a backend tells its counts within 10 s of its last query
+            time.sleep(
+                min(12.0, self.options.idle)
+            )  # a backend tells its counts within 10 s of its last query
             with harness.elsewhere() as busy:
                 before = self._usage(process.pid)
                 time.sleep(self.options.idle)
@@ -233,7 +272,9 @@ class Bench:
         self.note(peer, "failover", busy, failover_s=self.stamps.read()[1].start - killed_at)
 
     def burst(self, peer: Peer, count: int, processes: int):
-        """Store `count` jobs due in one second, start instances, and return the stamps of that second."""
+        """Store `count` jobs due in one second, start instances, and return the stamps of that
+        second.
+        """
         slack = 3 + count / (2000 if peer is self.ours else 400)
         for _ in range(3):
             self.fresh()
@@ -295,38 +336,96 @@ def lines(options) -> list[Line]:
     n, registered = options.burst, options.registered
     twice = f"  of {options.peer_burst:,} ran twice (ours: of {n:,})"
     return [
-        Line(figure="fires1", text=f"fires/s, 1 process, started (burst of {n:,})", row="fires1",
-             bar=">= 10x", meets=lambda ours, ratio: ratio >= 10),
-        Line(figure="ledger1", text="fires/s, 1 process, until all ended in the ledger", row="fires1"),
-        Line(figure="fires2", text="fires/s, 2 processes, distinct", row="fires2",
-             bar=">= 10x", meets=lambda ours, ratio: ratio >= 10),
-        Line(figure="ledger2", text="fires/s, 2 processes, until all ended in the ledger", row="fires2"),
+        Line(
+            figure="fires1",
+            text=f"fires/s, 1 process, started (burst of {n:,})",
+            row="fires1",
+            bar=">= 10x",
+            meets=lambda ours, ratio: ratio >= 10,
+        ),
+        Line(
+            figure="ledger1", text="fires/s, 1 process, until all ended in the ledger", row="fires1"
+        ),
+        Line(
+            figure="fires2",
+            text="fires/s, 2 processes, distinct",
+            row="fires2",
+            bar=">= 10x",
+            meets=lambda ours, ratio: ratio >= 10,
+        ),
+        Line(
+            figure="ledger2",
+            text="fires/s, 2 processes, until all ended in the ledger",
+            row="fires2",
+        ),
         Line(figure="doubled2", text=twice, row="fires2"),
-        Line(figure="bare1000", text="bare claim+finish SQL, batches of 1000: fires/s", row="bare1000"),
-        Line(figure="bare100", text="bare claim+finish SQL, batches of 100: fires/s", row="bare100"),
-        Line(figure="of_bare", text="  ours (1 process, ledger) / bare (1000)", row="bare1000",
-             bar=">= 0.5", meets=lambda ours, ratio: ours >= 0.5),
-        Line(figure="late50", text=f"lateness p50 ms, {options.lateness:,} jobs due in one second", row="lateness"),
-        Line(figure="late99", text="lateness p99 ms", row="lateness",
-             bar="<= 1/8", meets=lambda ours, ratio: ratio <= 1 / 8),
-        Line(figure="register_s", text=f"registering {registered:,} jobs, s", row="register",
-             bar="<= 1/10", meets=lambda ours, ratio: ratio <= 1 / 10),
+        Line(
+            figure="bare1000",
+            text="bare claim+finish SQL, batches of 1000: fires/s",
+            row="bare1000",
+        ),
+        Line(
+            figure="bare100", text="bare claim+finish SQL, batches of 100: fires/s", row="bare100"
+        ),
+        Line(
+            figure="of_bare",
+            text="  ours (1 process, ledger) / bare (1000)",
+            row="bare1000",
+            bar=">= 0.5",
+            meets=lambda ours, ratio: ours >= 0.5,
+        ),
+        Line(
+            figure="late50",
+            text=f"lateness p50 ms, {options.lateness:,} jobs due in one second",
+            row="lateness",
+        ),
+        Line(
+            figure="late99",
+            text="lateness p99 ms",
+            row="lateness",
+            bar="<= 1/8",
+            meets=lambda ours, ratio: ratio <= 1 / 8,
+        ),
+        Line(
+            figure="register_s",
+            text=f"registering {registered:,} jobs, s",
+            row="register",
+            bar="<= 1/10",
+            meets=lambda ours, ratio: ratio <= 1 / 10,
+        ),
         Line(figure="single_ms", text="registering one by one, ms each", row="register"),
-        Line(figure="restart_s", text=f"restart with {registered:,} jobs until an overdue one starts, s",
-             row="restart"),
-        Line(figure="tenants_register_s", text=f"registering {registered:,} jobs over {options.tenants:,} tenants, s",
-             row="tenants"),
+        Line(
+            figure="restart_s",
+            text=f"restart with {registered:,} jobs until an overdue one starts, s",
+            row="restart",
+        ),
+        Line(
+            figure="tenants_register_s",
+            text=f"registering {registered:,} jobs over {options.tenants:,} tenants, s",
+            row="tenants",
+        ),
         Line(figure="tenants_again_s", text="  by a second instance, unchanged, s", row="tenants"),
         Line(figure="tenants_sync_s", text="  sync of all of them, s", row="tenants"),
         Line(figure="tenants_jobs_ms", text="  jobs(), ms", row="tenants"),
         Line(figure="tenants_one_us", text="  jobs(tenant), us", row="tenants"),
-        Line(figure="queries_minute", text=f"idle with {registered:,} jobs: queries/min", row="idle"),
-        Line(figure="idle_cpu", text="  CPU % of the process", row="idle",
-             bar="< 1 %", meets=lambda ours, ratio: ours < 1),
+        Line(
+            figure="queries_minute", text=f"idle with {registered:,} jobs: queries/min", row="idle"
+        ),
+        Line(
+            figure="idle_cpu",
+            text="  CPU % of the process",
+            row="idle",
+            bar="< 1 %",
+            meets=lambda ours, ratio: ours < 1,
+        ),
         Line(figure="idle_server_cpu", text="  CPU % of the server", row="idle"),
-        Line(figure="failover_s", text=f"failover after SIGKILL, lease {options.lease:g} s: gap s", row="failover",
-             theirs="never"),
-    ]  # fmt: skip
+        Line(
+            figure="failover_s",
+            text=f"failover after SIGKILL, lease {options.lease:g} s: gap s",
+            row="failover",
+            theirs="never",
+        ),
+    ]
 
 
 def table(bench: Bench) -> str:
@@ -339,7 +438,9 @@ def table(bench: Bench) -> str:
         if not mine:
             continue
         middle = statistics.median(mine)
-        ratio = middle / statistics.median(other) if other and statistics.median(other) else math.nan
+        ratio = (
+            middle / statistics.median(other) if other and statistics.median(other) else math.nan
+        )
         busy = bench.figures[f"elsewhere_{line.row}"]
         verdict = ""
         if line.meets is not None:
@@ -348,11 +449,18 @@ def table(bench: Bench) -> str:
             (
                 line.text,
                 harness.spread(mine),
-                *(line.theirs or harness.spread(bench.figures[line.figure][peer.name]) for peer in bench.peers[1:]),
+                *(
+                    line.theirs or harness.spread(bench.figures[line.figure][peer.name])
+                    for peer in bench.peers[1:]
+                ),
                 "-" if math.isnan(ratio) else f"{ratio:.3g}",
                 line.bar,
                 verdict,
-                " / ".join(f"{statistics.median(busy[peer.name]):.1f}" for peer in bench.peers if busy[peer.name]),
+                " / ".join(
+                    f"{statistics.median(busy[peer.name]):.1f}"
+                    for peer in bench.peers
+                    if busy[peer.name]
+                ),
             )
         )
     others = (f"APScheduler {peer.info['version']}" for peer in bench.peers[1:])
@@ -366,20 +474,44 @@ def options(given: list[str] | None = None):
     parser.add_argument("--peers", default=",".join(PEERS), help=f"which of {','.join(PEERS)}")
     parser.add_argument("--burst", type=int, default=20_000, help="jobs of our burst")
     parser.add_argument("--peer-burst", type=int, default=2_000, help="jobs of APScheduler's burst")
-    parser.add_argument("--lateness", type=int, default=1_000, help="jobs due in one second, for all")
+    parser.add_argument(
+        "--lateness", type=int, default=1_000, help="jobs due in one second, for all"
+    )
     parser.add_argument("--registered", type=int, default=10_000)
-    parser.add_argument("--tenants", type=int, default=1_000, help="over which the row tenants spreads them")
+    parser.add_argument(
+        "--tenants", type=int, default=1_000, help="over which the row tenants spreads them"
+    )
     parser.add_argument("--singles", type=int, default=1_000, help="jobs registered one by one")
-    parser.add_argument("--idle", type=float, default=70.0, help="seconds; below 60 no sync is inside")
+    parser.add_argument(
+        "--idle", type=float, default=70.0, help="seconds; below 60 no sync is inside"
+    )
     parser.add_argument("--lease", type=float, default=30.0, help="seconds, for the failover")
-    parser.add_argument("--workers", type=int, default=16, help="threads that run bodies; APScheduler 4 has 100 tasks")
-    parser.add_argument("--unsettled", action="store_true", help="no VACUUM ANALYZE after registering: a first day")
+    parser.add_argument(
+        "--workers",
+        type=int,
+        default=16,
+        help="threads that run bodies; APScheduler 4 has 100 tasks",
+    )
+    parser.add_argument(
+        "--unsettled", action="store_true", help="no VACUUM ANALYZE after registering: a first day"
+    )
     chosen = parser.parse_args(given)
     chosen.rows = [row for row in ROWS if row in chosen.rows.split(",")]
     chosen.peers = [name for name in PEERS if name in chosen.peers.split(",")]
     if chosen.quick:
-        small = {"reps": 1, "burst": 4000, "peer_burst": 400, "lateness": 400, "registered": 1000, "tenants": 100,
-                 "singles": 100, "idle": 3.0, "lease": 3.0, "patience": 0.0, "tries": 1}  # fmt: skip
+        small = {
+            "reps": 1,
+            "burst": 4000,
+            "peer_burst": 400,
+            "lateness": 400,
+            "registered": 1000,
+            "tenants": 100,
+            "singles": 100,
+            "idle": 3.0,
+            "lease": 3.0,
+            "patience": 0.0,
+            "tries": 1,
+        }
         for name, value in small.items():
             if getattr(chosen, name) == parser.get_default(name):
                 setattr(chosen, name, value)
@@ -397,7 +529,9 @@ def contest(chosen, server: Server, folder: Path) -> Bench:
     }
     found = {name: harness.installed(name) for name in chosen.peers}
     peers = [Peer("ours", Path(sys.executable), "ours.py", variables, log)]
-    peers += [Peer(name, python, f"{name}.py", variables, log) for name, python in found.items() if python]
+    peers += [
+        Peer(name, python, f"{name}.py", variables, log) for name, python in found.items() if python
+    ]
     return Bench(chosen, server, Pins.of(chosen.pin), peers, stamps)
 
 
@@ -409,15 +543,33 @@ def main() -> None:
         began = time.monotonic()
         bench.run()
         shown = table(bench)
-    machine |= {"load_after": os.getloadavg()[0], "speed_after": harness.speed(), "took_s": time.monotonic() - began}
-    print(f"{machine['when']}, revision {machine['revision']}, {machine['cpu']}, Python {machine['python']}, Postgres")
-    print(f"{machine['postgres']} with fsync {machine['fsync']}, {chosen.workers} worker threads each, pinned:")
-    print(f"{chosen.pin}; machine speed {machine['speed']:.0f} before, {machine['speed_after']:.0f} after. Medians of")
+    machine |= {
+        "load_after": os.getloadavg()[0],
+        "speed_after": harness.speed(),
+        "took_s": time.monotonic() - began,
+    }
+    print(
+        f"{machine['when']}, revision {machine['revision']}, {machine['cpu']}, Python "
+        f"{machine['python']}, Postgres"
+    )
+    print(
+        f"{machine['postgres']} with fsync {machine['fsync']}, {chosen.workers} worker threads "
+        "each, pinned:"
+    )
+    print(
+        f"{chosen.pin}; machine speed {machine['speed']:.0f} before, {machine['speed_after']:.0f} "
+        "after. Medians of"
+    )
     print(f"{chosen.reps} (least..greatest).\n\n{shown}")
     for error in bench.errors:
         print(f"note: {error}")
-    result = {"machine": machine, "options": vars(chosen), "peers": {peer.name: peer.info for peer in bench.peers},
-              "figures": bench.figures, "errors": bench.errors}  # fmt: skip
+    result = {
+        "machine": machine,
+        "options": vars(chosen),
+        "peers": {peer.name: peer.info for peer in bench.peers},
+        "figures": bench.figures,
+        "errors": bench.errors,
+    }
     say(f"stored in {harness.store('recurring', result)}")
 
 

@@ -1,4 +1,5 @@
-"""Queues in Redis alone: ours beside bullmq, rq, arq, saq, dramatiq, huey, taskiq and celery, on one Redis, in one run.
+"""Queues in Redis alone: ours beside bullmq, rq, arq, saq, dramatiq, huey, taskiq and celery, on
+one Redis, in one run.
 
     python bench/redis.py                              # some minutes
     python bench/redis.py --quick                      # a look of a minute
@@ -6,17 +7,19 @@
     python bench/redis.py --dialect bullmq             # beside BullMQ on Node and for Python
     python bench/redis.py --dialect conveyor           # beside our reliable dialect
 
-Rows: single (sent one by one), many (1,000 in a call; arq, saq and taskiq have none, theirs are concurrent calls),
-drain and drain2 (a queue that was filled before, by 1 and by 2 worker processes), trips (commands that clients send
-while jobs are drained, seen by MONITOR in a drain of their own; those inside scripts are not sent, a pipeline is as
-many as it has), pickup (call -> handler, one by one, queue idle; who sends shares the worker's CPU).
-Handlers write 16 bytes. Ours push without Postgres, as a feeder does, and their ends go into the stream for settlers;
-huey acknowledges nothing, and promises less. With --dialect bullmq all speak BullMQ's protocol, remove what is
-completed, and run as many handlers at once: --concurrency. The server is on CPU 0, a lone client on CPU 1, two workers
-on both. Repetitions are interleaved, so that a slow minute hits all. "elsewhere" is how many cores other work on the
-machine took; a measurement with much of it is made again and the calmest is kept, whatever it says. Bars are printed,
-never asserted. The peers are installed on first use, each into an environment of its own under BENCH_VENVS or
-BENCH_NODE; a peer that cannot be is left out, and the bench says what it needs.
+Rows: single (sent one by one), many (1,000 in a call; arq, saq and taskiq have none, theirs are
+concurrent calls), drain and drain2 (a queue that was filled before, by 1 and by 2 worker
+processes), trips (commands that clients send while jobs are drained, seen by MONITOR in a drain of
+their own; those inside scripts are not sent, a pipeline is as many as it has), pickup (call ->
+handler, one by one, queue idle; who sends shares the worker's CPU). Handlers write 16 bytes. Ours
+push without Postgres, as a feeder does, and their ends go into the stream for settlers; huey
+acknowledges nothing, and promises less. With --dialect bullmq all speak BullMQ's protocol, remove
+what is completed, and run as many handlers at once: --concurrency. The server is on CPU 0, a lone
+client on CPU 1, two workers on both. Repetitions are interleaved, so that a slow minute hits all.
+"elsewhere" is how many cores other work on the machine took; a measurement with much of it is made
+again and the calmest is kept, whatever it says. Bars are printed, never asserted. The peers are
+installed on first use, each into an environment of its own under BENCH_VENVS or BENCH_NODE; a peer
+that cannot be is left out, and the bench says what it needs.
 """
 
 import sys
@@ -80,7 +83,9 @@ class Bench(queues.Bench):
     def many(self, peer: Peer) -> Figures:
         self.server.reset()
         before = self.server.memory()
-        answer = self.filled(peer, self.options.peer_jobs if peer.info.get("gathers") else self.options.many)
+        answer = self.filled(
+            peer, self.options.peer_jobs if peer.info.get("gathers") else self.options.many
+        )
         memory = (self.server.memory() - before) / answer["sent"]
         return {"many": answer["timed"] / answer["seconds"], "memory": memory}
 
@@ -90,8 +95,10 @@ class Bench(queues.Bench):
         with peer.serving(cpus=cpus, processes=processes) as running:
             watched = {"worker": queues.cpu_of(running), "redis": self.server.cpu}
             found = self.drained(queued, watched, lambda: self.server.ask(peer.info["left"]))
-        return {name.replace("_us", f"{processes}_us") if "_us" in name else f"{name}{processes}": value
-                for name, value in found.items()}  # fmt: skip
+        return {
+            name.replace("_us", f"{processes}_us") if "_us" in name else f"{name}{processes}": value
+            for name, value in found.items()
+        }
 
     def drain2(self, peer: Peer) -> Figures:
         return self.drain(peer, 2)
@@ -114,7 +121,11 @@ class Bench(queues.Bench):
     def fill(self, peer: Peer, part: int) -> int:
         self.server.reset()
         quick = peer.name in (*OURS, "reliable", "node-bullmq")
-        count = self.options.jobs if quick else self.options.peer_jobs // (3 if peer.name in SLOW else 1)
+        count = (
+            self.options.jobs
+            if quick
+            else self.options.peer_jobs // (3 if peer.name in SLOW else 1)
+        )
         return self.filled(peer, count // part)["sent"]
 
 
@@ -125,7 +136,12 @@ def bullmq_bars(bench: Bench) -> str:
         text = f"drain, {'async' if ours.endswith('async') else 'sync'}, jobs/s"
         done = bench.middle("done1", ours)
         found += [
-            Bar(text=text, ours=done, bar=python and python * 5, against="5 times the official Python worker"),
+            Bar(
+                text=text,
+                ours=done,
+                bar=python and python * 5,
+                against="5 times the official Python worker",
+            ),
             Bar(text=text, ours=done, bar=node and node * 0.9, against="0.9 of Node's"),
         ]
     return queues.bars(found)
@@ -137,7 +153,9 @@ def conveyor_bars(bench: Bench) -> str:
     for figure, text in names.items():
         ours, theirs = bench.middle(figure, "ours"), bench.middle(figure, "reliable")
         bar = theirs and theirs * 0.7
-        found.append(Bar(text=f"{text}, jobs/s", ours=ours, bar=bar, against="0.7 of the reliable dialect"))
+        found.append(
+            Bar(text=f"{text}, jobs/s", ours=ours, bar=bar, against="0.7 of the reliable dialect")
+        )
     return queues.bars(found)
 
 
@@ -147,41 +165,78 @@ def bars(bench: Bench) -> str:
     drain = bench.best("done1", PYTHON)
     pickup = bench.best("pickup50", ACKNOWLEDGING, min)
     node = bench.middle("done1", "node-bullmq")
-    found = [Bar(text="enqueue in bulk, jobs/s", ours=bench.middle("many", "ours"),
-                 bar=many and many[0] * 3, against=f"3 times {many and many[1]}")]  # fmt: skip
+    found = [
+        Bar(
+            text="enqueue in bulk, jobs/s",
+            ours=bench.middle("many", "ours"),
+            bar=many and many[0] * 3,
+            against=f"3 times {many and many[1]}",
+        )
+    ]
     for ours in OURS:
         kind = "async" if ours.endswith("async") else "sync"
         done, started = bench.middle("done1", ours), bench.middle("pickup50", ours)
         found += [
-            Bar(text=f"drain, {kind}, jobs/s", ours=done, bar=drain and drain[0] * 5,
-                against=f"5 times {drain and drain[1]}"),
+            Bar(
+                text=f"drain, {kind}, jobs/s",
+                ours=done,
+                bar=drain and drain[0] * 5,
+                against=f"5 times {drain and drain[1]}",
+            ),
             Bar(text=f"drain, {kind}, jobs/s", ours=done, bar=node, against="node-bullmq"),
-            Bar(text=f"round trips for 1,000 drained jobs, {kind}", ours=bench.middle("trips", ours),
-                bar=100, against="commands", more=False),
-            Bar(text=f"pick-up p50, {kind}, ms", ours=started, bar=pickup and pickup[0],
-                against=f"{pickup and pickup[1]}, which acknowledges", more=False),
-        ]  # fmt: skip
+            Bar(
+                text=f"round trips for 1,000 drained jobs, {kind}",
+                ours=bench.middle("trips", ours),
+                bar=100,
+                against="commands",
+                more=False,
+            ),
+            Bar(
+                text=f"pick-up p50, {kind}, ms",
+                ours=started,
+                bar=pickup and pickup[0],
+                against=f"{pickup and pickup[1]}, which acknowledges",
+                more=False,
+            ),
+        ]
     return queues.bars(found)
 
 
 def options(given: list[str] | None = None):
     parser = harness.arguments(__doc__)
     parser.add_argument("--rows", default=",".join(ROWS), help=f"which of {','.join(ROWS)}")
-    parser.add_argument("--dialect", choices=DIALECTS, default="reliable", help="what ours speaks (default reliable)")
+    parser.add_argument(
+        "--dialect",
+        choices=DIALECTS,
+        default="reliable",
+        help="what ours speaks (default reliable)",
+    )
     parser.add_argument("--peers", default=",".join(PEERS), help=f"which of {','.join(PEERS)}")
     parser.add_argument("--singles", type=int, default=2_000, help="jobs sent one by one")
     parser.add_argument("--many", type=int, default=100_000, help="jobs sent by calls for many")
-    parser.add_argument("--jobs", type=int, default=30_000, help="jobs that we, and bullmq on Node, drain")
+    parser.add_argument(
+        "--jobs", type=int, default=30_000, help="jobs that we, and bullmq on Node, drain"
+    )
     parser.add_argument("--peer-jobs", type=int, default=6_000, help="jobs that the others drain")
     parser.add_argument("--samples", type=int, default=150, help="jobs whose pick-up is measured")
-    parser.add_argument("--concurrency", type=int, help="of our workers; with bullmq, of all (default 10; 50)")
+    parser.add_argument(
+        "--concurrency", type=int, help="of our workers; with bullmq, of all (default 10; 50)"
+    )
     chosen = parser.parse_args(given)
     chosen.rows = [row for row in ROWS if row in chosen.rows.split(",")]
     chosen.peers = [name for name in DIALECTS[chosen.dialect] if name in chosen.peers.split(",")]
     chosen.concurrency = chosen.concurrency or CONCURRENCY[chosen.dialect]
     if chosen.quick:
-        small = {"reps": 1, "singles": 300, "many": 20_000, "jobs": 10_000, "peer_jobs": 2_000, "samples": 50,
-                 "patience": 0.0, "tries": 1}  # fmt: skip
+        small = {
+            "reps": 1,
+            "singles": 300,
+            "many": 20_000,
+            "jobs": 10_000,
+            "peer_jobs": 2_000,
+            "samples": 50,
+            "patience": 0.0,
+            "tries": 1,
+        }
         for name, value in small.items():
             if getattr(chosen, name) == parser.get_default(name):
                 setattr(chosen, name, value)
@@ -191,8 +246,11 @@ def options(given: list[str] | None = None):
 def contest(chosen, server: Redis, folder: Path) -> Bench:
     """Bring the contestants together."""
     stamps, log = Stamps(folder / "redis-stamps"), folder / "redis-log"
-    variables = {"BENCH_URL": server.url, "BENCH_STAMPS": str(stamps.path),
-                 "BENCH_WORKERS": str(chosen.concurrency)}  # fmt: skip
+    variables = {
+        "BENCH_URL": server.url,
+        "BENCH_STAMPS": str(stamps.path),
+        "BENCH_WORKERS": str(chosen.concurrency),
+    }
     ours = "ours"
     if chosen.dialect == "bullmq":
         ours = "ours_bullmq"
@@ -214,7 +272,9 @@ def main() -> None:
         began = time.monotonic()
         bench.run()
     shown = {"bullmq": bullmq_bars, "conveyor": conveyor_bars}.get(chosen.dialect, bars)
-    queues.conclude("redis", bench, machine, began, f"{queues.table(bench, TEXTS)}\n\n{shown(bench)}")
+    queues.conclude(
+        "redis", bench, machine, began, f"{queues.table(bench, TEXTS)}\n\n{shown(bench)}"
+    )
 
 
 if __name__ == "__main__":

@@ -1,22 +1,25 @@
-"""The whole way of a submitted job, on a durable Postgres and a Redis, beside queues in Postgres alone, in one run.
+"""The whole way of a submitted job, on a durable Postgres and a Redis, beside queues in Postgres
+alone, in one run.
 
     python bench/ring.py                              # some minutes
     python bench/ring.py --quick                      # a look of a minute
     python bench/ring.py --rows through --peers pgqueuer
 
-Rows: single (submitted one by one, each committed by itself), many (1,000 in a call), backlog (jobs that were
-submitted before: drained, until the last is settled), through (submitted in calls of 1,000 while all run: from the
-first call until the last is settled), pickup (one by one, all idle: from the call, and from its commit, to the
-handler). Handlers write 16 bytes. Ours are three processes: one submits, an instance feeds and settles, a worker
-runs; settled is a row in the ledger. For single, many and backlog the one that submits has no Redis; for through and
-pickup it is an instance too, which stays until all is settled, and its jobs go straight into Redis after its commit,
-before its call returns if they are few: "commit" is when it was committed, not when the call returned. The servers are
-on CPU 0; a peer's worker is alone on CPU 1, our instance and worker are on both, as are workers while others submit.
-Before a backlog is drained there is a VACUUM ANALYZE.
-Repetitions are interleaved, so that a slow minute hits all. "elsewhere" is how many cores other work on the machine
-took; a measurement with much of it is made again and the calmest is kept, whatever it says. Bars are printed, never
-asserted. The peers are installed on first use, each into an environment of its own under BENCH_VENVS or BENCH_NODE; a
-peer that cannot be is left out, and the bench says what it needs.
+Rows: single (submitted one by one, each committed by itself), many (1,000 in a call), backlog (jobs
+that were submitted before: drained, until the last is settled), through (submitted in calls of
+1,000 while all run: from the first call until the last is settled), pickup (one by one, all idle:
+from the call, and from its commit, to the handler). Handlers write 16 bytes. Ours are three
+processes: one submits, an instance feeds and settles, a worker runs; settled is a row in the
+ledger. For single, many and backlog the one that submits has no Redis; for through and pickup it is
+an instance too, which stays until all is settled, and its jobs go straight into Redis after its
+commit, before its call returns if they are few: "commit" is when it was committed, not when the
+call returned. The servers are on CPU 0; a peer's worker is alone on CPU 1, our instance and worker
+are on both, as are workers while others submit. Before a backlog is drained there is a VACUUM
+ANALYZE. Repetitions are interleaved, so that a slow minute hits all. "elsewhere" is how many cores
+other work on the machine took; a measurement with much of it is made again and the calmest is kept,
+whatever it says. Bars are printed, never asserted. The peers are installed on first use, each into
+an environment of its own under BENCH_VENVS or BENCH_NODE; a peer that cannot be is left out, and
+the bench says what it needs.
 """
 
 import tempfile
@@ -87,11 +90,15 @@ class Bench(queues.Bench):
                 instance = stack.enter_context(peer.serving("instance", cpus=self.pins.clients))
                 watched |= {"instance": queues.cpu_of(instance), "redis": self.redis.cpu}
                 cpus = self.pins.clients
-            watched["worker"] = queues.cpu_of(stack.enter_context(peer.serving("worker", cpus=cpus)))
+            watched["worker"] = queues.cpu_of(
+                stack.enter_context(peer.serving("worker", cpus=cpus))
+            )
             yield watched
 
     def written(self) -> tuple[float, float]:
-        """WAL bytes, and tuples as far as the backends have told; those that are gone have told all."""
+        """WAL bytes, and tuples as far as the backends have told; those that are gone have told
+        all.
+        """
         ((wal, tuples),) = self.server.sql(WRITTEN, database="bench")
         return wal, tuples
 
@@ -117,7 +124,10 @@ class Bench(queues.Bench):
             wal_after, _ = self.written()
         time.sleep(0.5)
         _, tuples_after = self.written()
-        return figures | {"wal": (wal_after - wal) / queued, "tuples": (tuples_after - tuples) / queued}
+        return figures | {
+            "wal": (wal_after - wal) / queued,
+            "tuples": (tuples_after - tuples) / queued,
+        }
 
     @contextmanager
     def straight(self, peer: Peer) -> Iterator[None]:
@@ -177,13 +187,26 @@ def bars(bench: Bench) -> str:
         kind = "async" if ours.endswith("async") else "sync"
         through = bench.middle("through", ours)
         found += [
-            Bar(text=f"submit -> settled, {kind}, jobs/s", ours=through, bar=bench.middle("done", "pgqueuer"),
-                against="pgqueuer's backlog alone"),
-            Bar(text=f"submit -> settled, {kind}, jobs/s", ours=through, bar=bench.middle("done", "graphile-worker"),
-                against="a goal: graphile-worker's backlog alone"),
-            Bar(text=f"commit -> handler p50, {kind}, ms", ours=bench.middle("commit50", ours),
-                bar=commit and commit[0], against=f"{commit and commit[1]}", more=False),
-        ]  # fmt: skip
+            Bar(
+                text=f"submit -> settled, {kind}, jobs/s",
+                ours=through,
+                bar=bench.middle("done", "pgqueuer"),
+                against="pgqueuer's backlog alone",
+            ),
+            Bar(
+                text=f"submit -> settled, {kind}, jobs/s",
+                ours=through,
+                bar=bench.middle("done", "graphile-worker"),
+                against="a goal: graphile-worker's backlog alone",
+            ),
+            Bar(
+                text=f"commit -> handler p50, {kind}, ms",
+                ours=bench.middle("commit50", ours),
+                bar=commit and commit[0],
+                against=f"{commit and commit[1]}",
+                more=False,
+            ),
+        ]
     return queues.bars(found)
 
 
@@ -193,14 +216,24 @@ def options(given: list[str] | None = None):
     parser.add_argument("--peers", default=",".join(PEERS), help=f"which of {','.join(PEERS)}")
     parser.add_argument("--singles", type=int, default=1_000, help="jobs submitted one by one")
     parser.add_argument("--many", type=int, default=30_000, help="jobs submitted by calls for many")
-    parser.add_argument("--jobs", type=int, default=30_000, help="jobs that are drained, and that go through")
+    parser.add_argument(
+        "--jobs", type=int, default=30_000, help="jobs that are drained, and that go through"
+    )
     parser.add_argument("--samples", type=int, default=200, help="jobs whose pick-up is measured")
     parser.add_argument("--concurrency", type=int, default=CONCURRENCY, help="of our worker")
     chosen = parser.parse_args(given)
     chosen.rows = [row for row in ROWS if row in chosen.rows.split(",")]
     chosen.peers = [name for name in PEERS if name in chosen.peers.split(",")]
     if chosen.quick:
-        small = {"reps": 1, "singles": 200, "many": 10_000, "jobs": 5_000, "samples": 50, "patience": 0.0, "tries": 1}
+        small = {
+            "reps": 1,
+            "singles": 200,
+            "many": 10_000,
+            "jobs": 5_000,
+            "samples": 50,
+            "patience": 0.0,
+            "tries": 1,
+        }
         for name, value in small.items():
             if getattr(chosen, name) == parser.get_default(name):
                 setattr(chosen, name, value)
@@ -210,8 +243,12 @@ def options(given: list[str] | None = None):
 def contest(chosen, server: Server, redis: Redis, folder: Path) -> Bench:
     """Bring the contestants together."""
     stamps = Stamps(folder / "ring-stamps")
-    variables = {"BENCH_URL": server.url, "BENCH_REDIS": redis.url, "BENCH_STAMPS": str(stamps.path),
-                 "BENCH_WORKERS": str(chosen.concurrency)}  # fmt: skip
+    variables = {
+        "BENCH_URL": server.url,
+        "BENCH_REDIS": redis.url,
+        "BENCH_STAMPS": str(stamps.path),
+        "BENCH_WORKERS": str(chosen.concurrency),
+    }
     peers = queues.peers_of("ring", [*OURS, *chosen.peers], variables, folder / "ring-log")
     return Bench(chosen, Pins.of(chosen.pin), peers, stamps, server=server, redis=redis)
 
@@ -219,7 +256,11 @@ def contest(chosen, server: Server, redis: Redis, folder: Path) -> Bench:
 def main() -> None:
     chosen = options()
     pins = Pins.of(chosen.pin)
-    with tempfile.TemporaryDirectory() as folder, Server(pins.server) as server, Redis(pins.server) as redis:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Server(pins.server) as server,
+        Redis(pins.server) as redis,
+    ):
         server.reset()
         bench = contest(chosen, server, redis, Path(folder))
         machine = harness.machine(server, redis)

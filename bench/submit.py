@@ -1,19 +1,22 @@
-"""Submitting jobs: ours beside bare psycopg, pgqueuer and procrastinate, on one durable Postgres, in one run.
+"""Submitting jobs: ours beside bare psycopg, pgqueuer and procrastinate, on one durable Postgres,
+in one run.
 
     python bench/submit.py                                         # some minutes
     python bench/submit.py --quick                                 # a look of a minute
     python bench/submit.py --rows single,many                      # only some rows
     python bench/submit.py --rows batches --live 1000000 --history 10000000
 
-Rows: single (one by one, each committed by itself), inside (in a caller's transaction with a row of the caller's),
-many (1,000 in a call; bare is a COPY of the same rows), batches (the statements that feed and that settle, 1,000 a
-batch, on small tables and on large ones, both with a partition a day). Before each of those measurements there is a
-checkpoint and there are `--warm` batches that do not count: the first second after a checkpoint, in which Postgres logs
-whole pages, is as long as the table is large, and comes once in minutes. None falls into a measurement.
-Repetitions are interleaved, so that a slow minute hits all. "elsewhere" is how many cores other work on the machine
-took during the measurements; a measurement with much of it is made again and the calmest is kept, whatever it says.
-Bars are printed, never asserted. The peers are installed on first use, each into an environment of its own under
-BENCH_VENVS; a peer that cannot be is left out, and the bench says what it needs.
+Rows: single (one by one, each committed by itself), inside (in a caller's transaction with a row of
+the caller's), many (1,000 in a call; bare is a COPY of the same rows), batches (the statements that
+feed and that settle, 1,000 a batch, on small tables and on large ones, both with a partition a
+day). Before each of those measurements there is a checkpoint and there are `--warm` batches that do
+not count: the first second after a checkpoint, in which Postgres logs whole pages, is as long as
+the table is large, and comes once in minutes. None falls into a measurement. Repetitions are
+interleaved, so that a slow minute hits all. "elsewhere" is how many cores other work on the machine
+took during the measurements; a measurement with much of it is made again and the calmest is kept,
+whatever it says. Bars are printed, never asserted. The peers are installed on first use, each into
+an environment of its own under BENCH_VENVS; a peer that cannot be is left out, and the bench says
+what it needs.
 """
 
 import os
@@ -74,8 +77,10 @@ class Bench:
         self.options, self.server, self.pins, self.peers = options, server, pins, peers
         self.figures: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
         self.errors: list[str] = []
-        self.sizes: dict[str, tuple[int, int]] = {"small": (options.small, options.small),
-                                                  "large": (options.live, options.history)}  # fmt: skip
+        self.sizes: dict[str, tuple[int, int]] = {
+            "small": (options.small, options.small),
+            "large": (options.live, options.history),
+        }
 
     def run(self) -> None:
         if "batches" in self.options.rows:
@@ -89,10 +94,14 @@ class Bench:
                 for peer in self.peers:
                     self.calmest(row, peer.name, lambda peer=peer, row=row: self.submits(peer, row))
                 if row == "single":
-                    self.calmest(row, "autocommit", lambda: self.submits(self.peers[1], "autocommit"))
+                    self.calmest(
+                        row, "autocommit", lambda: self.submits(self.peers[1], "autocommit")
+                    )
 
     def calmest(self, row: str, contestant: str, measure: Callable[[], dict[str, float]]) -> None:
-        """Measure until other work leaves the machine alone, or a few times; keep the calmest, whatever it says."""
+        """Measure until other work leaves the machine alone, or a few times; keep the calmest,
+        whatever it says.
+        """
         kept: dict[str, float] = {}
         for _ in range(self.options.tries):
             try:
@@ -127,7 +136,9 @@ class Bench:
         for schema, (live, history) in self.sizes.items():
             began = time.monotonic()
             self.peers[0].call("install", TABLES, schema)
-            self.server.sql(PARTITIONS.format(schema=schema, days=history // DAY + 1), database=TABLES)
+            self.server.sql(
+                PARTITIONS.format(schema=schema, days=history // DAY + 1), database=TABLES
+            )
             with self.unindexed(f"{schema}.job_history"):
                 for begin in range(history, 0, -CHUNK):
                     query = ENDED.format(schema=schema, begin=begin, end=max(1, begin - CHUNK + 1))
@@ -136,7 +147,10 @@ class Bench:
                 self.server.sql(QUEUED.format(schema=schema, count=live), database=TABLES)
             self.refill(schema, live)
             self.server.sql("VACUUM ANALYZE", database=TABLES)
-            say(f"{schema} tables: {live:,} live, {history:,} in the ledger, in {time.monotonic() - began:.0f} s")
+            say(
+                f"{schema} tables: {live:,} live, {history:,} in the ledger, in "
+                f"{time.monotonic() - began:.0f} s"
+            )
 
     @contextmanager
     def unindexed(self, table: str) -> Iterator[None]:
@@ -168,7 +182,11 @@ class Bench:
             counts = self.options.batches, self.options.warm, SIZE
             answer = self.peers[0].call("batches", TABLES, schema, *counts, cpus=self.pins.client)
         jobs = self.options.batches * SIZE
-        return {"feed": jobs / answer["feed_s"], "settle": jobs / answer["settle_s"], "elsewhere": busy()}
+        return {
+            "feed": jobs / answer["feed_s"],
+            "settle": jobs / answer["settle_s"],
+            "elsewhere": busy(),
+        }
 
     def middle(self, figure: str, contestant: str) -> float | None:
         found = self.figures[figure][contestant]
@@ -177,7 +195,9 @@ class Bench:
 
 @dataclass(frozen=True, kw_only=True)
 class Ratio:
-    """A line of the second table: one contestant's figure over another's, and the bar it is held against."""
+    """A line of the second table: one contestant's figure over another's, and the bar it is held
+    against.
+    """
 
     text: str
     figure: str
@@ -195,7 +215,13 @@ RATIOS = [
     Ratio(text="caller's transaction: ours / bare", figure="inside", over="bare"),
     Ratio(text="caller's transaction: ours / pgqueuer", figure="inside", over="pgqueuer"),
     Ratio(text="caller's transaction: ours / procrastinate", figure="inside", over="procrastinate"),
-    Ratio(text="submit_many: ours / pgqueuer's bulk", figure="many", over="pgqueuer", bar=1.0, goal=1.3),
+    Ratio(
+        text="submit_many: ours / pgqueuer's bulk",
+        figure="many",
+        over="pgqueuer",
+        bar=1.0,
+        goal=1.3,
+    ),
     Ratio(text="submit_many: ours / procrastinate's batch", figure="many", over="procrastinate"),
     Ratio(text="submit_many: ours / COPY of the same rows", figure="many", over="bare"),
     Ratio(text="feed: large tables / small", figure="feed", of="large", over="small", bar=0.8),
@@ -217,15 +243,27 @@ def rates(bench: Bench) -> str:
     head = ("figure", *contestants, "elsewhere")
     shown = harness.table(head, rows) if rows else ""
     if bench.figures["feed"]:
-        rows = [_rates(bench, f"{figure}: jobs/s, {SIZE:,} a batch", figure, "batches", list(bench.sizes))
-                for figure in ("feed", "settle")]  # fmt: skip
-        head = ("figure", *(f"{name}: {live:,} live, {history:,} ended" for name, (live, history)
-                            in bench.sizes.items()), "elsewhere")  # fmt: skip
+        rows = [
+            _rates(
+                bench, f"{figure}: jobs/s, {SIZE:,} a batch", figure, "batches", list(bench.sizes)
+            )
+            for figure in ("feed", "settle")
+        ]
+        head = (
+            "figure",
+            *(
+                f"{name}: {live:,} live, {history:,} ended"
+                for name, (live, history) in bench.sizes.items()
+            ),
+            "elsewhere",
+        )
         shown = f"{shown}\n\n{harness.table(head, rows)}".strip()
     return shown
 
 
-def _rates(bench: Bench, text: str, figure: str, row: str, contestants: Sequence[str]) -> tuple[str, ...]:
+def _rates(
+    bench: Bench, text: str, figure: str, row: str, contestants: Sequence[str]
+) -> tuple[str, ...]:
     busy = [bench.middle(f"elsewhere_{row}", name) for name in contestants]
     cells = [harness.spread(bench.figures[figure][name]) for name in contestants]
     return text, *cells, " / ".join("-" if each is None else f"{each:.1f}" for each in busy)
@@ -238,7 +276,11 @@ def ratios(bench: Bench) -> str:
         if mine is None or not other:
             continue
         ratio = mine / other
-        bar = "" if line.bar is None else f">= {line.bar:g}" + (f" (goal {line.goal:g})" if line.goal else "")
+        bar = (
+            ""
+            if line.bar is None
+            else f">= {line.bar:g}" + (f" (goal {line.goal:g})" if line.goal else "")
+        )
         verdict = "" if line.bar is None else "ok" if ratio >= line.bar else "missed"
         rows.append((line.text, f"{ratio:.2f}", bar, verdict))
     return harness.table(("ratio of medians", "", "bar", ""), rows)
@@ -248,17 +290,37 @@ def options(given: list[str] | None = None):
     parser = harness.arguments(__doc__)
     parser.add_argument("--rows", default=",".join(ROWS), help=f"which of {','.join(ROWS)}")
     parser.add_argument("--singles", type=int, default=2_000, help="jobs submitted one by one")
-    parser.add_argument("--calls", type=int, default=20, help=f"calls that submit {SIZE:,} jobs each")
-    parser.add_argument("--batches", type=int, default=15, help=f"batches of {SIZE:,} that are fed and settled")
-    parser.add_argument("--warm", type=int, default=15, help="batches before those, which are not counted")
-    parser.add_argument("--small", type=int, default=40_000, help="live rows, and history rows, of the small tables")
+    parser.add_argument(
+        "--calls", type=int, default=20, help=f"calls that submit {SIZE:,} jobs each"
+    )
+    parser.add_argument(
+        "--batches", type=int, default=15, help=f"batches of {SIZE:,} that are fed and settled"
+    )
+    parser.add_argument(
+        "--warm", type=int, default=15, help="batches before those, which are not counted"
+    )
+    parser.add_argument(
+        "--small", type=int, default=40_000, help="live rows, and history rows, of the small tables"
+    )
     parser.add_argument("--live", type=int, default=200_000, help="live rows of the large tables")
-    parser.add_argument("--history", type=int, default=1_000_000, help="history rows of the large tables")
+    parser.add_argument(
+        "--history", type=int, default=1_000_000, help="history rows of the large tables"
+    )
     chosen = parser.parse_args(given)
     chosen.rows = [row for row in ROWS if row in chosen.rows.split(",")]
     if chosen.quick:
-        small = {"reps": 1, "singles": 300, "calls": 5, "batches": 5, "warm": 5, "small": 12_000, "live": 50_000,
-                 "history": 100_000, "patience": 0.0, "tries": 1}  # fmt: skip
+        small = {
+            "reps": 1,
+            "singles": 300,
+            "calls": 5,
+            "batches": 5,
+            "warm": 5,
+            "small": 12_000,
+            "live": 50_000,
+            "history": 100_000,
+            "patience": 0.0,
+            "tries": 1,
+        }
         for name, value in small.items():
             if getattr(chosen, name) == parser.get_default(name):
                 setattr(chosen, name, value)
@@ -273,7 +335,11 @@ def contestants(variables: dict[str, str], log: Path) -> list[Peer]:
         Peer("bare", Path(sys.executable), "submit_bare.py", variables, log),
     ]
     found = {name: harness.installed(name) for name in PEERS}
-    others = [Peer(name, python, f"submit_{name}.py", variables, log) for name, python in found.items() if python]
+    others = [
+        Peer(name, python, f"submit_{name}.py", variables, log)
+        for name, python in found.items()
+        if python
+    ]
     return peers + others
 
 
@@ -289,16 +355,37 @@ def main() -> None:
         bench = Bench(chosen, server, pins, peers)
         began = time.monotonic()
         bench.run()
-    machine |= {"load_after": os.getloadavg()[0], "speed_after": harness.speed(), "took_s": time.monotonic() - began}
+    machine |= {
+        "load_after": os.getloadavg()[0],
+        "speed_after": harness.speed(),
+        "took_s": time.monotonic() - began,
+    }
     versions = ", ".join(f"{peer.name} {peer.info['version']}" for peer in peers[1:])
-    print(f"{machine['when']}, revision {machine['revision']}, {machine['cpu']}, Python {machine['python']}, Postgres")
-    print(f"{machine['postgres']} with fsync {machine['fsync']}, {versions}, pinned: {chosen.pin}; machine speed")
-    print(f"{machine['speed']:.0f} before, {machine['speed_after']:.0f} after. Medians of {chosen.reps}")
-    print(f"(least..greatest). bare and autocommit: psycopg alone, the same row.\n\n{rates(bench)}\n\n{ratios(bench)}")
+    print(
+        f"{machine['when']}, revision {machine['revision']}, {machine['cpu']}, Python "
+        f"{machine['python']}, Postgres"
+    )
+    print(
+        f"{machine['postgres']} with fsync {machine['fsync']}, {versions}, pinned: {chosen.pin}; "
+        "machine speed"
+    )
+    print(
+        f"{machine['speed']:.0f} before, {machine['speed_after']:.0f} after. Medians of "
+        f"{chosen.reps}"
+    )
+    print(
+        "(least..greatest). bare and autocommit: psycopg alone, the same "
+        f"row.\n\n{rates(bench)}\n\n{ratios(bench)}"
+    )
     for error in bench.errors:
         print(f"note: {error}")
-    result = {"machine": machine, "options": vars(chosen), "peers": {peer.name: peer.info for peer in peers},
-              "figures": bench.figures, "errors": bench.errors}  # fmt: skip
+    result = {
+        "machine": machine,
+        "options": vars(chosen),
+        "peers": {peer.name: peer.info for peer in peers},
+        "figures": bench.figures,
+        "errors": bench.errors,
+    }
     say(f"stored in {harness.store('submit', result)}")
 
 

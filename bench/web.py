@@ -1,16 +1,19 @@
-"""The dashboard and the lists of the HTTP API on a full system, beside the same on an empty one, in one run.
+"""The dashboard and the lists of the HTTP API on a full system, beside the same on an empty one, in
+one run.
 
     python bench/web.py                                                            # a look of a minute
     python bench/web.py --recurring 10000 --queued 1000000 --history 10000000      # some ten minutes
 
-Three schedulers on one Postgres and one Redis, each served over HTTP by the real server. One has nothing; one a little
-of everything, so that its pages are as full, and cost as much to draw; one has recurring jobs, queued jobs that wait to
-be fed and history over some days. Half of it all is one tenant's, the rest of twenty others. Queues are paused, so that
-nothing moves. Each address is asked for some times that do not count, and then on each system in turns. The bar, 5
-times what the empty system takes, is printed, never asserted.
+Three schedulers on one Postgres and one Redis, each served over HTTP by the real server. One has
+nothing; one a little of everything, so that its pages are as full, and cost as much to draw; one
+has recurring jobs, queued jobs that wait to be fed and history over some days. Half of it all is
+one tenant's, the rest of twenty others. Queues are paused, so that nothing moves. Each address is
+asked for some times that do not count, and then on each system in turns. The bar, 5 times what the
+empty system takes, is printed, never asserted.
 
-Then every statement that these requests sent is run once more with EXPLAIN ANALYZE, with its parameters and the
-settings of a connection of ours: how many rows of a table it read at most, and whether it scanned a large table.
+Then every statement that these requests sent is run once more with EXPLAIN ANALYZE, with its
+parameters and the settings of a connection of ours: how many rows of a table it read at most, and
+whether it scanned a large table.
 """
 
 import re
@@ -127,8 +130,14 @@ class Watch:
         self.address: str | None = None
         execute = BoundedConnection.execute
 
-        def watched(connection: BoundedConnection, query: bytes, parameters: Any = None, **rest: Any) -> Any:
-            if self.address is not None and threading.current_thread().name.startswith("scheduler-web") and parameters:
+        def watched(
+            connection: BoundedConnection, query: bytes, parameters: Any = None, **rest: Any
+        ) -> Any:
+            if (
+                self.address is not None
+                and threading.current_thread().name.startswith("scheduler-web")
+                and parameters
+            ):
                 self.sent[self.address, query] = Sent(self.address, query, parameters)
             return execute(connection, query, parameters, **rest)
 
@@ -143,12 +152,19 @@ class Watch:
 
 def addresses() -> list[str]:
     """List the pages, and the routes of the API that read several things."""
-    routes = [route for route in ROUTES if route.method == "GET" and not route.streams and "id" not in route.places]
+    routes = [
+        route
+        for route in ROUTES
+        if route.method == "GET" and not route.streams and "id" not in route.places
+    ]
     lists = [route for route in routes if "job_id" not in route.places]
     return [
         *PAGES,
         *LISTS,
-        *(f"/api/v1{each.path.format(name='mail')}{'' if each.fleet else '?tenant=acme'}" for each in lists),
+        *(
+            f"/api/v1{each.path.format(name='mail')}{'' if each.fleet else '?tenant=acme'}"
+            for each in lists
+        ),
     ]
 
 
@@ -181,10 +197,19 @@ def fill(postgres: Postgres, schema: str, recurring: int, queued: int, history: 
     with unindexed(postgres, f"{schema}.job_history"):
         for text in (FIRES, ENDED):
             for begin in range(1, half + 1, CHUNK):
-                sql(text, begin=begin, end=min(half, begin + CHUNK - 1), step=step, recurring=recurring)
+                sql(
+                    text,
+                    begin=begin,
+                    end=min(half, begin + CHUNK - 1),
+                    step=step,
+                    recurring=recurring,
+                )
     sql(LETTERS)
     postgres.sql("VACUUM ANALYZE", "CHECKPOINT", database="bench")
-    say(f"{recurring:,} recurring, {queued:,} queued, {history:,} ended, in {time.monotonic() - began:.0f} s")
+    say(
+        f"{recurring:,} recurring, {queued:,} queued, {history:,} ended, in "
+        f"{time.monotonic() - began:.0f} s"
+    )
 
 
 @contextmanager
@@ -226,7 +251,10 @@ def measured(clients: dict[str, httpx.Client], watch: Watch, requests: int) -> l
                 times[name].append(asked(client, address))
         empty, small, full = (statistics.median(times[name]) for name in clients)
         verdict = "" if full < BAR * empty else "  <-- above the bar"
-        shown = [f"{statistics.median(each):.1f} ({harness.percentile(each, 0.95):.1f})" for each in times.values()]
+        shown = [
+            f"{statistics.median(each):.1f} ({harness.percentile(each, 0.95):.1f})"
+            for each in times.values()
+        ]
         rows.append([address, *shown, f"{full / empty:.1f}{verdict}", f"{full / small:.1f}"])
         say(f"{address}: {empty:.1f} ms, {full:.1f} ms")
     return rows
@@ -236,7 +264,10 @@ def explained(dsn: str, schema: str, watch: Watch, names: dict[bytes, str]) -> l
     """Explain what was sent; a row of the table for each statement, at its worst."""
     found: dict[str, tuple[int, str, float, str]] = {}
     with psycopg.connect(dsn, autocommit=True, options=PLANS) as connection:
-        sizes = {name: int(rows) for name, rows in connection.execute(SIZES.format(schema=schema)).fetchall()}
+        sizes = {
+            name: int(rows)
+            for name, rows in connection.execute(SIZES.format(schema=schema)).fetchall()
+        }
         for sent in watch.sent.values():
             query = b"EXPLAIN (ANALYZE, TIMING off, FORMAT json) " + sent.query
             ((plan,),) = connection.execute(query, sent.parameters).fetchall()
@@ -251,13 +282,21 @@ def explained(dsn: str, schema: str, watch: Watch, names: dict[bytes, str]) -> l
 
 
 def most_read(node: dict[str, Any], sizes: dict[str, int]) -> tuple[int, bool, str]:
-    """Find the node of a plan that reads the most rows: how many, and whether it scans a large table."""
+    """Find the node of a plan that reads the most rows: how many, and whether it scans a large
+    table.
+    """
     own = (0, False, "")
     if table := node.get("Relation Name"):
-        dropped = node.get("Rows Removed by Filter", 0) + node.get("Rows Removed by Index Recheck", 0)
+        dropped = node.get("Rows Removed by Filter", 0) + node.get(
+            "Rows Removed by Index Recheck", 0
+        )
         rows = int((node["Actual Rows"] + dropped) * node["Actual Loops"])
         large = sizes.get(table, 0) > LARGE
-        scans = large and rows and (node["Node Type"] == "Seq Scan" or rows / node["Actual Loops"] > sizes[table] / 4)
+        scans = (
+            large
+            and rows
+            and (node["Node Type"] == "Seq Scan" or rows / node["Actual Loops"] > sizes[table] / 4)
+        )
         own = (rows, bool(scans), f"{table}: scanned" if scans else table)
     return max(own, *(most_read(each, sizes) for each in node.get("Plans", [])), (0, False, ""))
 
@@ -268,7 +307,9 @@ def statements(schema: str) -> dict[bytes, str]:
     for each in files("scheduler.store").joinpath("sql").iterdir():
         if each.name.endswith(".sql") and each.name != "session.sql":
             for name in re.findall(r"^-- name: (\w+)", each.read_text(), re.MULTILINE):
-                named[statement(each.name.removesuffix(".sql"), name, schema)] = f"{each.name[:-4]}.{name}"
+                named[statement(each.name.removesuffix(".sql"), name, schema)] = (
+                    f"{each.name[:-4]}.{name}"
+                )
     return named
 
 
@@ -277,7 +318,9 @@ def main() -> None:
     parser.add_argument("--recurring", type=int, default=1000)
     parser.add_argument("--queued", type=int, default=50_000)
     parser.add_argument("--history", type=int, default=200_000)
-    parser.add_argument("--requests", type=int, default=30, help="of each address, on either system")
+    parser.add_argument(
+        "--requests", type=int, default=30, help="of each address, on either system"
+    )
     options = parser.parse_args()
     pins = Pins.of(options.pin)
     watch = Watch()
@@ -290,18 +333,27 @@ def main() -> None:
                 fill(
                     postgres,
                     name,
-                    *(SMALL if name == "small" else (options.recurring, options.queued, options.history)),
+                    *(
+                        SMALL
+                        if name == "small"
+                        else (options.recurring, options.queued, options.history)
+                    ),
                 )
             queues = {queue: {"dialect": "reliable"} for queue in QUEUES}
             url = f"{redis.url.rstrip('/').removesuffix('/0')}/{number}"
-            made = stack.enter_context(Scheduler(postgres.url, schema=name, redis=url, queues=queues))
+            made = stack.enter_context(
+                Scheduler(postgres.url, schema=name, redis=url, queues=queues)
+            )
             server = Server(application(made, rate_limit=0), "127.0.0.1", 0)
             server.start()
             stack.callback(server.stop)
             clients[name] = stack.enter_context(httpx.Client(base_url=server.url, timeout=60))
         rows = measured(clients, watch, options.requests)
         print(
-            harness.table(["address", "empty: p50 (p95) ms", "small", "full", "full / empty", "full / small"], rows),
+            harness.table(
+                ["address", "empty: p50 (p95) ms", "small", "full", "full / empty", "full / small"],
+                rows,
+            ),
             "\n",
         )
         found = explained(postgres.url, "filled", watch, statements("filled"))

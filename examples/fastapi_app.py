@@ -4,7 +4,8 @@
     export DATABASE_URL=postgresql://localhost/app EXAMPLE_LOG=fires.log
     uvicorn fastapi_app:app --workers 4
 
-Start as many as you like: each fire is one line in EXAMPLE_LOG. What is scheduled: curl localhost:8000/jobs
+Start as many as you like: each fire is one line in EXAMPLE_LOG. What is scheduled: curl
+localhost:8000/jobs
 """
 
 import asyncio
@@ -30,7 +31,8 @@ async def heartbeat(ctx: scheduler.RunContext) -> None:
 
 @asynccontextmanager
 async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-    # With the app's own loop, async jobs may use what belongs to it: a connection pool, an HTTP client.
+    # With the app's own loop, async jobs may use what belongs to it: a connection pool, an HTTP
+    # client.
     loop = asyncio.get_running_loop()
     await scheduler.ainitialise(schema=os.environ.get("SCHEDULER_SCHEMA", "scheduler"), loop=loop)
     await scheduler.aregister("acme", "heartbeat", heartbeat, every="1s")
@@ -43,4 +45,7 @@ app = FastAPI(lifespan=lifespan)
 
 @app.get("/jobs")
 async def list_jobs() -> list[dict[str, str | datetime | None]]:
-    return [{"tenant": job.tenant, "job_id": job.job_id, "next_run_at": job.next_run_at} for job in scheduler.jobs()]
+    return [
+        {"tenant": job.tenant, "job_id": job.job_id, "next_run_at": job.next_run_at}
+        for job in scheduler.jobs()
+    ]

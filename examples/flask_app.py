@@ -4,7 +4,8 @@
     export DATABASE_URL=postgresql://localhost/app EXAMPLE_LOG=fires.log
     flask --app flask_app run
 
-In production see gunicorn_conf.py. Each fire is one line in EXAMPLE_LOG. What is scheduled: curl localhost:5000/jobs
+In production see gunicorn_conf.py. Each fire is one line in EXAMPLE_LOG. What is scheduled: curl
+localhost:5000/jobs
 """
 
 import os
@@ -41,7 +42,8 @@ def create_app(*, run_jobs: bool = True) -> Flask:
             for job in scheduler.jobs()
         ]
 
-    # `flask --debug run` calls this in the reloader's parent too, which would go on to run jobs with old code.
+    # `flask --debug run` calls this in the reloader's parent too, which would go on to run jobs
+    # with old code.
     if run_jobs and (not app.debug or is_running_from_reloader()):
         start_jobs()
     return app

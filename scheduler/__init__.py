@@ -26,6 +26,7 @@ from scheduler.errors import (
     InvalidPayload,
     InvalidSchedule,
     InvalidSignature,
+    JobCancelled,
     JobFailure,
     LifecycleError,
     NotInitialised,
@@ -62,10 +63,10 @@ from scheduler.model.states import State
 from scheduler.model.submission import NewJob, Submission, SubmitOptions
 from scheduler.model.workers import HeldJob, WorkerInfo, WorkerQueue
 from scheduler.queueing.admin import QueueAdmin
-from scheduler.queueing.handlers import backoff, handler
 from scheduler.queueing.jobs import Page
 from scheduler.queueing.signing import verify_callback
-from scheduler.queueing.worker import Worker
+from scheduler.worker.handlers import backoff, handler
+from scheduler.worker.worker import Worker
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -91,6 +92,7 @@ __all__ = [
     "InvalidSchedule",
     "InvalidSignature",
     "Job",
+    "JobCancelled",
     "JobChange",
     "JobContext",
     "JobFailure",
@@ -199,7 +201,9 @@ _lock = threading.RLock()  # a signal's handler may cancel while this thread ini
 _scheduler: Scheduler | None = None
 
 
-def initialise(database: "str | Engine | None" = None, **options: Unpack[SchedulerOptions]) -> Scheduler:
+def initialise(
+    database: "str | Engine | None" = None, **options: Unpack[SchedulerOptions]
+) -> Scheduler:
     """Start the scheduler of this process; the arguments are those of `Scheduler`."""
     made = Scheduler(database, **options)
     _adopt(made)
@@ -216,21 +220,27 @@ def _adopt(made: Scheduler) -> None:
 
 
 def cancel(timeout: float = 30.0) -> None:
-    """Stop the scheduler of this process: drain, release; afterwards it may be initialised again."""
+    """Stop the scheduler of this process: drain, release; afterwards it may be initialised
+    again.
+    """
     global _scheduler  # noqa: PLW0603
     running = _initialised()
     try:
         running.cancel(timeout)
     finally:
         with _lock:
-            if _scheduler is running and not running.is_running():  # else it was refused, and is still ours
+            if (
+                _scheduler is running and not running.is_running()
+            ):  # else it was refused, and is still ours
                 _scheduler = None
 
 
 @overload
 def register(tenant: str, job_id: str, fn: F, **options: Unpack[JobOptions]) -> F: ...
 @overload
-def register(tenant: str, job_id: str, fn: None = None, **options: Unpack[JobOptions]) -> Callable[[F], F]: ...
+def register(
+    tenant: str, job_id: str, fn: None = None, **options: Unpack[JobOptions]
+) -> Callable[[F], F]: ...
 def register(tenant: str, job_id: str, fn: Any = None, **options: Unpack[JobOptions]) -> Any:
     """Register a job in every instance; each fire runs once. See `Scheduler.register`."""
     return _initialised().register(tenant, job_id, fn, **options)
@@ -284,7 +294,9 @@ def submit(
     connection: object = None,
     **options: Unpack[SubmitOptions],
 ) -> Submission:
-    """Submit a one-shot job, in your own transaction if you give its connection. See `Scheduler.submit`."""
+    """Submit a one-shot job, in your own transaction if you give its connection. See
+    `Scheduler.submit`.
+    """
     return _initialised().submit(tenant, type, payload, connection=connection, **options)
 
 
@@ -338,7 +350,9 @@ def find(
     cursor: str | None = None,
 ) -> Page:
     """Find submitted jobs, page by page. See `Scheduler.find`."""
-    return _initialised().find(tenant, state=state, type=type, tag=tag, queue=queue, limit=limit, cursor=cursor)
+    return _initialised().find(
+        tenant, state=state, type=type, tag=tag, queue=queue, limit=limit, cursor=cursor
+    )
 
 
 def wait(tenant: str, job_id: UUID | str, timeout: timedelta | str | float | None = None) -> Job:
@@ -347,7 +361,9 @@ def wait(tenant: str, job_id: UUID | str, timeout: timedelta | str | float | Non
 
 
 def events(tenant: str) -> Iterator[JobChange]:
-    """Go through the state changes of a tenant's jobs, in the whole fleet, from now on. See `Scheduler.events`."""
+    """Go through the state changes of a tenant's jobs, in the whole fleet, from now on. See
+    `Scheduler.events`.
+    """
     return _initialised().events(tenant)
 
 
@@ -362,11 +378,18 @@ def update_job(
 ) -> Job:
     """Change a live job; its priority until it is fed."""
     return _initialised().update_job(
-        tenant, job_id, priority=priority, tags=tags, correlation_id=correlation_id, callback_url=callback_url
+        tenant,
+        job_id,
+        priority=priority,
+        tags=tags,
+        correlation_id=correlation_id,
+        callback_url=callback_url,
     )
 
 
-def cancel_job(tenant: str, job_id: UUID | str, *, reason: str | None = None, force: bool = False) -> State:
+def cancel_job(
+    tenant: str, job_id: UUID | str, *, reason: str | None = None, force: bool = False
+) -> State:
     """End a job that has not begun, with all that wait for its success; return its state."""
     return _initialised().cancel_job(tenant, job_id, reason=reason, force=force)
 

@@ -8,7 +8,10 @@ def main() -> None:
     try:
         from scheduler.cli.main import cli  # noqa: PLC0415 - an extra
     except ImportError as error:
-        sys.exit(f"scheduler: the command line needs {error.name}; pip install 'singleton-scheduler[cli]'")
+        sys.exit(
+            f"scheduler: the command line needs {error.name}; pip install "
+            "'singleton-scheduler[cli]'"
+        )
     cli()
 
 

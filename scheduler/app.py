@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, Unpack, overloa
 from uuid import UUID
 
 from scheduler.config import SchedulerOptions, checked_settings
-from scheduler.errors import AlreadyInitialised, ConfigError, InvalidOption, LifecycleError, NotInitialised
+from scheduler.errors import (
+    AlreadyInitialised,
+    ConfigError,
+    InvalidOption,
+    LifecycleError,
+    NotInitialised,
+)
 from scheduler.events import Event, Events
 from scheduler.instance import Instance
 from scheduler.model.body import Body, Cancelled, Here, JobFunction
@@ -56,33 +62,43 @@ def in_thread(call: Callable[P, R]) -> Callable[P, Coroutine[Any, Any, R]]:
 
 
 class Scheduler(QueueCalls):
-    """Runs registered jobs, each fire once in the whole fleet.
+    """Run registered jobs, each fire once in the whole fleet, and submit one-shot jobs.
 
-    Construct, `start()`, `register(...)`, `cancel()`; or use it as a context manager. There may be many in a process.
+    Construct it, call `start()`, `register(...)` and `cancel()`, or use it as a context manager. A
+    process can have several schedulers.
 
-    database: a DSN, a SQLAlchemy engine on psycopg, or None: SCHEDULER_DATABASE_URL, DATABASE_URL, else an embedded
-        Postgres (extra `embedded`).
-    redis: the URL (or `RedisOptions`) of the Redis whose queues carry submitted jobs to workers and back; None: it only
-        submits.
-    queues: what differs from {"dialect": "reliable"}, by queue.
-    schema: the Postgres schema of our tables ("scheduler").
-    tenants: whose jobs are mirrored: those "registered" here, "all", or a list of names.
-    sync_every: how often the tables are read anew ("1m").
-    lease: for how long a run is ours without a renewal ("30s"); a crashed instance's fires start again after it.
-    max_workers: how many bodies run at once in this process (16).
-    label: what the ledger calls this process; host and process id by default.
-    migrate: bring the schema to our version at start (True); if not, a wrong version is an error.
-    listen: hear of changes at once. None: over `database` unless `prepare` is off; a DSN: over that direct
-        connection (beside PgBouncer); False: only by the sync.
-    prepare: prepare statements on the server (True); switch it off behind PgBouncer in transaction mode.
-    max_payload: how many bytes the payload of a submitted job may have (1 MB), up to 16 MB.
-    retention: for how long the ledger is kept ("30d"); None: for ever.
-    callback_secret: signs what a job's `callback_url` is told, 16 characters or more; None: nobody is told anything.
-    callback_private: let callbacks go to private, loopback and link-local addresses too (False).
-    loop: the asyncio loop on which `async def` jobs run; by default one on a thread of its own.
+    Args:
+        database: A DSN, or a SQLAlchemy engine that uses psycopg. With None the DSN is read from
+            SCHEDULER_DATABASE_URL or DATABASE_URL; without these an embedded Postgres is started
+            (extra `embedded`).
+        redis: URL or `RedisOptions` of the Redis whose queues deliver submitted jobs to workers.
+            With None this instance only submits jobs.
+        queues: Settings by queue that differ from the default, {"dialect": "reliable"}.
+        schema: Postgres schema of the scheduler's tables ("scheduler").
+        tenants: Tenants whose recurring jobs this instance mirrors: "registered" for those that it
+            registers, "all", or a list of names.
+        sync_every: Interval between reads of the tables ("1m").
+        lease: How long a run is leased without renewal ("30s"). The fires of a crashed instance are
+            started again after it.
+        max_workers: Number of recurring jobs that run concurrently in this process (16).
+        label: Name of this process in the ledger. The default is its host name and process id.
+        migrate: Migrate the schema at start (True). If False, a different version is an error.
+        listen: How changes by other instances arrive before the next sync. None listens on
+            `database` unless `prepare` is False; a DSN listens on that direct connection (use it
+            with PgBouncer); False relies on the sync alone.
+        prepare: Use server-side prepared statements (True). Set it to False with PgBouncer in
+            transaction mode.
+        max_payload: Largest payload of a submitted job in bytes (1 MB), at most 16 MB.
+        retention: How long the ledger keeps its rows ("30d"). None keeps them for ever.
+        callback_secret: Key that signs callbacks, at least 16 characters. With None no callbacks
+            are sent.
+        callback_private: Allow callbacks to private, loopback and link-local addresses (False).
+        loop: The asyncio loop that runs `async def` jobs. The default is a loop in its own thread.
     """
 
-    def __init__(self, database: "str | Engine | None" = None, **options: Unpack[SchedulerOptions]) -> None:
+    def __init__(
+        self, database: "str | Engine | None" = None, **options: Unpack[SchedulerOptions]
+    ) -> None:
         self.settings = checked_settings(database, options)
         self._lifecycle = threading.RLock()
         self._instance: Instance | None = None
@@ -91,25 +107,33 @@ class Scheduler(QueueCalls):
         _all.add(self)
 
     def start(self) -> Self:
-        """Apply or check the schema and start the background threads; raises if Postgres cannot be reached."""
+        """Apply or check the schema and start the background threads; raises if Postgres cannot be
+        reached.
+        """
         if Here.is_child:
-            return self  # a body's own process imports your module: it runs that body, and nothing else
+            # a body's own process imports your module: it runs that body, and nothing else
+            return self
         with self._lifecycle:
             if self._instance is not None:
-                raise AlreadyInitialised("this scheduler is already started; cancel() it before starting it again")
+                raise AlreadyInitialised(
+                    "this scheduler is already started; cancel() it before starting it again"
+                )
             self._start(self._inherited or {})
             self._inherited = None
         return self
 
     def cancel(self, timeout: float = 30.0) -> None:
-        """Stop: claim nothing more, let bodies end, keep their leases meanwhile, then release everything.
+        """Stop: claim nothing more, let bodies end, keep their leases meanwhile, then release
+        everything.
 
-        After `timeout` seconds the bodies that still run are told to end (`ctx.cancelled`) and left behind: their
-        leases are not released, they run out, and the fires start again elsewhere.
+        After `timeout` seconds the bodies that still run are told to end (`ctx.cancelled`) and left
+        behind: their leases are not released, they run out, and the fires start again elsewhere.
         """
         patience = _patience(timeout)
         if self.settings.loop is not None and self.settings.loop is _running_loop():
-            raise LifecycleError("cancel() on the loop that its jobs run on would wait for itself; await acancel()")
+            raise LifecycleError(
+                "cancel() on the loop that its jobs run on would wait for itself; await acancel()"
+            )
         with self._lifecycle:
             if self._instance is None and self._inherited is not None:
                 self._inherited = None  # never started in this process
@@ -125,28 +149,43 @@ class Scheduler(QueueCalls):
     def register(
         self, tenant: str, job_id: str, fn: None = None, **options: Unpack[JobOptions]
     ) -> Callable[[F], F]: ...
-    def register(self, tenant: str, job_id: str, fn: Any = None, **options: Unpack[JobOptions]) -> Any:
-        """Register a job: call it in every instance, each fire runs once. Without `fn` it is a decorator.
+    def register(
+        self, tenant: str, job_id: str, fn: Any = None, **options: Unpack[JobOptions]
+    ) -> Any:
+        """Register a recurring job. Every instance calls it, and each fire runs once.
 
-        fn: takes nothing or one `RunContext`; `def` or `async def`.
-        every: the interval. Without it and without cron the job fires once.
-        cron, timezone: 5 fields, or 6 with the second first; L, #, names and @daily too; in an IANA zone ("UTC").
-        start_at: the first fire (cron: at or after it). By default one interval after the first registration (once:
-            at once). In the past: what was missed since then is one run, now.
-        misfire: what becomes of fires later than `grace` ("1m"): "run_once" makes what was missed one run, now;
-            "skip" passes over it; "catch_up" runs it, one after another, as far as `catch_up` allows
-            (CatchUp(max_count=100, max_age="1d")).
-        overlap: a fire that comes while the one before runs is skipped ("skip") or waits ("queue_one").
-        jitter: spreads the jobs over so much time, each always at the same place in it.
-        timeout: after it `ctx.cancelled` is set and an `async def` body is cancelled.
-        delivery: what becomes of a fire whose process died: "at_least_once" starts it again, up to three times;
-            "at_most_once" records it as crashed.
-        executor: "thread", or "process" for a body that holds the GIL: killed at its timeout, without harm.
+        Without `fn` it returns a decorator. Registering an unchanged definition changes nothing; a
+        changed definition replaces the old one in the whole fleet.
 
-        queue, type, payload, priority, retry, timeouts: with `queue` there is no function: each fire submits a job of
-            this type (the job's id by default), once; overlap then looks at the job before. It registers at once.
-
-        An unchanged definition touches nothing; a changed one replaces the old for the whole fleet.
+        Args:
+            tenant: The tenant that the job belongs to.
+            job_id: Name of the job, unique within the tenant.
+            fn: A `def` or `async def` function that takes no argument or one `RunContext`.
+            every: Interval between fires. A job with neither `every` nor `cron` fires once.
+            cron: Expression of 5 fields, or of 6 with the second first. L, #, names and aliases
+                like @daily are supported.
+            timezone: IANA time zone of `cron` ("UTC").
+            start_at: The first fire, or for `cron` the earliest one. The default is one interval
+                after the first registration; a job that fires once is due immediately. If it is in
+                the past, all fires missed since then become one run.
+            misfire: How fires later than `grace` are handled. "run_once" runs once for all of them,
+                "skip" runs none, "catch_up" runs them one after another within `catch_up`.
+            grace: How late a fire can start before it counts as missed ("1m").
+            catch_up: Limits of the "catch_up" policy, CatchUp(max_count=100, max_age="1d").
+            overlap: A fire that comes while the previous one runs is skipped ("skip") or waits
+                ("queue_one").
+            jitter: Delay each job by a fixed share of this duration, to spread jobs that fire
+                together.
+            timeout: Duration after which `ctx.cancelled` is set and an `async def` function is
+                cancelled.
+            delivery: After a crash, "at_least_once" starts the fire again, at most three times in
+                all; "at_most_once" records it as crashed.
+            executor: "thread", or "process" for functions that hold the GIL. A process is killed at
+                the timeout.
+            queue: Submit a job to this queue at each fire instead of calling `fn`. `overlap` then
+                applies to the previously submitted job.
+            type, payload, priority, retry, timeouts: Fields of the submitted job. `type` defaults
+                to `job_id`.
         """
         if options.get("queue") is not None:
             self.register_many([_registration(tenant, job_id, fn, options)])
@@ -163,7 +202,9 @@ class Scheduler(QueueCalls):
         return fn
 
     def register_many(self, registrations: Iterable[Registration | Mapping[str, Any]]) -> None:
-        """Register many jobs in a few statements; either all of them or, on any error, none in this process."""
+        """Register many jobs in a few statements; either all of them or, on any error, none in this
+        process.
+        """
         if not isinstance(registrations, Iterable):
             raise InvalidOption(f"register_many takes a list, not {type(registrations).__name__}")
         if Here.is_child:
@@ -183,15 +224,20 @@ class Scheduler(QueueCalls):
         self._running().registrar.unregister(_key(tenant, job_id))
 
     def pause(self, tenant: str, job_id: str) -> datetime:
-        """Let its fires pass a job by, in the whole fleet; return since when. A run under way ends as it would have."""
+        """Let its fires pass a job by, in the whole fleet; return since when. A run under way ends
+        as it would have.
+        """
         return self._steered(self._control().pause(_key(tenant, job_id)))
 
     def resume(self, tenant: str, job_id: str) -> datetime | None:
-        """Let a paused job go on with its first fire after now, and return it; what passed is one ledger row."""
+        """Let a paused job go on with its first fire after now, and return it; what passed is one
+        ledger row.
+        """
         return self._steered(self._control().resume(_key(tenant, job_id)))
 
     def trigger(self, tenant: str, job_id: str) -> datetime:
-        """Run a job soon, beside its schedule and also when paused; return the `fire_at` of that run.
+        """Run a job soon, beside its schedule and also when paused; return the `fire_at` of that
+        run.
 
         It waits for a run under way. Two triggers before it is picked up are one run.
         """
@@ -203,13 +249,20 @@ class Scheduler(QueueCalls):
 
     def jobs(self, tenant: str | None = None) -> list[JobInfo]:
         """List the mirrored jobs, of one tenant or of all, without a query."""
-        return self._running().registry.jobs(None if tenant is None else name(tenant, what="tenant"))
+        return self._running().registry.jobs(
+            None if tenant is None else name(tenant, what="tenant")
+        )
 
     def registered(self, tenant: str, *, after: str = "", limit: int = 100) -> list[JobInfo]:
-        """Read the jobs of a tenant out of the tables, mirrored here or not, by id; those after the id `after`."""
+        """Read the jobs of a tenant out of the tables, mirrored here or not, by id; those after the
+        id `after`.
+        """
         registry = self._running().registry
         return self._control().page(
-            name(tenant, what="tenant"), after, limit=_limit(limit), has=lambda key: registry.body(key) is not None
+            name(tenant, what="tenant"),
+            after,
+            limit=_limit(limit),
+            has=lambda key: registry.body(key) is not None,
         )
 
     def instances(self, *, after: UUID = NO_UUID, limit: int = 100) -> list[InstanceInfo]:
@@ -217,18 +270,29 @@ class Scheduler(QueueCalls):
         return self._control().instances.page(after, limit=_limit(limit))
 
     def history(
-        self, tenant: str, job_id: str | None = None, limit: int = 50, *, before: HistoryPlace | None = None
+        self,
+        tenant: str,
+        job_id: str | None = None,
+        limit: int = 50,
+        *,
+        before: HistoryPlace | None = None,
     ) -> list[HistoryEntry]:
         """Read the newest rows of the ledger, newest first; or those `before` one of them."""
         job = None if job_id is None else name(job_id, what="job_id")
-        return self._running().history.newest(name(tenant, what="tenant"), job, limit=_limit(limit), before=before)
+        return self._running().history.newest(
+            name(tenant, what="tenant"), job, limit=_limit(limit), before=before
+        )
 
     def subscribe(self, listener: Callable[[Event], None]) -> Callable[[], None]:
-        """Call `listener` with every event of this instance, in our threads; returns what ends it."""
+        """Call `listener` with every event of this instance, in our threads; returns what ends
+        it.
+        """
         return self._events.subscribe(listener)
 
     def look(self, known: Collection[str] = (), others: int = 0) -> Sight:
-        """Look at the parts of this instance, and in Redis at the queues that are known and some others."""
+        """Look at the parts of this instance, and in Redis at the queues that are known and some
+        others.
+        """
         return self._running().look(known, others)
 
     @property
@@ -237,18 +301,25 @@ class Scheduler(QueueCalls):
         return self._running().pages
 
     def reach(self) -> None:
-        """Ask Postgres and Redis for something small; raises what keeps one of them from answering."""
+        """Ask Postgres and Redis for something small; raises what keeps one of them from
+        answering.
+        """
         self._running().reach()
 
     def is_running(self) -> bool:
-        """Whether it is started and not cancelled, here or in the process that this one was forked from."""
+        """Whether it is started and not cancelled, here or in the process that this one was forked
+        from.
+        """
         return self._instance is not None or self._inherited is not None
 
     def __enter__(self) -> Self:
         return self.start()
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if self._instance is not None:
             self.cancel()
@@ -294,7 +365,9 @@ class Scheduler(QueueCalls):
     def _queues(self) -> Queues:
         ring = self._running().ring
         if ring is None:
-            raise ConfigError("redis: queues are in Redis, and this scheduler has none; pass redis=...")
+            raise ConfigError(
+                "redis: queues are in Redis, and this scheduler has none; pass redis=..."
+            )
         return ring.queues
 
     def _steered(self, answer: R) -> R:
@@ -310,8 +383,12 @@ class Scheduler(QueueCalls):
     def _running(self) -> Instance:
         with self._lifecycle:
             if self._instance is None and self._inherited is not None:
-                # Forked from a process where it ran: the first call in the child gives it an identity of its own.
-                logger.info("scheduler inherited through a fork: starting it anew in process %d", os.getpid())
+                # Forked from a process where it ran: the first call in the child gives it an
+                # identity of its own.
+                logger.info(
+                    "scheduler inherited through a fork: starting it anew in process %d",
+                    os.getpid(),
+                )
                 self._start(self._inherited)
                 self._inherited = None
             if self._instance is None:
@@ -335,12 +412,16 @@ class Scheduler(QueueCalls):
         instance.start()
 
     def _at_exit(self) -> None:
-        """Hand unstarted fires back for a process that forgot to cancel, without keeping anybody waiting."""
+        """Hand unstarted fires back for a process that forgot to cancel, without keeping anybody
+        waiting.
+        """
         if self._instance is not None:
             self.cancel(timeout=1.0)
 
     def _after_fork(self) -> None:
-        """Drop everything that belongs to the parent: locks another thread may hold, its sockets, its identity."""
+        """Drop everything that belongs to the parent: locks another thread may hold, its sockets,
+        its identity.
+        """
         instance, self._instance = self._instance, None
         self._lifecycle = threading.RLock()
         self._events = self._events.copy()
@@ -368,13 +449,19 @@ def _key(tenant: object, job_id: object) -> Key:
     return Key(name(tenant, what="tenant"), name(job_id, what="job_id"))
 
 
-def _registration(tenant: str, job_id: str, fn: JobFunction | None, options: JobOptions) -> Registration:
+def _registration(
+    tenant: str, job_id: str, fn: JobFunction | None, options: JobOptions
+) -> Registration:
     try:
         return Registration(tenant=tenant, job_id=job_id, fn=fn, **options)
     except TypeError:
         unknown = sorted(set(options) - set(JobOptions.__annotations__))
         near = get_close_matches(unknown[0], JobOptions.__annotations__, n=1)
-        hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(JobOptions.__annotations__)}"
+        hint = (
+            f"; did you mean {near[0]}?"
+            if near
+            else f"; there are {', '.join(JobOptions.__annotations__)}"
+        )
         raise InvalidOption(f"register() has no option {unknown[0]!r}{hint}") from None
 
 

@@ -1,9 +1,11 @@
-"""A client of BullMQ: add jobs to a queue that Node, or anybody's BullMQ, works; look at them, and steer it.
+"""A client of BullMQ: add jobs to a queue that Node, or anybody's BullMQ, works; look at them, and
+steer it.
 
     queue = Queue("video", "redis://localhost:6379/0")
     queue.add("encode", {"id": 7}, attempts=3, backoff={"type": "exponential", "delay": 1000})
 
-Options have BullMQ's own names and units. `scheduler.Worker(..., dialect="bullmq")` works such a queue in Python.
+Options have BullMQ's own names and units. `scheduler.Worker(..., dialect="bullmq")` works such a
+queue in Python.
 """
 
 import time
@@ -27,7 +29,16 @@ from scheduler.model.durations import duration
 
 __all__ = ["Event", "Job", "NewJob", "Options", "Queue"]
 
-STATES = ("wait", "active", "delayed", "prioritized", "waiting-children", "paused", "completed", "failed")
+STATES = (
+    "wait",
+    "active",
+    "delayed",
+    "prioritized",
+    "waiting-children",
+    "paused",
+    "completed",
+    "failed",
+)
 COMPATS = ("auto", "5", "6")
 BATCH = 500
 
@@ -35,7 +46,8 @@ BATCH = 500
 class NewJob:
     """A job to be added: `NewJob("encode", {"id": 7}, priority=2)`.
 
-    queue: another queue than the one it is added to. children: jobs that end before it starts, for `add_flow`.
+    queue: another queue than the one it is added to. children: jobs that end before it starts, for
+    `add_flow`.
     """
 
     def __init__(
@@ -55,12 +67,16 @@ class NewJob:
         self.data = _json(data)
         limit = self.options.get("sizeLimit")
         if limit is not None and len(self.data) > limit:
-            raise InvalidPayload(f"the data of {name} has {len(self.data)} bytes, and sizeLimit is {limit}")
+            raise InvalidPayload(
+                f"the data of {name} has {len(self.data)} bytes, and sizeLimit is {limit}"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A job as it is in Redis. `state`: one of BullMQ's, empty if it is nowhere; `children`: their values, by key."""
+    """A job as it is in Redis. `state`: one of BullMQ's, empty if it is nowhere; `children`: their
+    values, by key.
+    """
 
     id: str
     name: str
@@ -85,7 +101,9 @@ class Job:
 
 
 class Event(NamedTuple):
-    """Something that happened in a queue; `fields` has what BullMQ says of it beside the job's id."""
+    """Something that happened in a queue; `fields` has what BullMQ says of it beside the job's
+    id.
+    """
 
     id: str
     event: str
@@ -94,14 +112,17 @@ class Event(NamedTuple):
 
 
 class Queue:
-    """A queue of BullMQ: add jobs, look at them, steer it, hear its events. Safe to use from any thread.
+    """A queue of BullMQ: add jobs, look at them, steer it, hear its events. Safe to use from any
+    thread.
 
-    redis: a URL, or `RedisOptions`; in a cluster `prefix` needs a hash tag, as in "{bull}". compat: "5" if producers or
-    workers of BullMQ 5 share the queue, "6" if none does; "auto" goes by who opened it last. Each call has an async
-    twin: `aadd` and so on.
+    redis: a URL, or `RedisOptions`; in a cluster `prefix` needs a hash tag, as in "{bull}". compat:
+    "5" if producers or workers of BullMQ 5 share the queue, "6" if none does; "auto" goes by who
+    opened it last. Each call has an async twin: `aadd` and so on.
     """
 
-    def __init__(self, name: str, redis: str | RedisOptions, *, prefix: str = "bull", compat: str = "auto") -> None:
+    def __init__(
+        self, name: str, redis: str | RedisOptions, *, prefix: str = "bull", compat: str = "auto"
+    ) -> None:
         if compat not in COMPATS:
             raise ConfigError(f"compat: must be one of {', '.join(COMPATS)}, not {compat!r}")
         self.name = name
@@ -110,7 +131,9 @@ class Queue:
         self._client = Client(redis)
 
     def add(self, name: str, data: object = None, **options: Unpack[Options]) -> str:
-        """Add a job and return its id; of two with one jobId or one deduplication id, that of the first."""
+        """Add a job and return its id; of two with one jobId or one deduplication id, that of the
+        first.
+        """
         return self.add_many([NewJob(name, data, **options)])[0]
 
     def add_many(self, jobs: Iterable[NewJob]) -> list[str]:
@@ -119,7 +142,9 @@ class Queue:
         for job in listed:
             if job.children or job.queue not in (None, self.name):
                 raise InvalidOption(f"{job.name} has children, or another queue: use add_flow")
-        return adding.add(self._opened(), self._keys, [_new(job) for job in listed], compat=self._compat)
+        return adding.add(
+            self._opened(), self._keys, [_new(job) for job in listed], compat=self._compat
+        )
 
     def add_flow(self, flow: NewJob) -> str:
         """Add a tree of jobs in one step, and return the id of its root; children run first."""
@@ -130,7 +155,9 @@ class Queue:
         """Read a job; `UnknownJob` if there is none of that id."""
         [answer] = self._run("look", job_id)
         if answer is None:
-            raise UnknownJob(f"queue {self.name} has no job {job_id!r}: it never had, or has removed it")
+            raise UnknownJob(
+                f"queue {self.name} has no job {job_id!r}: it never had, or has removed it"
+            )
         return _job(job_id, *answer)
 
     def counts(self) -> dict[str, int]:
@@ -146,7 +173,9 @@ class Queue:
         self._run("pause", self._compat, "resumed")
 
     def drain(self, *, delayed: bool = False) -> int:
-        """Remove the jobs that wait, with `delayed` those too that are not due, and return how many."""
+        """Remove the jobs that wait, with `delayed` those too that are not due, and return how
+        many.
+        """
         places = ["wait", "paused", "prioritized", *(["delayed"] if delayed else [])]
         count = 0
         while removed := self._run("drain", self._compat, BATCH, *places):
@@ -154,9 +183,13 @@ class Queue:
         return count
 
     def clean(self, grace_ms: int = 0, *, limit: int = 0, state: str = "completed") -> list[str]:
-        """Remove jobs of a state that are older than the grace, at most `limit` unless it is 0; return their ids."""
+        """Remove jobs of a state that are older than the grace, at most `limit` unless it is 0;
+        return their ids.
+        """
         if state not in STATES or state == "waiting-children":
-            raise InvalidOption(f"state must be one of {', '.join(STATES)}, without waiting-children, not {state!r}")
+            raise InvalidOption(
+                f"state must be one of {', '.join(STATES)}, without waiting-children, not {state!r}"
+            )
         before = int(datetime.now(UTC).timestamp() * 1000) - grace_ms
         removed: list[str] = []
         while not limit or len(removed) < limit:
@@ -167,8 +200,12 @@ class Queue:
                 break
         return removed
 
-    def events(self, *, since: str = "$", silence: timedelta | str | None = None) -> Iterator[Event]:
-        """Hear what happens, from now on or since an event's id; ends when nothing does for so long a `silence`."""
+    def events(
+        self, *, since: str = "$", silence: timedelta | str | None = None
+    ) -> Iterator[Event]:
+        """Hear what happens, from now on or since an event's id; ends when nothing does for so long
+        a `silence`.
+        """
         stream, last = self._keys.named("events"), since
         if last == "$":
             newest = self._client.call("XREVRANGE", stream, "+", "-", "COUNT", 1)
@@ -185,7 +222,9 @@ class Queue:
                 yield Event(last, named.pop("event", ""), named.pop("jobId", None), named)
             heard = time.monotonic() if answer else heard
 
-    async def aevents(self, *, since: str = "$", silence: timedelta | str | None = None) -> AsyncIterator[Event]:
+    async def aevents(
+        self, *, since: str = "$", silence: timedelta | str | None = None
+    ) -> AsyncIterator[Event]:
         """Hear what happens, as `events` does."""
         heard = self.events(since=since, silence=silence)
         following = in_thread(lambda: next(heard, None))
@@ -214,19 +253,26 @@ class Queue:
 
     def _opened(self) -> Client:
         if self._client.clustered and not self._keys.tagged:
-            raise ConfigError('prefix: needs a hash tag in a cluster, as in "{bull}": scripts use keys of one server')
+            raise ConfigError(
+                'prefix: needs a hash tag in a cluster, as in "{bull}": scripts use keys of one '
+                "server"
+            )
         return self._client
 
     def _run(self, name: str, *args: object) -> Any:
         return self._opened().run(script("bullmq", name), [self._keys.meta], args)
 
     def _tree(self, flow: NewJob) -> Iterator[adding.NewJob]:
-        """List the jobs of a flow, each after its parent; all have an id, so that children can name it."""
+        """List the jobs of a flow, each after its parent; all have an id, so that children can name
+        it.
+        """
         todo: deque[tuple[NewJob, tuple[Keys, str] | None]] = deque([(flow, None)])
         while todo:
             job, parent = todo.popleft()
             if "deduplication" in job.options and (parent or job.children):
-                raise InvalidOption(f"{job.name}: deduplication is not for a flow: who waits for what is left out?")
+                raise InvalidOption(
+                    f"{job.name}: deduplication is not for a flow: who waits for what is left out?"
+                )
             keys = Keys(job.queue or self.name, self._keys.prefix)
             job_id = job.options.get("jobId") or str(uuid4())
             yield _new(job, keys, parent, job_id)
@@ -241,9 +287,14 @@ def _new(
         prefix, _, name = given["queue"].rpartition(":")
         parent = Keys(name, prefix), given["id"]
     return adding.NewJob(
-        name=job.name, data=job.data, options=job.options, id=job_id, keys=keys, parent=parent,
+        name=job.name,
+        data=job.data,
+        options=job.options,
+        id=job_id,
+        keys=keys,
+        parent=parent,
         children=bool(job.children),
-    )  # fmt: skip
+    )
 
 
 def _json(data: object) -> bytes:

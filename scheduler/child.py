@@ -1,4 +1,6 @@
-"""What runs in a child process of `Processes`: calls come in over one pipe, their ends go out over another."""
+"""What runs in a child process of `Processes`: calls come in over one pipe, their ends go out over
+another.
+"""
 
 import asyncio
 import contextlib
@@ -13,9 +15,16 @@ import signal
 import threading
 from datetime import datetime
 from functools import partial
+from types import SimpleNamespace
 from typing import IO, Any
 
-from scheduler.errors import InvalidPayload, PermanentError, SchedulerError, TemporaryError
+from scheduler.errors import (
+    InvalidPayload,
+    JobCancelled,
+    PermanentError,
+    SchedulerError,
+    TemporaryError,
+)
 from scheduler.log import KEYS
 from scheduler.model.body import Body, Cancelled, Here, RunContext
 from scheduler.model.durations import duration
@@ -88,7 +97,11 @@ def call(message: dict[str, Any], cancelled: Cancelled, out: IO[str]) -> object:
     else:
         body = Body.of(found)
         send(out, {"began": True})
-        result = body.fn(context(values, cancelled)) if body.takes_context and values is not None else body.fn()
+        result = (
+            body.fn(context(values, cancelled))
+            if body.takes_context and values is not None
+            else body.fn()
+        )
     return asyncio.run(_settle(result)) if inspect.isawaitable(result) else result
 
 
@@ -97,10 +110,16 @@ async def _settle(awaitable: Any) -> object:
 
 
 def job_context(values: dict[str, Any], cancelled: Cancelled, out: IO[str]) -> JobContext:
-    """Make a handler's context from its values; what the handler says goes to the parent."""
-    deadline = datetime.fromisoformat(values.pop("deadline"))
-    tell = partial(_tell, out)
-    return JobContext(**values, deadline=deadline, cancelled=cancelled, tell=tell)
+    """Make the context of a handler from its data; what the handler reports goes to the parent."""
+    return JobContext(
+        SimpleNamespace(**values["job"]),
+        values["attempt"],
+        datetime.fromisoformat(values["deadline"]),
+        cancelled,
+        values["last_checkpoint"],
+        values["worker"],
+        partial(_tell, out),
+    )
 
 
 def _tell(out: IO[str], what: str, value: Any) -> None:
@@ -120,7 +139,9 @@ def _end(result: object) -> dict[str, object]:
 def _failure(error: BaseException) -> dict[str, object]:
     """Report an error, with what the handler said of it."""
     report: dict[str, object] = {"end": describe(error)}
-    if isinstance(error, PermanentError):
+    if isinstance(error, JobCancelled):
+        report["failure"] = ["cancelled"]
+    elif isinstance(error, PermanentError):
         report["failure"] = ["permanent", str(error.code)]
     elif isinstance(error, InvalidPayload):
         report["failure"] = ["permanent", "invalid-result"]
@@ -151,7 +172,9 @@ def main(read: int, write: int) -> None:
     for descriptor in (read, write):
         os.set_inheritable(descriptor, False)  # noqa: FBT003 - its only parameter
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: None)  # sent to all of a service: the parent drains, and ends us
+        signal.signal(
+            number, lambda *_: None
+        )  # sent to all of a service: the parent drains, and ends us
     out = os.fdopen(write, "w", encoding="utf-8")
     calls = Calls(os.fdopen(read, encoding="utf-8"))
     logging.basicConfig(level=logging.INFO, handlers=[Forward(out)], format="%(message)s")
@@ -163,7 +186,7 @@ def main(read: int, write: int) -> None:
             end = _end(result if "payload" in message or "bytes" in message else None)
         except BaseException as error:  # noqa: BLE001 - SystemExit and friends end the body, not the child
             end = _failure(error)
-        send(out, end)
+        send(out, {**end, "seen": cancelled.seen})
 
 
 def _die_with_parent() -> None:

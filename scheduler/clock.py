@@ -1,7 +1,8 @@
 """Time: this machine's monotonic clock, and the database's clock carried forward by it.
 
-Postgres owns time: what is due and what has expired is decided there. Between two looks at its clock an instance
-counts on with a clock that only goes forward; its own wall clock is read for one purpose, to report how wrong it is.
+Postgres owns time: what is due and what has expired is decided there. Between two looks at its
+clock an instance counts on with a clock that only goes forward; its own wall clock is read for one
+purpose, to report how wrong it is.
 """
 
 import time
@@ -24,7 +25,9 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's own clocks; the monotonic one counts through suspension where the system can (Linux)."""
+    """The machine's own clocks; the monotonic one counts through suspension where the system can
+    (Linux).
+    """
 
     def __init__(self) -> None:
         self._id = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
@@ -45,10 +48,14 @@ class DatabaseClock:
         self._clock = clock
         self._seen: tuple[datetime, float] | None = None
 
-    def observe(self, moment: datetime, *, sent: float, received: float, certain: bool = False) -> bool:
-        """Note what the database's clock said between two local moments, unless they are too far apart to tell.
+    def observe(
+        self, moment: datetime, *, sent: float, received: float, certain: bool = False
+    ) -> bool:
+        """Note what the database's clock said between two local moments, unless they are too far
+        apart to tell.
 
-        A process may be suspended between question and answer; `certain` takes even that, for want of better.
+        A process may be suspended between question and answer; `certain` takes even that, for want
+        of better.
         """
         good = received - sent <= LONGEST_QUESTION
         if good or certain:

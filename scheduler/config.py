@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 LONGEST_SCHEMA = 63
 SHORTEST_SECRET = 16
-DIALECTS: Mapping[str, Mapping[str, Sequence[str]]] = {  # what each may be told, and the values if not any text
+DIALECTS: Mapping[
+    str, Mapping[str, Sequence[str]]
+] = {  # what each may be told, and the values if not any text
     "reliable": {},
     "bullmq": {"prefix": (), "compat": ("auto", "5", "6")},
     "conveyor": {"keys": ("seed", "upstream"), "namespace": ()},
@@ -30,7 +32,9 @@ Tenants = Literal["registered", "all"] | Sequence[str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The arguments of `Scheduler`, checked; no label means host and process id, no database the environment's."""
+    """The arguments of `Scheduler`, checked; no label means host and process id, no database the
+    environment's.
+    """
 
     database: "str | Engine | None"
     redis: RedisOptions | None
@@ -99,7 +103,9 @@ def checked_settings(database: object, options: SchedulerOptions) -> Settings:
     """Check every setting before anything is started."""
     for unknown in set(options) - set(DEFAULTS):
         near = get_close_matches(unknown, DEFAULTS, n=1)
-        raise ConfigError(f"{unknown}: there is no such option; " + (f"did you mean {near[0]}?" if near else ALL))
+        raise ConfigError(
+            f"{unknown}: there is no such option; " + (f"did you mean {near[0]}?" if near else ALL)
+        )
     given: dict[str, object] = {**DEFAULTS, **options}
     prepare, retention = _switch(given["prepare"], name="prepare"), given["retention"]
     return Settings(
@@ -116,7 +122,9 @@ def checked_settings(database: object, options: SchedulerOptions) -> Settings:
         listen=_listen(given["listen"], prepare=prepare),
         prepare=prepare,
         max_payload=_bytes(given["max_payload"]),
-        retention=None if retention is None else duration(retention, name="retention", error=ConfigError),
+        retention=None
+        if retention is None
+        else duration(retention, name="retention", error=ConfigError),
         callback_secret=_secret(given["callback_secret"]),
         callback_private=_switch(given["callback_private"], name="callback_private"),
         loop=_loop(given["loop"]),
@@ -128,7 +136,10 @@ def checked_schema(schema: object) -> str:
     if not isinstance(schema, str) or not schema or not schema.isprintable():
         raise ConfigError(f"schema: must be a printable text, not {schema!r}")
     if len(schema.encode(errors="replace")) > LONGEST_SCHEMA or schema.startswith("pg_"):
-        raise ConfigError(f"schema: must be at most {LONGEST_SCHEMA} bytes and not begin with pg_, not {schema[:80]!r}")
+        raise ConfigError(
+            f"schema: must be at most {LONGEST_SCHEMA} bytes and not begin with pg_, not "
+            f"{schema[:80]!r}"
+        )
     return schema
 
 
@@ -137,7 +148,9 @@ def _database(database: object) -> "str | Engine | None":
         raise ConfigError("database: is empty; pass a DSN like postgresql://user@host/app, or None")
     if database is None or isinstance(database, str) or hasattr(database, "pool"):
         return database  # type: ignore[return-value]
-    raise ConfigError(f"database: must be a DSN, a SQLAlchemy Engine or None, not {type(database).__name__}")
+    raise ConfigError(
+        f"database: must be a DSN, a SQLAlchemy Engine or None, not {type(database).__name__}"
+    )
 
 
 def _redis(redis: object) -> RedisOptions | None:
@@ -149,7 +162,9 @@ def _redis(redis: object) -> RedisOptions | None:
 def checked_queues(queues: object, *, name: str = "queues") -> dict[str, Mapping[str, str]]:
     """Read which dialect each queue has, and what that is told."""
     if not isinstance(queues, Mapping):
-        raise ConfigError(f'{name}: must be a dict like {{"mail": {{"dialect": "reliable"}}}}, not {queues!r}')
+        raise ConfigError(
+            f'{name}: must be a dict like {{"mail": {{"dialect": "reliable"}}}}, not {queues!r}'
+        )
     found: dict[str, Mapping[str, str]] = {}
     for queue, options in queues.items():
         try:
@@ -161,7 +176,10 @@ def checked_queues(queues: object, *, name: str = "queues") -> dict[str, Mapping
         if known is None or set(options) - {"dialect", *known}:
             named = ", ".join(DIALECTS)
             more = f"; {dialect} also has {', '.join(known)}" if known else ""
-            raise ConfigError(f'{name}: {label!r} must be like {{"dialect": "reliable"}}; dialects are {named}{more}')
+            raise ConfigError(
+                f'{name}: {label!r} must be like {{"dialect": "reliable"}}; dialects are '
+                f"{named}{more}"
+            )
         for option, values in known.items():
             value = options.get(option, values[0] if values else "auto")
             if not isinstance(value, str) or not value or (values and value not in values):
@@ -181,7 +199,9 @@ def _listen(listen: object, *, prepare: bool) -> str | bool:
 
 def _bytes(limit: object) -> int:
     if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= LARGEST_LIMIT:
-        raise ConfigError(f"max_payload: must be a number of bytes from 1 to {LARGEST_LIMIT}, not {limit!r}")
+        raise ConfigError(
+            f"max_payload: must be a number of bytes from 1 to {LARGEST_LIMIT}, not {limit!r}"
+        )
     return limit
 
 
@@ -200,7 +220,9 @@ def _secret(secret: object) -> str | None:
 def _loop(loop: object) -> asyncio.AbstractEventLoop | None:
     if loop is None or isinstance(loop, asyncio.AbstractEventLoop):
         return loop
-    raise ConfigError(f"loop: must be an asyncio loop, like asyncio.get_running_loop(), not {type(loop).__name__}")
+    raise ConfigError(
+        f"loop: must be an asyncio loop, like asyncio.get_running_loop(), not {type(loop).__name__}"
+    )
 
 
 def _switch(value: object, *, name: str) -> bool:
@@ -213,7 +235,9 @@ def _tenants(tenants: object) -> Tenants:
     if tenants in ("registered", "all"):
         return tenants
     if isinstance(tenants, str) or not isinstance(tenants, Iterable):
-        raise ConfigError(f'tenants: must be "registered", "all" or a list of names, not {tenants!r}')
+        raise ConfigError(
+            f'tenants: must be "registered", "all" or a list of names, not {tenants!r}'
+        )
     try:
         return [name(tenant, what="tenant") for tenant in tenants]
     except InvalidName as error:

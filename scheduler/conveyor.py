@@ -1,7 +1,7 @@
 """A client of Conveyor: add jobs to queues that Go, or our own workers, work.
 
     client = Client("redis://localhost:6379/0", keys="upstream")
-    client.add(EncodeVideo(id=7))                                # a protobuf message: its full name is type and queue
+    client.add(EncodeVideo(id=7))  # a protobuf message: its full name is type and queue
     client.add({"id": 7}, type="encode", queue="video")          # or JSON, or bytes
 
 `scheduler.Worker(..., dialect="conveyor")` works such queues in Python.
@@ -16,7 +16,9 @@ from uuid import UUID, uuid4
 try:
     from google.protobuf.message import EncodeError, Message
 except ModuleNotFoundError as error:
-    raise ModuleNotFoundError('Conveyor needs protobuf: pip install "singleton-scheduler[conveyor]"') from error
+    raise ModuleNotFoundError(
+        'Conveyor needs protobuf: pip install "singleton-scheduler[conveyor]"'
+    ) from error
 
 from scheduler.app import in_thread
 from scheduler.dialects.client import Client as Connection
@@ -36,12 +38,14 @@ __all__ = ["Client", "InvalidJob", "MarshalError", "QueueUnavailable"]
 class Client:
     """Adds jobs. Safe to use from any thread.
 
-    redis: a URL, or `RedisOptions`. keys: "seed", names as in Conveyor's specification, or "upstream", as its Go code
-    has them. namespace: what every key begins with, nothing or "conv" by default; in a cluster it needs a hash tag, as
-    in "{conv}". `aadd` is the async twin of `add`.
+    redis: a URL, or `RedisOptions`. keys: "seed", names as in Conveyor's specification, or
+    "upstream", as its Go code has them. namespace: what every key begins with, nothing or "conv" by
+    default; in a cluster it needs a hash tag, as in "{conv}". `aadd` is the async twin of `add`.
     """
 
-    def __init__(self, redis: str | RedisOptions, keys: str = "seed", *, namespace: str | None = None) -> None:
+    def __init__(
+        self, redis: str | RedisOptions, keys: str = "seed", *, namespace: str | None = None
+    ) -> None:
         self._keys = Keys(keys, namespace)
         self._connection = Connection(redis)
 
@@ -60,10 +64,11 @@ class Client:
     ) -> UUID:
         """Add a job, and return its id.
 
-        payload: a protobuf message, bytes, or JSON. type: the name of a message by default; queue: as the type.
-        parent: it begins when the run of that job is over, and that job is done when it is. predecessor: it begins when
-        that job is done, with all its children. dead_parent: the run of its parent is over, so that it may begin now.
-        timeout: how long this may take. Raises `InvalidJob`, `MarshalError`, `QueueUnavailable`; each has `retryable`.
+        payload: a protobuf message, bytes, or JSON. type: the name of a message by default; queue:
+        as the type. parent: it begins when the run of that job is over, and that job is done when
+        it is. predecessor: it begins when that job is done, with all its children. dead_parent: the
+        run of its parent is over, so that it may begin now. timeout: how long this may take. Raises
+        `InvalidJob`, `MarshalError`, `QueueUnavailable`; each has `retryable`.
         """
         job = _job(payload, type, queue)
         job.uuid = adding.checked_uuid(uuid, "uuid") or str(uuid4())
@@ -96,7 +101,8 @@ class Client:
     def _opened(self) -> Connection:
         if self._connection.clustered and not self._keys.tagged:
             raise ConfigError(
-                'namespace: needs a hash tag in a cluster, as in "{conv}": scripts use keys of one server'
+                'namespace: needs a hash tag in a cluster, as in "{conv}": scripts use keys of one '
+                "server"
             )
         return self._connection
 
@@ -116,7 +122,13 @@ def _job(payload: object, type_: str | None, queue: str | None) -> Any:
     if not name:
         raise InvalidJob("type: is needed, unless the payload is a protobuf message")
     try:
-        return Job(type=name, queue=name if queue is None else queue, payload=written, json=json, trace=current())
+        return Job(
+            type=name,
+            queue=name if queue is None else queue,
+            payload=written,
+            json=json,
+            trace=current(),
+        )
     except (TypeError, ValueError) as error:
         raise InvalidJob(f"type and queue must be texts: {error}") from None
 
@@ -143,4 +155,6 @@ def _within(seconds: float, call: Callable[[], None], uuid: str) -> None:
     if failure:
         raise failure[0]
     if thread.is_alive():
-        raise QueueUnavailable(f"Redis has not answered within {seconds:g} s; job {uuid} may have been added")
+        raise QueueUnavailable(
+            f"Redis has not answered within {seconds:g} s; job {uuid} may have been added"
+        )

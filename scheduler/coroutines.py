@@ -19,7 +19,9 @@ LOOK = 1.0
 
 
 class Call(NamedTuple):
-    """A body to start: what makes its coroutine, what cancels it, and who is told its result, or its error."""
+    """A body to start: what makes its coroutine, what cancels it, and who is told its result, or
+    its error.
+    """
 
     start: Callable[[], Awaitable[object]]
     cancelled: Cancelled
@@ -27,7 +29,9 @@ class Call(NamedTuple):
 
 
 class Coroutines:
-    """Runs bodies on the app's own loop, or on one on a thread of its own, started when the first body needs it."""
+    """Runs bodies on the app's own loop, or on one on a thread of its own, started when the first
+    body needs it.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop | None) -> None:
         self._lock = threading.Lock()
@@ -52,12 +56,14 @@ class Coroutines:
                 awaitable.close()
             raise
         while not wait([ended], timeout=LOOK).done:
-            if cancelled and not loop.is_running():
+            if cancelled.causes and not loop.is_running():
                 raise RuntimeError("the app's loop has stopped: what runs on it will not go on")
         return ended.result()
 
     def begin(self, calls: Sequence[Call]) -> None:
-        """Start bodies without waiting for them, each in a context of its own; its end is told on the loop's thread."""
+        """Start bodies without waiting for them, each in a context of its own; its end is told on
+        the loop's thread.
+        """
         loop = self.start()
         if asyncio._get_running_loop() is loop:  # noqa: SLF001 - documented; the other raises where there is none
             _begin(loop, calls)
@@ -76,7 +82,9 @@ class Coroutines:
         with self._lock:
             if self._loop is None:
                 loop = asyncio.new_event_loop()
-                thread = threading.Thread(target=self._run, args=(loop,), name="scheduler-asyncio", daemon=True)
+                thread = threading.Thread(
+                    target=self._run, args=(loop,), name="scheduler-asyncio", daemon=True
+                )
                 try:
                     thread.start()
                 except RuntimeError:  # there cannot be more: the next body may have one
@@ -90,7 +98,10 @@ class Coroutines:
         while not self._stopping:
             try:
                 loop.run_forever()  # a body may have stopped it
-            except (SystemExit, KeyboardInterrupt):  # of a task that a body made; the body is told of it too
+            except (
+                SystemExit,
+                KeyboardInterrupt,
+            ):  # of a task that a body made; the body is told of it too
                 logger.exception("a task of an async body tried to end the loop of all of them")
         tasks = asyncio.all_tasks(loop)
         for task in tasks:
@@ -123,7 +134,9 @@ def _end(ended: "Future[object]") -> None:
 
 
 async def _contain(awaitable: Awaitable[object], ended: "Future[object]") -> None:
-    """Keep whatever a body raises from the loop: SystemExit would end it, and every other body with it."""
+    """Keep whatever a body raises from the loop: SystemExit would end it, and every other body with
+    it.
+    """
     try:
         result = await awaitable
     except BaseException as error:  # noqa: BLE001 - it is the worker's to classify

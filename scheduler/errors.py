@@ -35,8 +35,10 @@ SchedulerError
 JobFailure                    raised by handlers, not by us
   TemporaryError              trying again may help
   PermanentError              it will not
+JobCancelled                  raised in a handler that should stop, by ctx.raise_if_cancelled()
 
-The docstring of a class is its message where none is given; `retryable` says whether trying again may help.
+The docstring of a class is its message where none is given; `retryable` says whether trying again
+may help.
 """
 
 from datetime import timedelta
@@ -60,7 +62,9 @@ class LifecycleError(SchedulerError):
 
 
 class AlreadyInitialised(LifecycleError):
-    """The scheduler of this process is already initialised; call cancel() before initialising it again."""
+    """The scheduler of this process is already initialised; call cancel() before initialising it
+    again.
+    """
 
 
 class NotInitialised(LifecycleError):
@@ -72,7 +76,9 @@ class RegistrationError(SchedulerError):
 
 
 class DuplicateJob(RegistrationError):
-    """This process has already registered a job of that id; unregister it first, or choose another id."""
+    """This process has already registered a job of that id; unregister it first, or choose another
+    id.
+    """
 
 
 class UnknownJob(RegistrationError):
@@ -178,7 +184,9 @@ class WireError(QueueError):
 
 
 class JobFailure(Exception):
-    """What a handler raises to say how it failed; anything else that it raises is taken as temporary."""
+    """What a handler raises to say how it failed; anything else that it raises is taken as
+    temporary.
+    """
 
     def __init__(self, message: str, cause: BaseException | None = None) -> None:
         super().__init__(message)
@@ -186,11 +194,18 @@ class JobFailure(Exception):
         self.__cause__ = cause
 
 
+class JobCancelled(Exception):
+    """Raised by `ctx.raise_if_cancelled()` in a handler that should stop."""
+
+
 class TemporaryError(JobFailure):
     """It may succeed later; `retry_after` replaces the backoff."""
 
     def __init__(
-        self, message: str, cause: BaseException | None = None, retry_after: timedelta | str | None = None
+        self,
+        message: str,
+        cause: BaseException | None = None,
+        retry_after: timedelta | str | None = None,
     ) -> None:
         super().__init__(message, cause)
         self.retry_after = retry_after

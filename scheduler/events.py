@@ -61,7 +61,9 @@ class FireQueued:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseLost:
-    """A run's lease went to somebody else, or could not be renewed in time; its result is refused."""
+    """A run's lease went to somebody else, or could not be renewed in time; its result is
+    refused.
+    """
 
     tenant: str
     job_id: str
@@ -82,7 +84,9 @@ class FireCrashed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Synced:
-    """The mirror was read anew; `skew` is how far this machine's wall clock is from the database's."""
+    """The mirror was read anew; `skew` is how far this machine's wall clock is from the
+    database's.
+    """
 
     jobs: int
     skew: timedelta
@@ -108,7 +112,8 @@ class JobsFed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobsSettled:
-    """Ends of attempts are in the ledger: (tenant, id, state) each; `repeated` of them had been before, or will be.
+    """Ends of attempts are in the ledger: (tenant, id, state) each; `repeated` of them had been
+    before, or will be.
 
     `refused` of them never will be: their jobs had ended, or been fed again.
     """
@@ -161,7 +166,9 @@ class JobsTaken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobsEnded:
-    """Attempts of a worker have ended, and Redis has heard it; `refused` more were not its own any more."""
+    """Attempts of a worker have ended, and Redis has heard it; `refused` more were not its own any
+    more.
+    """
 
     queue: str
     ends: tuple[AttemptEnd, ...]
@@ -170,7 +177,9 @@ class JobsEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobsRecovered:
-    """So many jobs were taken back from workers that were silent for too long; `buried`: those with no attempt left."""
+    """So many jobs were taken back from workers that were silent for too long; `buried`: those with
+    no attempt left.
+    """
 
     queue: str
     count: int
@@ -186,17 +195,35 @@ class BreakerChanged:
 
 
 QueueEvent = (
-    JobsFed | JobsFedAgain | JobsExpired | JobsProduced | JobsTaken | JobsEnded | JobsRecovered | BreakerChanged
-)  # fmt: skip
+    JobsFed
+    | JobsFedAgain
+    | JobsExpired
+    | JobsProduced
+    | JobsTaken
+    | JobsEnded
+    | JobsRecovered
+    | BreakerChanged
+)
 Event = (
-    FireStarted | FireEnded | FireSkipped | FireQueued | LeaseLost | FireCrashed | JobStranded | Synced | JobsSettled
-    | RedisLost | QueueEvent
-)  # fmt: skip
+    FireStarted
+    | FireEnded
+    | FireSkipped
+    | FireQueued
+    | LeaseLost
+    | FireCrashed
+    | JobStranded
+    | Synced
+    | JobsSettled
+    | RedisLost
+    | QueueEvent
+)
 Listener = Callable[[Event], None]
 
 
 class Events:
-    """Hands each event to each listener, in the thread where it happens; a failing listener harms nobody."""
+    """Hands each event to each listener, in the thread where it happens; a failing listener harms
+    nobody.
+    """
 
     def __init__(self) -> None:
         self._listeners: tuple[Listener, ...] = ()

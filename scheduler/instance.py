@@ -1,4 +1,6 @@
-"""One running instance: everything that lives between start and cancel, constructed and taken down here."""
+"""One running instance: everything that lives between start and cancel, constructed and taken down
+here.
+"""
 
 import logging
 import os
@@ -72,7 +74,9 @@ class Instance:
         now: Callable[[], datetime | None] = lambda: None,
         runner: type[Runner] = Runner,
     ) -> None:
-        """Construct everything. A test gives a clock to move, the `now` of every statement, and a runner."""
+        """Construct everything. A test gives a clock to move, the `now` of every statement, and a
+        runner.
+        """
         self.settings, self._events, self._now = settings, events, now
         self.ring: RingServices | None = None
         lease = settings.lease.total_seconds()
@@ -84,33 +88,68 @@ class Instance:
         holder = Holder(owner=uuid4(), label=label, lease=settings.lease)
         jobs, instances = JobTable(self.database, now), InstanceTable(self.database, now)
         self.locks = LockTable(self.database, now, holder)
-        self.history, self.queue = HistoryTable(self.database, now), QueueTable(settings.schema, now)
+        self.history, self.queue = (
+            HistoryTable(self.database, now),
+            QueueTable(settings.schema, now),
+        )
         self.pages = PagesTable(self.database, now)
-        self.databases = Databases(self.database, Database.open(database, schema=settings.schema, prepare=False))
+        self.databases = Databases(
+            self.database, Database.open(database, schema=settings.schema, prepare=False)
+        )
         self.registry = Registry(bodies)
-        self.leases = Leases(LockTable(self.lease_database, now, holder), clock, events, lease=lease)
+        self.leases = Leases(
+            LockTable(self.lease_database, now, holder), clock, events, lease=lease
+        )
         self.finisher = Finisher(self.locks, self.leases, events, finished=self._finished)
         self.runner = runner(
-            workers=settings.max_workers, clock=clock, database_clock=self.database_clock, events=events,
-            coroutines=Coroutines(settings.loop), processes=Processes(), ended=self._ended,
-        )  # fmt: skip
+            workers=settings.max_workers,
+            clock=clock,
+            database_clock=self.database_clock,
+            events=events,
+            coroutines=Coroutines(settings.loop),
+            processes=Processes(),
+            ended=self._ended,
+        )
         self.registrar = Registrar(jobs=jobs, registry=self.registry, holder=label)
         self.control = Control(jobs=jobs, instances=instances, holder=label)
         self.presence = Presence(
-            instances=instances, registry=self.registry, holder=holder, database_clock=self.database_clock,
-            events=events, tenants=self._tenants, every=settings.sync_every,
-        )  # fmt: skip
-        self.sync = Sync(jobs=jobs, registry=self.registry, clock=clock, database_clock=self.database_clock,
-                         events=events, tenants=self._tenants)  # fmt: skip
+            instances=instances,
+            registry=self.registry,
+            holder=holder,
+            database_clock=self.database_clock,
+            events=events,
+            tenants=self._tenants,
+            every=settings.sync_every,
+        )
+        self.sync = Sync(
+            jobs=jobs,
+            registry=self.registry,
+            clock=clock,
+            database_clock=self.database_clock,
+            events=events,
+            tenants=self._tenants,
+        )
         self.claimer = Claimer(
-            registry=self.registry, locks=self.locks, leases=self.leases, runner=self.runner, clock=clock,
-            database_clock=self.database_clock, events=events,
-        )  # fmt: skip
+            registry=self.registry,
+            locks=self.locks,
+            leases=self.leases,
+            runner=self.runner,
+            clock=clock,
+            database_clock=self.database_clock,
+            events=events,
+        )
         self.loop = Loop(
-            sync=self.sync, beat=self.presence.beat, claimer=self.claimer, registry=self.registry, runner=self.runner,
-            clock=clock, database_clock=self.database_clock, tenants=self._tenants,
-            sync_every=settings.sync_every.total_seconds(), rescue_every=max(0.2, min(3.0, lease / 5)),
-        )  # fmt: skip
+            sync=self.sync,
+            beat=self.presence.beat,
+            claimer=self.claimer,
+            registry=self.registry,
+            runner=self.runner,
+            clock=clock,
+            database_clock=self.database_clock,
+            tenants=self._tenants,
+            sync_every=settings.sync_every.total_seconds(),
+            rescue_every=max(0.2, min(3.0, lease / 5)),
+        )
         self._serve(database)
 
     def _serve(self, database: "str | Engine") -> None:
@@ -151,15 +190,25 @@ class Instance:
     def _ring(self, redis: RedisOptions) -> RingServices:
         ring_table = RingTable(self.settings.schema, self._now)
         installation = str(run_steps(self.databases, alone(ring_table.installation()))[0][0])
-        ledger = Ledger(databases=self.databases, jobs=self.queue, ring=ring_table, installation=installation)
+        ledger = Ledger(
+            databases=self.databases, jobs=self.queue, ring=ring_table, installation=installation
+        )
         ring = Ring(Client(redis), self.settings.queues, installation, self.database_clock.now)
         callbacks = Callbacks(
-            ledger, CallbackTable(self.settings.schema, self._now), now=self.database_clock.now,
-            secret=self.settings.callback_secret, private=self.settings.callback_private,
-        )  # fmt: skip
+            ledger,
+            CallbackTable(self.settings.schema, self._now),
+            now=self.database_clock.now,
+            secret=self.settings.callback_secret,
+            private=self.settings.callback_private,
+        )
         return RingServices(
-            ledger, ring, self._events, now=self.database_clock.now, callbacks=callbacks, quick=Client(redis.quick())
-        )  # fmt: skip
+            ledger,
+            ring,
+            self._events,
+            now=self.database_clock.now,
+            callbacks=callbacks,
+            quick=Client(redis.quick()),
+        )
 
     def look(self, known: Collection[str], others: int) -> Sight:
         """Look at the parts, and in Redis at the known queues and some others."""
@@ -172,7 +221,9 @@ class Instance:
         )
 
     def reach(self) -> None:
-        """Ask Postgres and Redis for something small; raises what keeps one of them from answering."""
+        """Ask Postgres and Redis for something small; raises what keeps one of them from
+        answering.
+        """
         self.sync.look()
         if self.ring is not None:
             self.ring.ring.channel.watched()
@@ -191,7 +242,9 @@ class Instance:
         self._wait(max(end, time.monotonic() + 2.0), self.finisher.idle)
         self.finish_service.stop(timeout=0)
         self.finisher.nudge()
-        self.finish_service.stop(timeout=self.database.deadline)  # what it holds is sent, and no longer ours to release
+        self.finish_service.stop(
+            timeout=self.database.deadline
+        )  # what it holds is sent, and no longer ours to release
         self._release([run for run in self.leases.held() if not self.runner.active(run.key)])
         self.runner.stop()
         self.presence.leave()
@@ -250,7 +303,10 @@ class Instance:
         except StoreUnavailable:
             raise
         except StoreError as error:
-            logger.warning("the ledger's partitions could not be seen to: %s; trying again in ten minutes", error)
+            logger.warning(
+                "the ledger's partitions could not be seen to: %s; trying again in ten minutes",
+                error,
+            )
             return TEND_EVERY / 6
         if made or dropped:
             logger.info("the ledger: %d days made ahead, %d dropped", made, dropped)

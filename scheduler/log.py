@@ -1,7 +1,8 @@
-"""What is logged: a text, and keys of a closed list. How lines are written is the app's to say, or `observe/logs.py`'s.
+"""What is logged: a text, and keys of a closed list. How lines are written is the app's to say, or
+`observe/logs.py`'s.
 
-Lines of the scheduler's own have no payload and no secret in them, whoever writes them: of an error that is not ours
-only its name, and where it was raised; of a URL neither who we are nor its query.
+Lines of the scheduler's own have no payload and no secret in them, whoever writes them: of an error
+that is not ours only its name, and where it was raised; of a URL neither who we are nor its query.
 """
 
 import logging
@@ -13,7 +14,10 @@ from typing import Any, TypedDict, Unpack
 from scheduler.errors import InvalidOption, SchedulerError
 
 SECRETS = (
-    (re.compile(r"(://)\S*@"), r"\1***@"),  # to the last: a password may have slashes and more of these
+    (
+        re.compile(r"(://)\S*@"),
+        r"\1***@",
+    ),  # to the last: a password may have slashes and more of these
     (re.compile(r"(://[^\s?]*\?)[^\s'\"]+"), r"\1***"),
     (re.compile(r"(password=)('(?:[^'\\]|\\.)*'|\S+)"), r"\1***"),
 )
@@ -43,22 +47,31 @@ KEYS = tuple(Keys.__annotations__)
 
 
 def keys(**given: Unpack[Keys]) -> Keys:
-    """Say what a line is about, as its `extra`; a key that is not of the list is refused, before anything is logged."""
+    """Say what a line is about, as its `extra`; a key that is not of the list is refused, before
+    anything is logged.
+    """
     for key in given:
         if key not in KEYS:
-            raise InvalidOption(f"a log line has no key {key!r}, which could bring a payload into it; there are {KEYS}")
+            raise InvalidOption(
+                f"a log line has no key {key!r}, which could bring a payload into it; there are "
+                f"{KEYS}"
+            )
     return given
 
 
 class JobLogger(logging.LoggerAdapter["logging.Logger"]):
-    """A logger whose lines say of which job they are. What they get as `extra` is refused unless it is of the list."""
+    """A logger whose lines say of which job they are. What they get as `extra` is refused unless it
+    is of the list.
+    """
 
     extra: Mapping[str, Any]
 
     def __init__(self, **given: Unpack[Keys]) -> None:
         super().__init__(logging.getLogger("scheduler.job"), keys(**given))
 
-    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+    def process(
+        self, msg: Any, kwargs: MutableMapping[str, Any]
+    ) -> tuple[Any, MutableMapping[str, Any]]:
         """Put the keys to a line."""
         kwargs["extra"] = {**self.extra, **keys(**(kwargs.get("extra") or {}))}
         return msg, kwargs
@@ -85,7 +98,9 @@ def without_secrets(text: str) -> str:
 
 
 def places(error: BaseException) -> str:
-    """Say which errors led to this one, and where each was raised; a text only of those that are ours."""
+    """Say which errors led to this one, and where each was raised; a text only of those that are
+    ours.
+    """
     lines = []
     seen: set[int] = set()
     cause: BaseException | None = error

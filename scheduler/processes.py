@@ -1,7 +1,8 @@
-"""Bodies in processes of their own: functions that hold the GIL, or that must end at their timeout whatever they do.
+"""Bodies in processes of their own: functions that hold the GIL, or that must end at their timeout
+whatever they do.
 
-A child imports the function by its name and is given plain data: nothing is pickled. It lives on for the next body,
-ends with its parent, and is killed when a body that was told to end does not.
+A child imports the function by its name and is given plain data: nothing is pickled. It lives on
+for the next body, ends with its parent, and is killed when a body that was told to end does not.
 """
 
 import contextlib
@@ -17,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 
-from scheduler.errors import PermanentError, TemporaryError
+from scheduler.errors import JobCancelled, PermanentError, TemporaryError
 from scheduler.log import keys
 from scheduler.model.body import Cancelled
 from scheduler.model.failures import Reported
@@ -53,7 +54,8 @@ class Processes:
     ) -> object:
         """Call `module:name` in a child, with a context or without; raises what it reports.
 
-        With a payload it is a handler: its context is a `JobContext`, what it says is told, what it returns returned.
+        With a payload it is a handler: its context is a `JobContext`, what it says is told, what it
+        returns returned.
         """
         message: dict[str, object] = {"call": function, "context": context}
         if (trace := current()) is not None:
@@ -74,7 +76,7 @@ class Processes:
             child.end()
             raise
         with self._lock:
-            keep = not self._stopped and not cancelled
+            keep = not self._stopped and not cancelled.causes
             if keep:
                 self._idle.append(child)
         if not keep:
@@ -104,6 +106,8 @@ def _raised(message: Mapping[str, Any]) -> Exception:
     """Make an error of what a child reported; a failure that a handler named keeps its name."""
     text = str(message["end"])
     match message.get("failure"):
+        case ["cancelled"]:
+            return JobCancelled(text)
         case ["permanent", code]:
             return PermanentError(text, Reported(text), code=str(code))
         case ["temporary", seconds]:
@@ -117,7 +121,9 @@ class _Died(Reported):
 
 
 class _Child:
-    """One child process, in a session of its own, with a pipe each way; lines of JSON go through them."""
+    """One child process, in a session of its own, with a pipe each way; lines of JSON go through
+    them.
+    """
 
     def __init__(self) -> None:
         theirs, ours = os.pipe()
@@ -152,13 +158,15 @@ class _Child:
         began: Callable[[], object],
         told: Callable[[str, Any], None],
     ) -> object:
-        """Let the child call a function to its end; `began` is called once the function is imported."""
+        """Let the child call a function to its end; `began` is called once the function is
+        imported.
+        """
         ended = threading.Event()
         called = False
         self._calls += 1
         number = self._calls  # a cancel that comes late must not hit the next body
         self._send({**what, "number": number})
-        cancelled.then(lambda: self._tell(number, cancelled.reason, ended))
+        cancelled.then(lambda: self._tell(number, cancelled.causes[-1], ended))
         try:
             for message in self._messages():
                 if "log" in message:
@@ -169,15 +177,16 @@ class _Child:
                     began()
                 elif "tell" in message:
                     told(*message["tell"])
-                elif message["end"] is None:
-                    return message.get("result")
                 else:
+                    cancelled.seen = cancelled.seen or bool(message.get("seen"))
+                    if message["end"] is None:
+                        return message.get("result")
                     raise _raised(message)
         finally:
             ended.set()
         code = self._process.wait()
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
-        if cancelled:
+        if cancelled.causes:
             raise Reported("killed: it did not end when it was told to")
         raise (Reported if called else _Died)(f"its process ended with {how}")
 
@@ -193,7 +202,9 @@ class _Child:
         os.close(self._read)
 
     def _messages(self) -> Iterator[dict[str, Any]]:
-        """Read until the child is gone: a process that it left behind may keep the pipe open for ever."""
+        """Read until the child is gone: a process that it left behind may keep the pipe open for
+        ever.
+        """
         while True:
             ready, _, _ = select.select([self._read], [], [], 0.5)
             data = os.read(self._read, 65_536) if ready else b""

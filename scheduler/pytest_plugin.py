@@ -1,4 +1,6 @@
-"""Fixtures for your tests. Ask for them in conftest.py: `pytest_plugins = ["scheduler.pytest_plugin"]`."""
+"""Fixtures for your tests. Ask for them in conftest.py: `pytest_plugins =
+["scheduler.pytest_plugin"]`.
+"""
 
 import os
 from collections.abc import Iterator
@@ -18,7 +20,9 @@ DATABASE = "SCHEDULER_TEST_DATABASE_URL"
 
 @pytest.fixture(scope="session")
 def scheduler_database() -> Iterator[str]:
-    """A Postgres for tests: the one named by SCHEDULER_TEST_DATABASE_URL, else an embedded one; override it freely."""
+    """A Postgres for tests: the one named by SCHEDULER_TEST_DATABASE_URL, else an embedded one;
+    override it freely.
+    """
     given = os.environ.get(DATABASE)
     if given:
         yield given
@@ -32,7 +36,9 @@ def scheduler_database() -> Iterator[str]:
 
 @pytest.fixture
 def manual_scheduler(scheduler_database: str) -> Iterator[testing.Scheduler]:
-    """The initialised scheduler of this process, in a schema of this test, with time that you move."""
+    """The initialised scheduler of this process, in a schema of this test, with time that you
+    move.
+    """
     schema = f"test_{uuid4().hex[:12]}"
     made = testing.initialise(scheduler_database, schema=schema)
     yield made

@@ -1,4 +1,6 @@
-"""The only loop in the system: one named thread that calls `step`, sleeps as long as it says, and survives it."""
+"""The only loop in the system: one named thread that calls `step`, sleeps as long as it says, and
+survives it.
+"""
 
 import contextlib
 import gc
@@ -23,7 +25,9 @@ T = TypeVar("T")
 
 
 class Asked:
-    """Counts the signals that ask a process to end. `timeout` sends its own twice: an echo does not count."""
+    """Counts the signals that ask a process to end. `timeout` sends its own twice: an echo does not
+    count.
+    """
 
     def __init__(self) -> None:
         self._times = 0
@@ -42,8 +46,8 @@ class Asked:
 def heard(signals: "queue.SimpleQueue[T]") -> T:
     """Wait for what the handler of a signal puts in.
 
-    Python calls handlers between two lines of the main thread: of a signal that came when it was about to wait it would
-    hear once the wait is over. So none is long.
+    Python calls handlers between two lines of the main thread: of a signal that came when it was
+    about to wait it would hear once the wait is over. So none is long.
     """
     while True:
         with contextlib.suppress(queue.Empty):
@@ -51,20 +55,25 @@ def heard(signals: "queue.SimpleQueue[T]") -> T:
 
 
 def collect_rarely() -> None:
-    """Collect garbage as it suits a process that does nothing else: imports stay, and jobs make much that soon goes."""
+    """Collect garbage as it suits a process that does nothing else: imports stay, and jobs make
+    much that soon goes.
+    """
     gc.collect()
     gc.freeze()
     gc.set_threshold(GARBAGE)
 
 
 class Service:
-    """Calls `step()` until stopped; `step` returns the seconds until it wants to be called again (None: when woken).
+    """Calls `step()` until stopped; `step` returns the seconds until it wants to be called again
+    (None: when woken).
 
-    A step that raises is logged and tried again after a capped, jittered backoff, for ever; or sooner when woken, but
-    not within a second.
+    A step that raises is logged and tried again after a capped, jittered backoff, for ever; or
+    sooner when woken, but not within a second.
     """
 
-    def __init__(self, name: str, step: Callable[[], float | None], *, last_backoff: float = LAST_BACKOFF) -> None:
+    def __init__(
+        self, name: str, step: Callable[[], float | None], *, last_backoff: float = LAST_BACKOFF
+    ) -> None:
         self.name = name
         self._step = step
         self._last_backoff = last_backoff
@@ -80,7 +89,9 @@ class Service:
     def start(self) -> None:
         """Start the thread."""
         self.passed = time.monotonic()
-        self._thread = threading.Thread(target=self._loop, name=f"scheduler-{self.name}", daemon=True)
+        self._thread = threading.Thread(
+            target=self._loop, name=f"scheduler-{self.name}", daemon=True
+        )
         self._thread.start()
 
     def wake(self) -> None:
@@ -122,7 +133,9 @@ class Service:
             while not self._stopping:
                 delay = self._attempt()
                 with self._condition:
-                    if self.failures and delay:  # who wakes it does not know that, and may do so all the time
+                    if (
+                        self.failures and delay
+                    ):  # who wakes it does not know that, and may do so all the time
                         least = min(delay, FIRST_BACKOFF)
                         self._condition.wait_for(lambda: self._stopping, least)
                         delay -= least

@@ -4,8 +4,9 @@
         instance.register("acme", "report", report, cron="0 6 * * *")
         assert len(instance.advance("3 days")) == 3
 
-Bodies run inside `tick` and `advance`, to their end, on a real Postgres with the real statements. While one runs its
-lease is not renewed: a body that moves the clock by more than the lease loses it, as a suspended process does.
+Bodies run inside `tick` and `advance`, to their end, on a real Postgres with the real statements.
+While one runs its lease is not renewed: a body that moves the clock by more than the lease loses
+it, as a suspended process does.
 """
 
 import threading
@@ -75,7 +76,9 @@ class InlineRunner(Runner):
 
 
 class Scheduler(RealScheduler):
-    """A scheduler without threads: time passes in `advance`, and everything due runs in `tick`, in this thread."""
+    """A scheduler without threads: time passes in `advance`, and everything due runs in `tick`, in
+    this thread.
+    """
 
     def __init__(
         self,
@@ -92,7 +95,9 @@ class Scheduler(RealScheduler):
         """Run everything that is due now, what falls due by that included; return what ended."""
         instance = self._running()
         ended: list[FireEnded] = []
-        unsubscribe = self.subscribe(lambda event: ended.append(event) if isinstance(event, FireEnded) else None)
+        unsubscribe = self.subscribe(
+            lambda event: ended.append(event) if isinstance(event, FireEnded) else None
+        )
         try:
             instance.loop.sync_now()
             for _ in range(MOST_ROUNDS):
@@ -104,7 +109,9 @@ class Scheduler(RealScheduler):
                     return ended
         finally:
             unsubscribe()
-        raise AssertionError(f"{MOST_ROUNDS} rounds, and there is still something due at {self.clock.now()}")
+        raise AssertionError(
+            f"{MOST_ROUNDS} rounds, and there is still something due at {self.clock.now()}"
+        )
 
     def advance(self, by: timedelta | str) -> list[FireEnded]:
         """Let time pass from fire to fire, running each at its moment; return what ended."""
@@ -122,7 +129,13 @@ class Scheduler(RealScheduler):
 
     def _construct(self, database: "str | Engine", bodies: dict[Key, Body]) -> Instance:
         return Instance(
-            self.settings, database, self._events, bodies, clock=self.clock, now=self.clock.now, runner=InlineRunner
+            self.settings,
+            database,
+            self._events,
+            bodies,
+            clock=self.clock,
+            now=self.clock.now,
+            runner=InlineRunner,
         )
 
     def _open(self, instance: Instance) -> None:
@@ -130,9 +143,14 @@ class Scheduler(RealScheduler):
 
 
 def initialise(
-    database: "str | Engine | None" = None, *, clock: ManualClock | None = None, **options: Unpack[SchedulerOptions]
+    database: "str | Engine | None" = None,
+    *,
+    clock: ManualClock | None = None,
+    **options: Unpack[SchedulerOptions],
 ) -> Scheduler:
-    """Make it the scheduler of this process: your app's own `scheduler.register(...)` then registers with it."""
+    """Make it the scheduler of this process: your app's own `scheduler.register(...)` then
+    registers with it.
+    """
     made = Scheduler(database, clock=clock, **options)
     scheduler._adopt(made)  # noqa: SLF001 - the same package
     return made
@@ -145,7 +163,9 @@ class Seen(Generic[E]):
 
 
 @contextmanager
-def wait_for(instance: RealScheduler, kind: type[E], *, timeout: float = 10.0, **fields: object) -> Iterator[Seen[E]]:
+def wait_for(
+    instance: RealScheduler, kind: type[E], *, timeout: float = 10.0, **fields: object
+) -> Iterator[Seen[E]]:
     """Wait, at the end of the block, for an event that happens in or after it and has these fields.
 
     with wait_for(instance, FireEnded, job_id="report") as seen:
@@ -156,7 +176,9 @@ def wait_for(instance: RealScheduler, kind: type[E], *, timeout: float = 10.0, *
     seen: Seen[E] = Seen()
 
     def listen(event: Event) -> None:
-        if isinstance(event, kind) and all(getattr(event, name) == value for name, value in fields.items()):
+        if isinstance(event, kind) and all(
+            getattr(event, name) == value for name, value in fields.items()
+        ):
             if not happened.is_set():
                 seen.event = event
             happened.set()

@@ -1,6 +1,8 @@
-"""Spans, for apps that asked for them (`observe/traces.py`); until then OpenTelemetry is not even imported.
+"""Spans, for apps that asked for them (`observe/traces.py`); until then OpenTelemetry is not even
+imported.
 
-A context is carried as BullMQ carries it, W3C's headers as one JSON text: through Postgres and Redis, into processes.
+A context is carried as BullMQ carries it, W3C's headers as one JSON text: through Postgres and
+Redis, into processes.
 """
 
 import contextlib
@@ -50,7 +52,9 @@ class Work:
 
 
 class Spans:
-    """OpenTelemetry, imported here: spans by a provider, or by the one that the app has set, or will set."""
+    """OpenTelemetry, imported here: spans by a provider, or by the one that the app has set, or
+    will set.
+    """
 
     def __init__(self, provider: "TracerProvider | None" = None) -> None:
         try:
@@ -60,7 +64,9 @@ class Spans:
                 TraceContextTextMapPropagator,
             )
         except ImportError:
-            raise ConfigError("tracing: OpenTelemetry is missing; pip install 'singleton-scheduler[tracing]'") from None
+            raise ConfigError(
+                "tracing: OpenTelemetry is missing; pip install 'singleton-scheduler[tracing]'"
+            ) from None
         self._trace = trace
         self._provider = provider
         self._headers = TraceContextTextMapPropagator()
@@ -68,18 +74,30 @@ class Spans:
         self._tracer = trace.get_tracer("scheduler", tracer_provider=provider)
 
     def begin(self, name: str, carried: str | None, attributes: Mapping[str, Any]) -> Work:
-        """Begin a span, as a child of the one whose context is carried, or as the first of a trace."""
-        kind = self._trace.SpanKind.CONSUMER if attributes["queue"] else self._trace.SpanKind.INTERNAL
-        context = self._nothing if carried is None else self._headers.extract(headers_of(carried), self._nothing)
+        """Begin a span, as a child of the one whose context is carried, or as the first of a
+        trace.
+        """
+        kind = (
+            self._trace.SpanKind.CONSUMER if attributes["queue"] else self._trace.SpanKind.INTERNAL
+        )
+        context = (
+            self._nothing
+            if carried is None
+            else self._headers.extract(headers_of(carried), self._nothing)
+        )
         try:
-            span = self._tracer.start_span(name, context=context, kind=kind, attributes=dict(attributes))
+            span = self._tracer.start_span(
+                name, context=context, kind=kind, attributes=dict(attributes)
+            )
         except Exception:  # of a provider of anybody's: no job depends on it
             logger.exception("a span could not be begun; its job goes on without")
             span = self._trace.INVALID_SPAN
         return Work(self, span)
 
     def using(self, span: "Span") -> contextlib.AbstractContextManager[object]:
-        """Let a span be current; what is raised meanwhile is not written into it, for its text may be anything."""
+        """Let a span be current; what is raised meanwhile is not written into it, for its text may
+        be anything.
+        """
         return self._trace.use_span(span, record_exception=False, set_status_on_exception=False)
 
     def fail(self, span: "Span", error: str) -> None:
@@ -117,7 +135,9 @@ class Tracing:
 
 
 def current() -> str | None:
-    """Write down the context of the span that is current, to be carried along; None: there is none."""
+    """Write down the context of the span that is current, to be carried along; None: there is
+    none.
+    """
     return None if Tracing.spans is None else Tracing.spans.carried()
 
 

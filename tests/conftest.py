@@ -1,4 +1,6 @@
-"""Real servers for every test: an embedded Postgres (or the one named by --postgresql-host), a schema per test."""
+"""Real servers for every test: an embedded Postgres (or the one named by --postgresql-host), a
+schema per test.
+"""
 
 import signal
 from collections.abc import Callable, Iterator
@@ -15,7 +17,7 @@ from scheduler import Scheduler
 from scheduler.dialects.client import Client
 from scheduler.embedded.postgres import EmbeddedPostgres
 from scheduler.embedded.redis import EmbeddedRedis
-from scheduler.queueing.handlers import handlers
+from scheduler.worker.handlers import handlers
 from tests.support.recorder import Recorder
 
 embedded = pytest.StashKey[EmbeddedPostgres]()
@@ -37,14 +39,21 @@ LONGEST = (
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--full", action="store_true", help="run the proofs at the size of the issue, not of make check")
+    parser.addoption(
+        "--full",
+        action="store_true",
+        help="run the proofs at the size of the issue, not of make check",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # Behind nohup, or in the background of a script, signals are ignored, and the processes of our tests inherit that.
+    # Behind nohup, or in the background of a script, signals are ignored, and the processes of our
+    # tests inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    distributes = getattr(config.option, "dist", "no") != "no" and not hasattr(config, "workerinput")
+    distributes = getattr(config.option, "dist", "no") != "no" and not hasattr(
+        config, "workerinput"
+    )
     if config.option.postgresql_host is None and not config.option.collectonly and not distributes:
         server = config.stash[embedded] = EmbeddedPostgres(durable=False)
         server.start()
@@ -60,7 +69,9 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """The longest files last, to see soon what breaks often; side by side first, so that none is waited for."""
+    """The longest files last, to see soon what breaks often; side by side first, so that none is
+    waited for.
+    """
 
     def place(item: pytest.Item) -> int:
         file = item.nodeid.partition("::")[0]
@@ -90,11 +101,20 @@ def dsn(postgresql_noproc: Any) -> Iterator[str]:
     server = postgresql_noproc
     database = f"scheduler_{uuid4().hex[:12]}"
     janitor = DatabaseJanitor(
-        user=server.user, host=server.host, port=server.port, dbname=database, password=server.password
+        user=server.user,
+        host=server.host,
+        port=server.port,
+        dbname=database,
+        password=server.password,
     )
     with janitor:
         yield make_conninfo(
-            "", host=server.host, port=server.port, user=server.user, password=server.password, dbname=database
+            "",
+            host=server.host,
+            port=server.port,
+            user=server.user,
+            password=server.password,
+            dbname=database,
         )
 
 
@@ -141,7 +161,9 @@ def make_scheduler(dsn: str, schema: str) -> Iterator[MakeScheduler]:
     made: list[Scheduler] = []
 
     def make(**options: Any) -> Scheduler:
-        scheduler = Scheduler(options.pop("database", dsn), schema=schema, **{"lease": "2s", **options})
+        scheduler = Scheduler(
+            options.pop("database", dsn), schema=schema, **{"lease": "10s", **options}
+        )
         made.append(scheduler)
         return scheduler.start()
 

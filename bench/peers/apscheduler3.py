@@ -1,4 +1,6 @@
-"""APScheduler 3 with its SQLAlchemyJobStore and a pool of threads. Runs in an environment of its own."""
+"""APScheduler 3 with its SQLAlchemyJobStore and a pool of threads. Runs in an environment of its
+own.
+"""
 
 import datetime as dt
 
@@ -10,7 +12,9 @@ from commands import URL, WORKERS, main, ready, timed
 
 def make():
     return BackgroundScheduler(
-        jobstores={"default": SQLAlchemyJobStore(URL.replace("postgresql:", "postgresql+psycopg:"))},
+        jobstores={
+            "default": SQLAlchemyJobStore(URL.replace("postgresql:", "postgresql+psycopg:"))
+        },
         executors={"default": ThreadPoolExecutor(WORKERS)},
         timezone=dt.UTC,
         job_defaults={"misfire_grace_time": None, "coalesce": True},

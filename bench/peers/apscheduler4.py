@@ -21,7 +21,9 @@ async def stamp(due, number):
 
 def make():
     engine = create_async_engine(URL.replace("postgresql:", "postgresql+asyncpg:"))
-    return AsyncScheduler(SQLAlchemyDataStore(engine), AsyncpgEventBroker(URL), max_concurrent_jobs=AT_ONCE)
+    return AsyncScheduler(
+        SQLAlchemyDataStore(engine), AsyncpgEventBroker(URL), max_concurrent_jobs=AT_ONCE
+    )
 
 
 def register(named):
@@ -32,7 +34,9 @@ def register(named):
         async with make() as scheduler:
             for n in range(count):
                 trigger = IntervalTrigger(hours=1, start_time=first)
-                await scheduler.add_schedule(apscheduler4.stamp, trigger, id=f"{prefix}{n}", args=(due, n))
+                await scheduler.add_schedule(
+                    apscheduler4.stamp, trigger, id=f"{prefix}{n}", args=(due, n)
+                )
 
     return timed(lambda: asyncio.run(add()))
 

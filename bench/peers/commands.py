@@ -1,4 +1,5 @@
-"""The command line of a peer. Jobs are named as PREFIX:COUNT:DUE: hourly, first due at the Unix second DUE.
+"""The command line of a peer. Jobs are named as PREFIX:COUNT:DUE: hourly, first due at the Unix
+second DUE.
 
 info                   print what it is
 register JOBS          store them with the peer's call for many
@@ -19,15 +20,19 @@ WORKERS = int(os.environ["BENCH_WORKERS"])
 
 
 def main(package, commands, **info):
-    """Run the command of sys.argv; `commands` has a function for each but `info`, which prints `info` as it is.
+    """Run the command of sys.argv; `commands` has a function for each but `info`, which prints
+    `info` as it is.
 
-    One may return its answer with what is to be done when nobody needs this process any more: its input ends then.
+    One may return its answer with what is to be done when nobody needs this process any more: its
+    input ends then.
     """
     name, *arguments = sys.argv[1:]
     if name == "info":
         answer = {"version": version(package), **info}
     else:
-        answer = commands[name](*[_jobs(argument) if ":" in argument else argument for argument in arguments])
+        answer = commands[name](
+            *[_jobs(argument) if ":" in argument else argument for argument in arguments]
+        )
     answer, close = answer if isinstance(answer, tuple) else (answer, None)
     print(json.dumps(answer), flush=True)
     if close is not None:

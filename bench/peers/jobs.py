@@ -1,4 +1,6 @@
-"""The bodies that every peer runs: one record of 16 bytes (start, second it was due, number), then nothing."""
+"""The bodies that every peer runs: one record of 16 bytes (start, second it was due, number), then
+nothing.
+"""
 
 import os
 import struct

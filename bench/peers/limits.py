@@ -1,4 +1,5 @@
-"""What the servers and their Python clients can do at most: no job, no promise, one process, one connection.
+"""What the servers and their Python clients can do at most: no job, no promise, one process, one
+connection.
 
 redis      rates of bare commands, and how long a blocked pop takes to wake
 postgres   rates of bare statements, and how long a notification takes
@@ -63,9 +64,14 @@ def in_redis():
 
 
 def in_postgres():
-    with psycopg.connect(URL, autocommit=True) as connection, psycopg.connect(URL, autocommit=True) as listener:
+    with (
+        psycopg.connect(URL, autocommit=True) as connection,
+        psycopg.connect(URL, autocommit=True) as listener,
+    ):
         connection.execute("DROP TABLE IF EXISTS limits")
-        connection.execute("CREATE TABLE limits (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, payload text)")
+        connection.execute(
+            "CREATE TABLE limits (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, payload text)"
+        )
         listener.execute("LISTEN limits")
 
         def copied():
@@ -76,8 +82,10 @@ def in_postgres():
 
         def taken():
             for _ in range(10):
-                connection.execute("DELETE FROM limits WHERE id IN (SELECT id FROM limits ORDER BY id LIMIT 1000"
-                                   " FOR UPDATE SKIP LOCKED) RETURNING id, payload").fetchall()  # fmt: skip
+                connection.execute(
+                    "DELETE FROM limits WHERE id IN (SELECT id FROM limits ORDER BY id LIMIT 1000"
+                    " FOR UPDATE SKIP LOCKED) RETURNING id, payload"
+                ).fetchall()
 
         def heard():
             start = time.perf_counter()
@@ -87,10 +95,14 @@ def in_postgres():
 
         def inserted():
             for _ in range(300):
-                connection.execute("INSERT INTO limits (payload) VALUES (%s)", (VALUE.decode(),), prepare=True)
+                connection.execute(
+                    "INSERT INTO limits (payload) VALUES (%s)", (VALUE.decode(),), prepare=True
+                )
 
         found = {
-            "trip": rate(2000, lambda: [connection.execute("SELECT 1", prepare=True) for _ in range(2000)]),
+            "trip": rate(
+                2000, lambda: [connection.execute("SELECT 1", prepare=True) for _ in range(2000)]
+            ),
             "insert": rate(300, inserted),
             "copy": rate(20 * SIZE, copied),
         }

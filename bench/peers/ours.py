@@ -1,4 +1,6 @@
-"""Ours. Also `bare JOBS BATCH`: the statements of claim and finish alone, without loop, threads and bodies."""
+"""Ours. Also `bare JOBS BATCH`: the statements of claim and finish alone, without loop, threads and
+bodies.
+"""
 
 import os
 import time
@@ -29,7 +31,11 @@ def definitions(prefix, count, due):
     body = jobs.hang if prefix == "hang" else jobs.stamp
     for n in range(count):
         yield Registration(
-            tenant="bench", job_id=f"{prefix}{n}", fn=partial(body, due, n), every=timedelta(hours=1), start_at=first
+            tenant="bench",
+            job_id=f"{prefix}{n}",
+            fn=partial(body, due, n),
+            every=timedelta(hours=1),
+            start_at=first,
         )
 
 
@@ -41,7 +47,9 @@ def register(named):
 def register_singly(named):
     def add(scheduler):
         for job in definitions(*named):
-            scheduler.register(job.tenant, job.job_id, job.fn, every=job.every, start_at=job.start_at)
+            scheduler.register(
+                job.tenant, job.job_id, job.fn, every=job.every, start_at=job.start_at
+            )
 
     with make() as scheduler:
         return timed(partial(add, scheduler))
@@ -58,8 +66,14 @@ def bare(named, batch):
     """Claim and finish what is stored and due, batch by batch."""
     prefix, count, _ = named
     database = Database.open(URL, schema="scheduler", prepare=True)
-    locks = LockTable(database, lambda: None, Holder(owner=uuid4(), label="bare", lease=timedelta(seconds=30)))
-    rows = [row for row in JobTable(database, lambda: None).mirror(["bench"]) if row.job_id.startswith(prefix)][:count]
+    locks = LockTable(
+        database, lambda: None, Holder(owner=uuid4(), label="bare", lease=timedelta(seconds=30))
+    )
+    rows = [
+        row
+        for row in JobTable(database, lambda: None).mirror(["bench"])
+        if row.job_id.startswith(prefix)
+    ][:count]
     now = datetime.now(UTC)
     wanted = []
     for row in rows:
@@ -84,7 +98,11 @@ def bare(named, batch):
         finishing += time.perf_counter() - began
         if not all(accepted):
             raise RuntimeError("not every finish was accepted")
-    return {"claim_s": claiming, "finish_s": finishing, "rate": len(wanted) / (claiming + finishing)}
+    return {
+        "claim_s": claiming,
+        "finish_s": finishing,
+        "rate": len(wanted) / (claiming + finishing),
+    }
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""What every peer of bench/redis.py and bench/ring.py does, once it has said how it sends and how it works.
+"""What every peer of bench/redis.py and bench/ring.py does, once it has said how it sends and how
+it works.
 
-single N         send N jobs one by one
-many BATCHES N   BATCHES calls for N jobs each, if the peer has such a call
-pickup N         send a job, wait until it has started, rest a little, and again; when each call began and ended
-serve            print "ready" and work, until killed
+single N         send N jobs one by one many BATCHES N   BATCHES calls for N jobs each, if the peer
+has such a call pickup N         send a job, wait until it has started, rest a little, and again;
+when each call began and ended serve            print "ready" and work, until killed
 
-A job carries a number, from 0, and stamps it. The first calls, which connect and prepare, are not timed; their jobs
-count as sent. queued.mjs is the same for Node.
+A job carries a number, from 0, and stamps it. The first calls, which connect and prepare, are not
+timed; their jobs count as sent. queued.mjs is the same for Node.
 """
 
 import asyncio
@@ -40,8 +40,13 @@ async def _single(connect, send, count):
     began, start, cpu = time.time(), time.perf_counter(), time.process_time()
     for number in range(WARM, WARM + count):
         await _done(send(context, number))
-    return {"seconds": time.perf_counter() - start, "began": began, "cpu": time.process_time() - cpu,
-            "timed": count, "sent": WARM + count}  # fmt: skip
+    return {
+        "seconds": time.perf_counter() - start,
+        "began": began,
+        "cpu": time.process_time() - cpu,
+        "timed": count,
+        "sent": WARM + count,
+    }
 
 
 async def _many(connect, send_many, batches, size):
@@ -50,8 +55,13 @@ async def _many(connect, send_many, batches, size):
     began, start, cpu = time.time(), time.perf_counter(), time.process_time()
     for batch in range(1, batches + 1):
         await _done(send_many(context, range(batch * size, (batch + 1) * size)))
-    answer = {"seconds": time.perf_counter() - start, "began": began, "cpu": time.process_time() - cpu,
-              "timed": batches * size, "sent": (batches + 1) * size}  # fmt: skip
+    answer = {
+        "seconds": time.perf_counter() - start,
+        "began": began,
+        "cpu": time.process_time() - cpu,
+        "timed": batches * size,
+        "sent": (batches + 1) * size,
+    }
     return answer, context
 
 
@@ -71,15 +81,14 @@ async def _pickup(connect, send, committed, count):
     return {"began": began, "ended": ended}
 
 
-def run(
-    package, *, connect, send, work, left, many=None, close=None, committed=time.time, **info
-):  # fmt: skip
+def run(package, *, connect, send, work, left, many=None, close=None, committed=time.time, **info):
     """Run the command of sys.argv.
 
-    connect() returns what send(context, number) and many(context, numbers) are given; if that takes part in the work
-    there is a close(context), which is not async, for when all is done. work(*names) works until killed. committed:
-    asked after a send, when it was committed. left: an expression for the jobs that the server knows and that are not
-    done, in Lua or SQL. All others may be async.
+    connect() returns what send(context, number) and many(context, numbers) are given; if that takes
+    part in the work there is a close(context), which is not async, for when all is done.
+    work(*names) works until killed. committed: asked after a send, when it was committed. left: an
+    expression for the jobs that the server knows and that are not done, in Lua or SQL. All others
+    may be async.
     """
 
     def serve(*names):

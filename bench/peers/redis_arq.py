@@ -43,11 +43,25 @@ async def many(pool, numbers):
 
 
 async def work():
-    worker = Worker(functions=[noop], redis_settings=settings(), max_jobs=AT_ONCE, poll_delay=POLL_S, keep_result=0,
-                    handle_signals=False)  # fmt: skip
+    worker = Worker(
+        functions=[noop],
+        redis_settings=settings(),
+        max_jobs=AT_ONCE,
+        poll_delay=POLL_S,
+        keep_result=0,
+        handle_signals=False,
+    )
     await worker.async_run()
 
 
 if __name__ == "__main__":
-    run("arq", connect=connect, send=send, many=many, work=work, left="redis.call('ZCARD', 'arq:queue')",
-        setting=f"{AT_ONCE} at once, polls every {POLL_S * 1000:g} ms", gathers=True)  # fmt: skip
+    run(
+        "arq",
+        connect=connect,
+        send=send,
+        many=many,
+        work=work,
+        left="redis.call('ZCARD', 'arq:queue')",
+        setting=f"{AT_ONCE} at once, polls every {POLL_S * 1000:g} ms",
+        gathers=True,
+    )

@@ -22,7 +22,9 @@ def send(queue, number):
 
 
 def many(queue, numbers):
-    return queue.addBulk([{"name": "noop", "data": {"number": number}, "opts": OPTIONS} for number in numbers])
+    return queue.addBulk(
+        [{"name": "noop", "data": {"number": number}, "opts": OPTIONS} for number in numbers]
+    )
 
 
 async def noop(job, _):
@@ -36,4 +38,12 @@ async def work():
 
 
 if __name__ == "__main__":
-    run("bullmq", connect=connect, send=send, many=many, work=work, left=LEFT, setting=f"concurrency {CONCURRENCY}")
+    run(
+        "bullmq",
+        connect=connect,
+        send=send,
+        many=many,
+        work=work,
+        left=LEFT,
+        setting=f"concurrency {CONCURRENCY}",
+    )

@@ -6,14 +6,29 @@ from commands import URL
 from queued import run
 
 PREFETCH = 100
-ARGUMENTS = ["worker", "--pool", "solo", "--concurrency", "1", "--loglevel", "ERROR", "--without-gossip",
-             "--without-mingle", "--without-heartbeat"]  # fmt: skip
+ARGUMENTS = [
+    "worker",
+    "--pool",
+    "solo",
+    "--concurrency",
+    "1",
+    "--loglevel",
+    "ERROR",
+    "--without-gossip",
+    "--without-mingle",
+    "--without-heartbeat",
+]
 
 
 def make():
     app = Celery("bench", broker=URL)
-    app.conf.update(task_ignore_result=True, task_default_queue="bench", worker_prefetch_multiplier=PREFETCH,
-                    broker_connection_retry_on_startup=True, worker_hijack_root_logger=False)  # fmt: skip
+    app.conf.update(
+        task_ignore_result=True,
+        task_default_queue="bench",
+        worker_prefetch_multiplier=PREFETCH,
+        broker_connection_retry_on_startup=True,
+        worker_hijack_root_logger=False,
+    )
     return app, app.task(name="noop")(jobs.stamp)
 
 
@@ -30,6 +45,11 @@ def work():
 
 
 if __name__ == "__main__":
-    run("celery", connect=connect, send=send, work=work,
+    run(
+        "celery",
+        connect=connect,
+        send=send,
+        work=work,
         left="redis.call('LLEN', 'bench') + redis.call('HLEN', 'unacked')",
-        setting=f"pool solo, prefetch {PREFETCH}")  # fmt: skip
+        setting=f"pool solo, prefetch {PREFETCH}",
+    )

@@ -35,5 +35,11 @@ def work():
 
 
 if __name__ == "__main__":
-    run("dramatiq", connect=connect, send=send, work=work, left="redis.call('HLEN', 'dramatiq:bench.msgs')",
-        setting=f"{THREADS} threads, prefetch 1000")  # fmt: skip
+    run(
+        "dramatiq",
+        connect=connect,
+        send=send,
+        work=work,
+        left="redis.call('HLEN', 'dramatiq:bench.msgs')",
+        setting=f"{THREADS} threads, prefetch 1000",
+    )

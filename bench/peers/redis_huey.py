@@ -1,4 +1,5 @@
-"""huey, which has neither a call for many nor an acknowledgement: what a worker has taken is lost with it.
+"""huey, which has neither a call for many nor an acknowledgement: what a worker has taken is lost
+with it.
 
 Runs in an environment of its own.
 """
@@ -33,5 +34,11 @@ def work():
 
 
 if __name__ == "__main__":
-    run("huey", connect=connect, send=send, work=work, left="redis.call('LLEN', 'huey.redis.bench')",
-        setting=f"{THREADS} threads, no acknowledgement")  # fmt: skip
+    run(
+        "huey",
+        connect=connect,
+        send=send,
+        work=work,
+        left="redis.call('LLEN', 'huey.redis.bench')",
+        setting=f"{THREADS} threads, no acknowledgement",
+    )

@@ -2,8 +2,8 @@
 import { load, run, stamp, url } from "./queued.mjs";
 
 const { Queue, Worker } = await load("bullmq");
-const { hostname: host, port } = new URL(url);
-const connection = { host, port: Number(port), maxRetriesPerRequest: null };
+const { hostname: host, port, password } = new URL(url);
+const connection = { host, port: Number(port), password, maxRetriesPerRequest: null };
 const opts = { removeOnComplete: true };
 const concurrency = Number(process.env.BENCH_CONCURRENCY ?? 50);
 

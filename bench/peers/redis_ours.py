@@ -1,4 +1,6 @@
-"""Ours without a ledger: pushed into a queue of BENCH_DIALECT, run by a Worker. Handlers are BENCH_KIND."""
+"""Ours without a ledger: pushed into a queue of BENCH_DIALECT, run by a Worker. Handlers are
+BENCH_KIND.
+"""
 
 import os
 from datetime import UTC, datetime, timedelta
@@ -42,10 +44,25 @@ def made(numbers):
     """As `submit` makes them: jobs of one call share their instant."""
     now = datetime.now(UTC)
     return [
-        QueuedJob(str(key), "bench", KIND, "bench", Priority.NORMAL, 1, 0, "json", orjson.dumps(number), None, None,
-                  None, now, now + WEEK, LEDGER)
+        QueuedJob(
+            str(key),
+            "bench",
+            KIND,
+            "bench",
+            Priority.NORMAL,
+            1,
+            0,
+            "json",
+            orjson.dumps(number),
+            None,
+            None,
+            None,
+            now,
+            now + WEEK,
+            LEDGER,
+        )
         for key, number in zip(new_ids(len(numbers)), numbers, strict=True)
-    ]  # fmt: skip
+    ]
 
 
 def send(queue, number):
@@ -61,5 +78,12 @@ def work():
 
 
 if __name__ == "__main__":
-    run("singleton-scheduler", connect=connect, send=send, many=many, work=work, left=LEFT,
-        setting=f"{KIND} handler, concurrency {WORKERS}")  # fmt: skip
+    run(
+        "singleton-scheduler",
+        connect=connect,
+        send=send,
+        many=many,
+        work=work,
+        left=LEFT,
+        setting=f"{KIND} handler, concurrency {WORKERS}",
+    )

@@ -1,4 +1,6 @@
-"""Ours in BullMQ's protocol: its client for Python sends, a Worker of that dialect works. Handlers are BENCH_KIND."""
+"""Ours in BullMQ's protocol: its client for Python sends, a Worker of that dialect works. Handlers
+are BENCH_KIND.
+"""
 
 import os
 
@@ -40,5 +42,12 @@ def work():
 
 
 if __name__ == "__main__":
-    run("singleton-scheduler", connect=connect, send=send, many=many, work=work, left=LEFT,
-        setting=f"{KIND} handler, concurrency {WORKERS}")  # fmt: skip
+    run(
+        "singleton-scheduler",
+        connect=connect,
+        send=send,
+        many=many,
+        work=work,
+        left=LEFT,
+        setting=f"{KIND} handler, concurrency {WORKERS}",
+    )

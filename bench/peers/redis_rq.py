@@ -22,7 +22,9 @@ def send(queue, number):
 
 
 def many(queue, numbers):
-    queue.enqueue_many([queue.prepare_data(jobs.stamp, (0, number), result_ttl=KEPT_S) for number in numbers])
+    queue.enqueue_many(
+        [queue.prepare_data(jobs.stamp, (0, number), result_ttl=KEPT_S) for number in numbers]
+    )
 
 
 def work():
@@ -31,4 +33,12 @@ def work():
 
 
 if __name__ == "__main__":
-    run("rq", connect=connect, send=send, many=many, work=work, left=LEFT, setting="SimpleWorker, which does not fork")
+    run(
+        "rq",
+        connect=connect,
+        send=send,
+        many=many,
+        work=work,
+        left=LEFT,
+        setting="SimpleWorker, which does not fork",
+    )

@@ -33,5 +33,13 @@ async def work():
 
 
 if __name__ == "__main__":
-    run("saq", connect=connect, send=send, many=many, work=work, left="redis.call('ZCARD', 'saq:bench:incomplete')",
-        setting="concurrency 20", gathers=True)  # fmt: skip
+    run(
+        "saq",
+        connect=connect,
+        send=send,
+        many=many,
+        work=work,
+        left="redis.call('ZCARD', 'saq:bench:incomplete')",
+        setting="concurrency 20",
+        gathers=True,
+    )

@@ -1,4 +1,6 @@
-"""taskiq with its stream broker; many are concurrent calls for one each. Runs in an environment of its own."""
+"""taskiq with its stream broker; many are concurrent calls for one each. Runs in an environment of
+its own.
+"""
 
 import asyncio
 
@@ -10,7 +12,8 @@ from taskiq_redis import RedisStreamBroker
 
 AT_ONCE = 500
 CONNECTIONS = 20
-# The stream keeps what was acknowledged: those that nobody has read yet, and those read and not acknowledged.
+# The stream keeps what was acknowledged: those that nobody has read yet, and those read and not
+# acknowledged.
 LEFT = "(function() local group = redis.call('XINFO', 'GROUPS', 'bench')[1] return group[12] + group[6] end)()"
 
 
@@ -45,9 +48,19 @@ async def many(noop, numbers):
 
 
 async def work():
-    await run_receiver_task(make()[0], run_startup=True, max_async_tasks=AT_ONCE, max_prefetch=AT_ONCE)
+    await run_receiver_task(
+        make()[0], run_startup=True, max_async_tasks=AT_ONCE, max_prefetch=AT_ONCE
+    )
 
 
 if __name__ == "__main__":
-    run("taskiq-redis", connect=connect, send=send, many=many, work=work, left=LEFT,
-        setting=f"streams, {AT_ONCE} at once", gathers=True)  # fmt: skip
+    run(
+        "taskiq-redis",
+        connect=connect,
+        send=send,
+        many=many,
+        work=work,
+        left=LEFT,
+        setting=f"streams, {AT_ONCE} at once",
+        gathers=True,
+    )

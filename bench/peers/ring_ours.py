@@ -1,8 +1,9 @@
-"""Ours: jobs submitted into Postgres, carried through Redis. `serve instance` feeds and settles, `serve worker` runs.
+"""Ours: jobs submitted into Postgres, carried through Redis. `serve instance` feeds and settles,
+`serve worker` runs.
 
-The context of the calls that send is an application that only submits; with BENCH_ROAD=straight it is an instance that
-feeds and settles too. A call of one job then returns after that has gone straight into Redis; `committed` tells when
-its commit was.
+The context of the calls that send is an application that only submits; with BENCH_ROAD=straight it
+is an instance that feeds and settles too. A call of one job then returns after that has gone
+straight into Redis; `committed` tells when its commit was.
 """
 
 import os
@@ -88,6 +89,14 @@ class Commits:
 
 
 if __name__ == "__main__":
-    run("singleton-scheduler", connect=connect, send=send, many=many, work=work, left=LEFT,
-        close=Scheduler.cancel, committed=Commits(),
-        setting=f"{KIND} handler, concurrency {WORKERS}")  # fmt: skip
+    run(
+        "singleton-scheduler",
+        connect=connect,
+        send=send,
+        many=many,
+        work=work,
+        left=LEFT,
+        close=Scheduler.cancel,
+        committed=Commits(),
+        setting=f"{KIND} handler, concurrency {WORKERS}",
+    )

@@ -27,7 +27,9 @@ def send(queries, number):
 
 
 def many(queries, numbers):
-    return queries.enqueue(["noop"] * len(numbers), [str(each).encode() for each in numbers], [0] * len(numbers))
+    return queries.enqueue(
+        ["noop"] * len(numbers), [str(each).encode() for each in numbers], [0] * len(numbers)
+    )
 
 
 async def work(*_):
@@ -42,5 +44,12 @@ async def work(*_):
 
 
 if __name__ == "__main__":
-    run("pgqueuer", connect=connect, send=send, many=many, work=work, left="SELECT count(*) FROM pgqueuer",
-        setting=f"batches of {BATCH}")  # fmt: skip
+    run(
+        "pgqueuer",
+        connect=connect,
+        send=send,
+        many=many,
+        work=work,
+        left="SELECT count(*) FROM pgqueuer",
+        setting=f"batches of {BATCH}",
+    )

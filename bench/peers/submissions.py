@@ -17,7 +17,11 @@ ORDER = "INSERT INTO orders (note) VALUES ('a row of the caller')"
 
 
 def payload(number):
-    return {"number": number, "address": "somebody@example.com", "subject": "Your order is on its way"}
+    return {
+        "number": number,
+        "address": "somebody@example.com",
+        "subject": "Your order is on its way",
+    }
 
 
 def counted(one, count, warm=WARM):
@@ -42,6 +46,8 @@ async def acounted(one, count, warm=WARM):
 
 def run(package, commands):
     """Run the command of sys.argv; its arguments are numbers, or names."""
-    named = {name: lambda *given, do=do: do(*(int(each) if each.isdigit() else each for each in given))
-             for name, do in commands.items()}  # fmt: skip
+    named = {
+        name: lambda *given, do=do: do(*(int(each) if each.isdigit() else each for each in given))
+        for name, do in commands.items()
+    }
     main(package, named)

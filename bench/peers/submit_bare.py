@@ -1,4 +1,5 @@
-"""No library: psycopg alone writes the row of job_queue. `many` copies it, and that of job_ready, in binary.
+"""No library: psycopg alone writes the row of job_queue. `many` copies it, and that of job_ready,
+in binary.
 
 `autocommit N` is `single N` in one round trip, the least there can be.
 """
@@ -14,16 +15,32 @@ from submissions import ORDER, ORDERS, counted, payload, run
 from scheduler.store.engine import Database
 from scheduler.store.schema import migrate
 
-COLUMNS = "tenant, id, type, queue, priority, run_at, created_at, updated_at, expires_at, json, payload"
+COLUMNS = (
+    "tenant, id, type, queue, priority, run_at, created_at, updated_at, expires_at, json, payload"
+)
 INSERT = (
     f"INSERT INTO scheduler.job_queue ({COLUMNS})"
     " VALUES (%s, %s, %s, %s, %s, now(), now(), now(), now() + interval '7 days', true, %s)"
 )
 COPY = f"COPY scheduler.job_queue ({COLUMNS}, seq) FROM STDIN (FORMAT binary)"
-COPY_READY = "COPY scheduler.job_ready (queue, priority, tenant, run_at, seq, id) FROM STDIN (FORMAT binary)"
+COPY_READY = (
+    "COPY scheduler.job_ready (queue, priority, tenant, run_at, seq, id) FROM STDIN (FORMAT binary)"
+)
 TURNS = "SELECT nextval('scheduler.job_queue_seq_seq') FROM generate_series(1, %s)"
-TYPES = ["text", "uuid", "text", "text", "int2", "timestamptz", "timestamptz", "timestamptz", "timestamptz", "bool",
-         "bytea", "int8"]  # fmt: skip
+TYPES = [
+    "text",
+    "uuid",
+    "text",
+    "text",
+    "int2",
+    "timestamptz",
+    "timestamptz",
+    "timestamptz",
+    "timestamptz",
+    "bool",
+    "bytea",
+    "int8",
+]
 READY_TYPES = ["text", "int2", "text", "timestamptz", "int8", "uuid"]
 
 
@@ -72,8 +89,23 @@ def many(batches, size):
             end = now + timedelta(days=7)
             with connection.cursor(binary=True) as cursor:
                 turns = cursor.execute(TURNS, (size,), prepare=True).fetchall()
-                rows = [("bench", uuid4(), "mail", "default", 2, now, now, now, end, True,
-                         orjson.dumps(payload(number)), seq) for number, (seq,) in enumerate(turns)]  # fmt: skip
+                rows = [
+                    (
+                        "bench",
+                        uuid4(),
+                        "mail",
+                        "default",
+                        2,
+                        now,
+                        now,
+                        now,
+                        end,
+                        True,
+                        orjson.dumps(payload(number)),
+                        seq,
+                    )
+                    for number, (seq,) in enumerate(turns)
+                ]
                 with cursor.copy(COPY) as copy:
                     copy.set_types(TYPES)
                     for row in rows:

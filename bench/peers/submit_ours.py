@@ -1,4 +1,6 @@
-"""Ours. Also `install DATABASE SCHEMA`, and `batches DATABASE SCHEMA BATCHES WARM N`: feed and settle."""
+"""Ours. Also `install DATABASE SCHEMA`, and `batches DATABASE SCHEMA BATCHES WARM N`: feed and
+settle.
+"""
 
 import time
 from uuid import UUID
@@ -42,7 +44,9 @@ def many(batches, size):
     with Scheduler(URL) as scheduler:
 
         def one(_):
-            scheduler.submit_many([NewJob("bench", "mail", payload(number)) for number in range(size)])
+            scheduler.submit_many(
+                [NewJob("bench", "mail", payload(number)) for number in range(size)]
+            )
 
         return counted(one, batches, warm=2)
 
@@ -57,7 +61,9 @@ def install(database, schema):
 
 
 def feed(table, schema, size):
-    """Take a batch in one transaction, as a feeder does: who waits, and of each tenant its share."""
+    """Take a batch in one transaction, as a feeder does: who waits, and of each tenant its
+    share.
+    """
     waiting = [Waiting._make(row) for row in (yield table.waiting(limit=size))]
     taking = table.feed("default", shares(waiting, {Priority.NORMAL: size}, size))
     rows = yield taking
@@ -68,7 +74,9 @@ def feed(table, schema, size):
 
 
 def batches(database, schema, count, warm, size):
-    """Feed and end what is ready; the first batches, which warm, are not counted, but in the CPU."""
+    """Feed and end what is ready; the first batches, which warm, are not counted, but in the
+    CPU.
+    """
     stores = Databases(opened(database, schema), opened(database, schema, prepare=False))
     table = QueueTable(schema, lambda: None)
     feeding = settling = 0.0
@@ -90,5 +98,7 @@ def batches(database, schema, count, warm, size):
 
 
 if __name__ == "__main__":
-    run("singleton-scheduler",
-        {"single": single, "inside": inside, "many": many, "install": install, "batches": batches})  # fmt: skip
+    run(
+        "singleton-scheduler",
+        {"single": single, "inside": inside, "many": many, "install": install, "batches": batches},
+    )

@@ -19,7 +19,9 @@ async def connect():
 
 async def single(count):
     _, queries = await connect()
-    return await acounted(lambda number: queries.enqueue("mail", orjson.dumps(payload(number))), count)
+    return await acounted(
+        lambda number: queries.enqueue("mail", orjson.dumps(payload(number))), count
+    )
 
 
 async def inside(count):

@@ -7,14 +7,21 @@ from submissions import ORDER, ORDERS, counted, payload, run
 
 
 def connect():
-    app = procrastinate.App(connector=procrastinate.SyncPsycopgConnector(conninfo=URL, min_size=1, max_size=2))
+    app = procrastinate.App(
+        connector=procrastinate.SyncPsycopgConnector(conninfo=URL, min_size=1, max_size=2)
+    )
 
     @app.task(name="mail", queue="default")
     def mail(**_):
         pass
 
     app.open()
-    if app.connector.execute_query_one("SELECT to_regclass('procrastinate_jobs') AS found")["found"] is None:
+    if (
+        app.connector.execute_query_one("SELECT to_regclass('procrastinate_jobs') AS found")[
+            "found"
+        ]
+        is None
+    ):
         app.schema_manager.apply_schema()
     return mail
 
@@ -41,7 +48,9 @@ def inside(count):
 
 def many(batches, size):
     mail = connect()
-    return counted(lambda _: mail.batch_defer(*[payload(number) for number in range(size)]), batches, warm=2)
+    return counted(
+        lambda _: mail.batch_defer(*[payload(number) for number in range(size)]), batches, warm=2
+    )
 
 
 if __name__ == "__main__":

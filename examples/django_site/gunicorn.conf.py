@@ -10,7 +10,7 @@ graceful_timeout = 30
 
 
 def worker_exit(_server: Any, _worker: Any) -> None:
-    # Jobs may end first; without this they have one second. Not initialised: a worker that could not start, or the
-    # master, which calls this for a worker that it finds dead.
+    # Jobs may end first; without this they have one second. Not initialised: a worker that could
+    # not start, or the master, which calls this for a worker that it finds dead.
     with contextlib.suppress(scheduler.NotInitialised):
         scheduler.cancel(timeout=graceful_timeout - 5)

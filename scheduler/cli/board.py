@@ -1,4 +1,6 @@
-"""The live board: where the servers are, a table of the jobs, and below it the log of what happens."""
+"""The live board: where the servers are, a table of the jobs, and below it the log of what
+happens.
+"""
 
 import logging
 from collections import deque
@@ -49,7 +51,9 @@ class Board:
         self._seen: dict[Key, Seen] = {}
         self._jobs: Sequence[JobInfo] = []
         self._log: deque[tuple[datetime, Line]] = deque(maxlen=LOG_LINES)
-        self._dot, self._running = ("●", "◌") if console.encoding.lower().startswith("utf") else ("*", "~")
+        self._dot, self._running = (
+            ("●", "◌") if console.encoding.lower().startswith("utf") else ("*", "~")
+        )
 
     def __enter__(self) -> Self:
         self._live.start()
@@ -107,9 +111,13 @@ class Board:
         head, table = self._head(), self._table()
         used = 3 + 1 + (1 + len(self._jobs)) + 1 + 1  # head, space, table, rule, last line
         return Group(
-            head, "", table, Rule(style="quiet"), self._tail(max(0, self._console.height - used)),
+            head,
+            "",
+            table,
+            Rule(style="quiet"),
+            self._tail(max(0, self._console.height - used)),
             Text(self._state, style="quiet", no_wrap=True, overflow="ellipsis"),
-        )  # fmt: skip
+        )
 
     def _refresh(self) -> None:
         self._live.update(self.picture(), refresh=True)
@@ -125,9 +133,19 @@ class Board:
         tenants = len({job.tenant for job in self._jobs})
         counts = f"{tenants} tenants, {len(self._jobs)} jobs" if self._jobs else ""
         places = self._places or Places(postgres="...", redis="...", health="...", web="")
-        head.add_row(Text("scheduler", style="title"), Text(places.web, style="accent"), Text(counts, style="quiet"))
-        head.add_row(Text("postgres", style="quiet"), places.postgres, Text(self._clock(), style="quiet"))
-        head.add_row(Text("redis", style="quiet"), places.redis, Text(f"health {places.health}", style="quiet"))
+        head.add_row(
+            Text("scheduler", style="title"),
+            Text(places.web, style="accent"),
+            Text(counts, style="quiet"),
+        )
+        head.add_row(
+            Text("postgres", style="quiet"), places.postgres, Text(self._clock(), style="quiet")
+        )
+        head.add_row(
+            Text("redis", style="quiet"),
+            places.redis,
+            Text(f"health {places.health}", style="quiet"),
+        )
         return head
 
     def _clock(self) -> str:
@@ -153,7 +171,11 @@ class Board:
     def _row(self, job: JobInfo) -> list[Text]:
         now = datetime.now(UTC)
         seen = self._seen.get(Key(job.tenant, job.job_id), Seen())
-        left = None if job.next_run_at is None else max(timedelta(), job.next_run_at - (now - self._skew))
+        left = (
+            None
+            if job.next_run_at is None
+            else max(timedelta(), job.next_run_at - (now - self._skew))
+        )
         took = now - seen.started_at if seen.started_at else seen.duration
         return [
             Text(job.tenant, style="accent"),
@@ -170,7 +192,9 @@ class Board:
         if seen.started_at:
             return Text(f"{self._running} running", style="accent")
         outcome = seen.outcome
-        elsewhere = job.last_fire_at is not None and (seen.fire_at is None or job.last_fire_at > seen.fire_at)
+        elsewhere = job.last_fire_at is not None and (
+            seen.fire_at is None or job.last_fire_at > seen.fire_at
+        )
         if elsewhere:
             outcome = job.last_outcome
         if outcome is None:
@@ -193,7 +217,10 @@ class Board:
             job = f"{told.tenant}/{told.job_id}" if told.job_id else ""
             when = moment.astimezone().strftime("%H:%M:%S")
             tail.add_row(
-                Text(when, style="quiet"), job, Text(told.word, style=told.style), Text(told.text, style="quiet")
+                Text(when, style="quiet"),
+                job,
+                Text(told.word, style=told.style),
+                Text(told.text, style="quiet"),
             )
         for _ in range(height - len(shown)):
             tail.add_row("", "", "", "")

@@ -17,7 +17,12 @@ JOB_HEADS = ("TENANT", "JOB", "SCHEDULE", "NEXT", "AT", "LAST", "STATE")
 JOB_FOLDS = {"SCHEDULE": 16, "AT": 12, "STATE": 10}
 HISTORY_HEADS = ("AT", "JOB", "KIND", "OUTCOME", "TOOK", "START", "HOLDER", "MISSED", "WHY")
 HISTORY_FOLDS = {"AT": 12, "MISSED": 12, "WHY": 20}
-STATE_STYLES = {"paused": "warning", "running": "accent", "triggered": "accent", "foreign": "warning"}
+STATE_STYLES = {
+    "paused": "warning",
+    "running": "accent",
+    "triggered": "accent",
+    "foreign": "warning",
+}
 
 
 def job_facts(row: JobRow) -> dict[str, object]:
@@ -77,7 +82,10 @@ def history_cells(row: HistoryEntry) -> list[Text]:
         Text(row.kind, style="quiet"),
         _outcome(row.outcome),
         Text("-" if row.started_at is None else brief(row.finished_at - row.started_at)),
-        Text("-" if row.attempt is None else str(row.attempt), style="warning" if (row.attempt or 1) > 1 else ""),
+        Text(
+            "-" if row.attempt is None else str(row.attempt),
+            style="warning" if (row.attempt or 1) > 1 else "",
+        ),
         Text(visible(row.holder or "-"), style="quiet"),
         Text(missed, style="warning" if row.missed_from else "quiet"),
         Text(visible(why)),
@@ -104,13 +112,19 @@ def explained(told: Explanation, now: datetime) -> Iterator[tuple[str, Text]]:
     if told.paused_at is not None:
         yield "paused", Text(f"since {moment(told.paused_at)}", style="warning")
     if told.running_fire_at is not None:
-        yield "running", Text(f"the fire of {moment(told.running_fire_at)} on {told.holder}", style="accent")
+        yield (
+            "running",
+            Text(f"the fire of {moment(told.running_fire_at)} on {told.holder}", style="accent"),
+        )
     if told.trigger_at is not None:
         yield "triggered", Text(f"{moment(told.trigger_at)}, not yet picked up", style="accent")
     if told.last_outcome is not None and told.last_fire_at is not None:
         why = Text(f": {told.why}" if told.why else "")
         yield "last", Text(f"{moment(told.last_fire_at)} ") + _outcome(told.last_outcome) + why
-    yield "runnable on", Text(", ".join(told.runnable_on) or "nobody", style="" if told.runnable_on else "failure")
+    yield (
+        "runnable on",
+        Text(", ".join(told.runnable_on) or "nobody", style="" if told.runnable_on else "failure"),
+    )
     for number, fire in enumerate(told.next_fires):
         away = "" if told.paused_at else f" ({until(fire, now)})"
         yield "" if number else "next", Text(f"{fire:%a} {moment(fire)}{away}")
@@ -131,7 +145,11 @@ def _states(row: JobRow, spec: JobSpec) -> list[str]:
 
 
 def _outcome(outcome: Outcome | None) -> Text:
-    return Text("-", style="quiet") if outcome is None else Text(outcome, style=STYLES.get(outcome, "quiet"))
+    return (
+        Text("-", style="quiet")
+        if outcome is None
+        else Text(outcome, style=STYLES.get(outcome, "quiet"))
+    )
 
 
 def _first_line(text: str | None) -> str:

@@ -1,4 +1,6 @@
-"""What commands share: the configuration with the flags over it, the database opened, one line for what goes wrong."""
+"""What commands share: the configuration with the flags over it, the database opened, one line for
+what goes wrong.
+"""
 
 import contextlib
 import os
@@ -47,33 +49,53 @@ config_option = click.option(
     metavar="PATH",
     help="The YAML file; it may be missing. Environment variables win over it.",
 )
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document, and nothing else.")
-redis_option = click.option("--redis", metavar="URL", help="The Redis to use. [REDIS_ADDR, redis.addr]")
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON document, and nothing else."
+)
+redis_option = click.option(
+    "--redis",
+    metavar="URL",
+    help="The Redis to use. [SCHEDULER_REDIS_ADDR, REDIS_ADDR, REDIS_URL, redis.addr]",
+)
 
 
 def database_options(command: F) -> F:
-    """Give a command `--database`, `--schema`, `--config` and `--json`; it is called with the `config` that holds.
+    """Give a command `--database`, `--schema`, `--config` and `--json`; it is called with the
+    `config` that holds.
 
-    A flag wins over an environment variable, and that over the file. A command may also have `redis_option`.
+    A flag wins over an environment variable, and that over the file. A command may also have
+    `redis_option`.
     """
 
     @wraps(command)
-    def configured(*args: Any, path: Path, database: str | None, schema: str | None, **rest: Any) -> Any:
+    def configured(
+        *args: Any, path: Path, database: str | None, schema: str | None, **rest: Any
+    ) -> Any:
         config = read(path).values
         flags: dict[str, Any] = {
-            name: flag for name, flag in (("database", database), ("schema", schema)) if flag is not None
+            name: flag
+            for name, flag in (("database", database), ("schema", schema))
+            if flag is not None
         }
         config = replace(config, scheduler=replace(config.scheduler, **flags))
         if "redis" in rest:
             config = _with_redis(config, rest.pop("redis"))
-            config = replace(config, redis=replace(config.redis, max_retries=0))  # a person waits for it
+            config = replace(
+                config, redis=replace(config.redis, max_retries=0)
+            )  # a person waits for it
         return command(*args, config=config, **rest)
 
     given_options = (
         json_option,
         config_option,
-        click.option("--schema", metavar="NAME", help="The Postgres schema. [SCHEDULER_SCHEMA, default: scheduler]"),
-        click.option("--database", metavar="DSN", help=f"The Postgres to use. [{', '.join(VARIABLES)}]"),
+        click.option(
+            "--schema",
+            metavar="NAME",
+            help="The Postgres schema. [SCHEDULER_SCHEMA, default: scheduler]",
+        ),
+        click.option(
+            "--database", metavar="DSN", help=f"The Postgres to use. [{', '.join(VARIABLES)}]"
+        ),
     )
     for option in given_options:
         configured = option(configured)
@@ -82,19 +104,30 @@ def database_options(command: F) -> F:
 
 def read(path: Path) -> Effective:
     """Read the configuration, as `scheduler run` does."""
-    if path != USUAL and not os.access(path, os.F_OK):  # of a path that cannot be, `Path.exists` raises
-        click.echo(f"scheduler: there is no {path}: defaults, and what the environment says", err=True)
+    if path != USUAL and not os.access(
+        path, os.F_OK
+    ):  # of a path that cannot be, `Path.exists` raises
+        click.echo(
+            f"scheduler: there is no {path}: defaults, and what the environment says", err=True
+        )
     try:
-        return effective(path)
+        found = effective(path)
     except ConfigError as error:
         raise Misconfigured(str(error)) from None
+    for warning in found.warnings:
+        click.echo(f"scheduler: warning: {warning}", err=True)
+    return found
 
 
 @contextlib.contextmanager
 def opened(config: Configuration) -> Iterator[Database]:
-    """Open the tables without starting anything, and close them; inside, every error is one line."""
+    """Open the tables without starting anything, and close them; inside, every error is one
+    line.
+    """
     with one_line(config.scheduler.database):
-        tables = Database.open(named(config), schema=checked_schema(config.scheduler.schema), prepare=False)
+        tables = Database.open(
+            named(config), schema=checked_schema(config.scheduler.schema), prepare=False
+        )
         try:
             yield tables
         finally:
@@ -105,7 +138,9 @@ def named(config: Configuration) -> str:
     """Return the DSN; a command starts no server of its own."""
     dsn = given(config.scheduler.database)
     if dsn is None:
-        raise click.UsageError(f"name a database: --database DSN, or set {DATABASE}, or scheduler.database in {USUAL}")
+        raise click.UsageError(
+            f"name a database: --database DSN, or set {DATABASE}, or scheduler.database in {USUAL}"
+        )
     return dsn
 
 

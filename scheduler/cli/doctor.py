@@ -23,7 +23,8 @@ STYLES = {Severity.FAULT: "failure", Severity.WARNING: "warning", Severity.NOTE:
 @redis_option
 @database_options
 def doctor(config: Configuration, *, as_json: bool) -> None:
-    """Look at Postgres, the tables, Redis and its queues, and say what is wrong, what it means, and the cure.
+    """Look at Postgres, the tables, Redis and its queues, and say what is wrong, what it means, and
+    the cure.
 
     It only reads, in a few seconds. Exit code 1: there are faults or warnings.
 
@@ -34,7 +35,12 @@ def doctor(config: Configuration, *, as_json: bool) -> None:
         settings = checked_settings(dsn, rules.scheduler_options(config))
         found = sorted(examine(dsn, settings), key=lambda each: [*Severity].index(each.severity))
     if as_json:
-        emit_json({"checks": len(CHECKS), "findings": [{**asdict(each), "seen": _seen(each, dsn)} for each in found]})
+        emit_json(
+            {
+                "checks": len(CHECKS),
+                "findings": [{**asdict(each), "seen": _seen(each, dsn)} for each in found],
+            }
+        )
     else:
         emit(_shown(found, dsn), screen())
     if any(each.severity is not Severity.NOTE for each in found):
@@ -43,14 +49,20 @@ def doctor(config: Configuration, *, as_json: bool) -> None:
 
 def _shown(found: Sequence[Finding], dsn: str) -> RenderableType:
     bad = sum(each.severity is not Severity.NOTE for each in found)
-    end = Text(f"{len(CHECKS)} checks: {f'{bad} findings' if bad else 'all is well'}", style="" if bad else "success")
+    end = Text(
+        f"{len(CHECKS)} checks: {f'{bad} findings' if bad else 'all is well'}",
+        style="" if bad else "success",
+    )
     return Group(*(_block(each, dsn) for each in found), end)
 
 
 def _block(each: Finding, dsn: str) -> RenderableType:
     head = Text(f"{each.severity} ", style=STYLES[each.severity]) + Text(each.check, style="bold")
     told = [("seen", visible(_seen(each, dsn))), ("means", each.means), ("cure", each.cure)]
-    return Padding(Group(head, Padding(pairs((label, Text(text)) for label, text in told), (0, 0, 0, 2))), (0, 0, 1, 0))
+    return Padding(
+        Group(head, Padding(pairs((label, Text(text)) for label, text in told), (0, 0, 0, 2))),
+        (0, 0, 1, 0),
+    )
 
 
 def _seen(each: Finding, dsn: str) -> str:

@@ -4,7 +4,9 @@ import re
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 HIDDEN = "***"
-_KEYWORD = re.compile(r"\b(?:(?:ssl|sentinel_)?password)\s*=\s*(?:'((?:[^'\\]|\\.)*)'|([^\s&]+))", re.IGNORECASE)
+_KEYWORD = re.compile(
+    r"\b(?:(?:ssl|sentinel_)?password)\s*=\s*(?:'((?:[^'\\]|\\.)*)'|([^\s&]+))", re.IGNORECASE
+)
 
 
 def without_secrets(text: str, dsn: str | None) -> str:
@@ -22,12 +24,19 @@ def place(dsn: str) -> str:
     port: str | int | None
     if "://" not in dsn:
         words = dict(re.findall(r"\b(host|port|dbname)\s*=\s*'?([^\s']+)", dsn))
-        host, port, name = words.get("host", "localhost"), words.get("port"), words.get("dbname", "")
+        host, port, name = (
+            words.get("host", "localhost"),
+            words.get("port"),
+            words.get("dbname", ""),
+        )
     else:
         try:
             parts = urlsplit(dsn)
             asked = dict(parse_qsl(parts.query))
-            host, port = parts.hostname or asked.get("host", "localhost"), parts.port or asked.get("port")
+            host, port = (
+                parts.hostname or asked.get("host", "localhost"),
+                parts.port or asked.get("port"),
+            )
             name = parts.path.strip("/")
         except ValueError:
             return "the given database"

@@ -1,12 +1,17 @@
-"""What `scheduler up` runs: Postgres, Redis, a scheduler with the sample jobs, a worker with their handlers, HTTP."""
+"""What `scheduler up` runs: Postgres, Redis, a scheduler with the sample jobs, a worker with their
+handlers, HTTP.
+"""
 
 import logging
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TypeVar
 
 from scheduler.app import Scheduler
+from scheduler.cli.configuration import DEFAULT, Effective
 from scheduler.cli.dsn import place
+from scheduler.cli.rules import web_tokens
 from scheduler.cli.samples import HANDLERS, QUEUED, SAMPLES
 from scheduler.cli.view import Places
 from scheduler.embedded.postgres import EmbeddedPostgres, shared_folder
@@ -14,33 +19,52 @@ from scheduler.embedded.redis import EmbeddedRedis
 from scheduler.errors import ConfigError
 from scheduler.events import Event
 from scheduler.model.job import JobInfo
-from scheduler.observe.serving import SAMPLE, Serving
-from scheduler.queueing.handlers import handlers
-from scheduler.queueing.worker import Worker
+from scheduler.observe.serving import Serving
+from scheduler.worker.handlers import handlers
+from scheduler.worker.worker import Worker
 
 SCHEMA = "scheduler_up"  # never among the tables of a real installation
 BODIES_END = 1.0
-HOST, PORT, ANY_PORT = "127.0.0.1", 8080, 0
+ANY_PORT = 0
 
 logger = logging.getLogger("scheduler")
 
+Bound = TypeVar("Bound")
+
 
 class House:
-    """Opens and closes in a thread of its own; `ending` keeps it from opening what is still closed."""
+    """Opens and closes in a thread of its own; `ending` keeps it from opening what is still
+    closed.
+    """
 
-    def __init__(self, database: str | None, listener: Callable[[Event], None]) -> None:
+    def __init__(
+        self, database: str | None, listener: Callable[[Event], None], config: Effective
+    ) -> None:
+        self._config = config.values
+        self._origins = config.origins
         self._database = database
         self._listener = listener
         self._opened = ExitStack()
         self._scheduler: Scheduler | None = None
         self._postgres_at = self._redis_at = self._web_at = ""
         self._redis: str | None = None
-        self._serving = Serving(ANY_PORT, {queue for queue, _ in handlers}, SAMPLE)
+        seen = self._config.observability
+        self._serving = Serving(
+            seen.host,
+            seen.metrics_port,
+            {queue for queue, _ in handlers},
+            seen.queue_sample_interval,
+        )
         self.ending = False
 
     def open(self) -> None:
         """Start everything; what was started before an error is for `close`."""
-        for start in (self._start_postgres, self._start_redis, self._start_scheduler, self._start_web):
+        for start in (
+            self._start_postgres,
+            self._start_redis,
+            self._start_scheduler,
+            self._start_web,
+        ):
             if not self.ending:
                 start()
 
@@ -55,7 +79,9 @@ class House:
         if self._scheduler is None:
             return None
         health = self._serving.address or "none"
-        return Places(postgres=self._postgres_at, redis=self._redis_at, health=health, web=self._web_at)
+        return Places(
+            postgres=self._postgres_at, redis=self._redis_at, health=health, web=self._web_at
+        )
 
     def jobs(self) -> list[JobInfo]:
         """List the jobs, without a query."""
@@ -84,7 +110,9 @@ class House:
             self._opened.callback(server.stop)
 
     def _start_scheduler(self) -> None:
-        scheduler = Scheduler(self._database, schema=SCHEMA, redis=self._redis, lease="10s", sync_every="2s")
+        scheduler = Scheduler(
+            self._database, schema=SCHEMA, redis=self._redis, lease="10s", sync_every="2s"
+        )
         scheduler.subscribe(self._listener)
         scheduler.start()
         self._opened.callback(scheduler.cancel, timeout=BODIES_END)
@@ -96,6 +124,8 @@ class House:
             worker.start()
             self._opened.callback(worker.stop, grace=BODIES_END)
             self._serving.watch(worker)
+        port = self._config.observability.metrics_port
+        self._bind("observability.metrics_port", port, self._serving.bind)
         self._opened.enter_context(self._serving)
         self._scheduler = scheduler
 
@@ -107,14 +137,25 @@ class House:
             self._web_at = "no dashboard: it needs the extra web"
             return
         if self._scheduler is not None:
-            app = application(self._scheduler)
-            try:
-                server = Server(app, HOST, PORT)
-            except ConfigError:  # taken, perhaps by another of us
-                server = Server(app, HOST, ANY_PORT)
+            web = self._config.web
+            app = application(
+                self._scheduler,
+                tokens=web_tokens(self._config),
+                rate_limit=web.rate_limit_per_sec,
+            )
+            server = self._bind("web.port", web.port, lambda port: Server(app, web.host, port))
             server.start()
             self._opened.callback(server.stop)
             self._web_at = server.url
+
+    def _bind(self, key: str, port: int, bind: Callable[[int], Bound]) -> Bound:
+        """Bind a configured port. The default falls back to a free one if it is in use."""
+        try:
+            return bind(port)
+        except ConfigError as error:
+            if self._origins[key] != DEFAULT or not str(error).startswith(key):
+                raise
+            return bind(ANY_PORT)
 
 
 def _short(folder: Path) -> str:

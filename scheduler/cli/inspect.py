@@ -1,4 +1,6 @@
-"""Commands that look at jobs and steer them: on the tables alone, whether or not any instance runs."""
+"""Commands that look at jobs and steer them: on the tables alone, whether or not any instance
+runs.
+"""
 
 import getpass
 import os
@@ -26,7 +28,17 @@ from scheduler.cli.cells import (
 )
 from scheduler.cli.database import database_options, opened
 from scheduler.cli.options import Configuration
-from scheduler.cli.show import emit, emit_json, listing, moment, on_terminal, pairs, screen, until, visible
+from scheduler.cli.show import (
+    emit,
+    emit_json,
+    listing,
+    moment,
+    on_terminal,
+    pairs,
+    screen,
+    until,
+    visible,
+)
 from scheduler.model.definition import Key
 from scheduler.model.texts import name, storable
 from scheduler.periodic.control import Control
@@ -50,7 +62,8 @@ class Tables:
 @click.option("--tenant", metavar="T", help="Only those of this tenant.")
 @database_options
 def jobs(tenant: str | None, config: Configuration, *, as_json: bool) -> None:
-    """List the jobs of all tenants, or of one: schedule, next fire, last outcome, and what each does now.
+    """List the jobs of all tenants, or of one: schedule, next fire, last outcome, and what each
+    does now.
 
     Example: scheduler jobs --tenant acme
     """
@@ -61,9 +74,15 @@ def jobs(tenant: str | None, config: Configuration, *, as_json: bool) -> None:
         emit_json([job_facts(row) for row in rows])
     elif rows:
         place = screen()
-        emit(listing(JOB_HEADS, [job_cells(row, now) for row in rows], folds=JOB_FOLDS, place=place), place)
+        emit(
+            listing(JOB_HEADS, [job_cells(row, now) for row in rows], folds=JOB_FOLDS, place=place),
+            place,
+        )
     else:
-        whose = f"{'' if tenant is None else f' of tenant {visible(tenant)}'} in schema {config.scheduler.schema}"
+        whose = (
+            f"{'' if tenant is None else f' of tenant {visible(tenant)}'} in schema "
+            f"{config.scheduler.schema}"
+        )
         how = 'scheduler.register("acme", "report", function, every="15m")'
         emit(
             Text(f"no job{whose}; an instance of your app registers one: {how}"),
@@ -74,9 +93,13 @@ def jobs(tenant: str | None, config: Configuration, *, as_json: bool) -> None:
 @click.command(short_help="Print the newest rows of the ledger, newest first.")
 @click.argument("tenant")
 @click.argument("job", required=False)
-@click.option("--limit", type=click.IntRange(1, 10_000), default=20, show_default=True, help="How many rows.")
+@click.option(
+    "--limit", type=click.IntRange(1, 10_000), default=20, show_default=True, help="How many rows."
+)
 @database_options
-def history(tenant: str, job: str | None, limit: int, config: Configuration, *, as_json: bool) -> None:
+def history(
+    tenant: str, job: str | None, limit: int, config: Configuration, *, as_json: bool
+) -> None:
     """Print what became of the fires of TENANT, or of its JOB, and who changed what; newest first.
 
     Example: scheduler history acme report --limit 50
@@ -90,9 +113,23 @@ def history(tenant: str, job: str | None, limit: int, config: Configuration, *, 
         emit_json([history_facts(row) for row in rows])
     elif rows:
         place = screen()
-        emit(listing(HISTORY_HEADS, [history_cells(row) for row in rows], folds=HISTORY_FOLDS, place=place), place)
+        emit(
+            listing(
+                HISTORY_HEADS,
+                [history_cells(row) for row in rows],
+                folds=HISTORY_FOLDS,
+                place=place,
+            ),
+            place,
+        )
     else:
-        emit(Text(f"nothing has happened yet: {_named(tenant, job) if job else f'tenant {visible(tenant)}'}"), screen())
+        emit(
+            Text(
+                "nothing has happened yet: "
+                f"{_named(tenant, job) if job else f'tenant {visible(tenant)}'}"
+            ),
+            screen(),
+        )
 
 
 @click.command(short_help="Say what a job will do, what it did and why, and who can run it.")
@@ -111,7 +148,12 @@ def explain(tenant: str, job: str, config: Configuration, *, as_json: bool) -> N
     elif on_terminal():
         shown = made_visible(told)
         title = Text(f" {shown.tenant}/{shown.job_id} ", style="title")
-        emit(Panel(pairs(explained(shown, now)), title=title, title_align="left", border_style="quiet"), screen())
+        emit(
+            Panel(
+                pairs(explained(shown, now)), title=title, title_align="left", border_style="quiet"
+            ),
+            screen(),
+        )
     else:
         emit(Text(str(made_visible(told))), screen())
 
@@ -141,7 +183,8 @@ def pause(tenant: str, job: str, config: Configuration, *, as_json: bool) -> Non
 @click.argument("job")
 @database_options
 def resume(tenant: str, job: str, config: Configuration, *, as_json: bool) -> None:
-    """Let the JOB of TENANT go on with its first fire after now; those that passed are one row of the ledger.
+    """Let the JOB of TENANT go on with its first fire after now; those that passed are one row of
+    the ledger.
 
     Example: scheduler resume acme report
     """
@@ -153,7 +196,9 @@ def resume(tenant: str, job: str, config: Configuration, *, as_json: bool) -> No
         emit_json({**key._asdict(), "next_run_at": next_run_at, "was_paused": was_paused})
     else:
         did = f"resumed {_named(*key)}" if was_paused else f"{_named(*key)} was not paused"
-        fire = "nothing is to come" if next_run_at is None else f"next fire {_ahead(next_run_at, now)}"
+        fire = (
+            "nothing is to come" if next_run_at is None else f"next fire {_ahead(next_run_at, now)}"
+        )
         emit(Text(f"{did}: {fire}"), screen())
 
 
@@ -162,7 +207,8 @@ def resume(tenant: str, job: str, config: Configuration, *, as_json: bool) -> No
 @click.argument("job")
 @database_options
 def trigger(tenant: str, job: str, config: Configuration, *, as_json: bool) -> None:
-    """Ask for one run of the JOB of TENANT, also when it is paused; two asked for before it starts are one.
+    """Ask for one run of the JOB of TENANT, also when it is paused; two asked for before it starts
+    are one.
 
     Example: scheduler trigger acme report
     """
@@ -172,8 +218,15 @@ def trigger(tenant: str, job: str, config: Configuration, *, as_json: bool) -> N
     if as_json:
         emit_json({**key._asdict(), "trigger_at": trigger_at, "runnable_on": runnable_on})
     else:
-        free = "an instance is free" if runnable_on else "an instance registers its function (none that lives has it)"
-        emit(Text(f"triggered {_named(*key)} at {moment(trigger_at)}: it runs as soon as {free}"), screen())
+        free = (
+            "an instance is free"
+            if runnable_on
+            else "an instance registers its function (none that lives has it)"
+        )
+        emit(
+            Text(f"triggered {_named(*key)} at {moment(trigger_at)}: it runs as soon as {free}"),
+            screen(),
+        )
 
 
 COMMANDS = (jobs, history, explain, pause, resume, trigger)
@@ -185,7 +238,12 @@ def _tables(config: Configuration) -> Iterator[Tables]:
         store_schema.check(store)
         rows, instances = JobTable(store, lambda: None), InstanceTable(store, lambda: None)
         control = Control(jobs=rows, instances=instances, holder=_who())
-        yield Tables(jobs=rows, history=HistoryTable(store, lambda: None), instances=instances, control=control)
+        yield Tables(
+            jobs=rows,
+            history=HistoryTable(store, lambda: None),
+            instances=instances,
+            control=control,
+        )
 
 
 def _who() -> str:

@@ -44,7 +44,9 @@ def job_facts(job: Job, *, with_payload: bool) -> dict[str, object]:
         "reason": job.reason,
         "error": job.error,
     }
-    return {**facts, "payload": _plain(job.payload), "result": job.result} if with_payload else facts
+    return (
+        {**facts, "payload": _plain(job.payload), "result": job.result} if with_payload else facts
+    )
 
 
 def found_cells(job: Job, *, with_payload: bool) -> list[Text]:
@@ -65,12 +67,19 @@ def found_cells(job: Job, *, with_payload: bool) -> list[Text]:
 def timeline(job: Job, *, with_payload: bool) -> Iterator[tuple[str, Text]]:
     """Go through the life of a job, label by label."""
     yield "state", _state(job.state) + Text(f" since {moment(job.updated_at)}")
-    yield "job", Text(f"{visible(job.type)} through queue {job.queue}, priority {job.priority.name.lower()}")
+    yield (
+        "job",
+        Text(
+            f"{visible(job.type)} through queue {job.queue}, priority {job.priority.name.lower()}"
+        ),
+    )
     yield from _labels(job)
     if with_payload:
         yield "payload", Text(_written(job.payload))
     yield "submitted", Text(moment(job.created_at))
-    retried = any(each["outcome"] == State.RETRYING for each in job.attempts)  # then `run_at` is that of the next one
+    retried = any(
+        each["outcome"] == State.RETRYING for each in job.attempts
+    )  # then `run_at` is that of the next one
     if job.run_at > job.created_at and not retried:
         yield "due", Text(moment(job.run_at))
     for each in job.attempts:
@@ -78,8 +87,15 @@ def timeline(job: Job, *, with_payload: bool) -> Iterator[tuple[str, Text]]:
     if job.state is State.RETRYING:
         yield "due again", Text(moment(job.run_at), style="warning")
     if job.state is State.RUNNING and job.started_at is not None:
-        said = "" if job.progress is None else f", {job.progress:g} % {visible(job.message or '')}".rstrip()
-        yield f"attempt {job.attempt}", Text(f"runs since {moment(job.started_at)}{said}", style="accent")
+        said = (
+            ""
+            if job.progress is None
+            else f", {job.progress:g} % {visible(job.message or '')}".rstrip()
+        )
+        yield (
+            f"attempt {job.attempt}",
+            Text(f"runs since {moment(job.started_at)}{said}", style="accent"),
+        )
     if job.cancel_requested_at is not None:
         yield "cancel", Text(f"asked for at {moment(job.cancel_requested_at)}", style="warning")
     if job.completed_at is not None:
@@ -93,7 +109,10 @@ def timeline(job: Job, *, with_payload: bool) -> Iterator[tuple[str, Text]]:
 
 def _labels(job: Job) -> Iterator[tuple[str, Text]]:
     if job.tags:
-        yield "tags", Text(visible(", ".join(f"{name}={value}" for name, value in job.tags.items())))
+        yield (
+            "tags",
+            Text(visible(", ".join(f"{name}={value}" for name, value in job.tags.items()))),
+        )
     if job.correlation_id is not None:
         yield "correlation", Text(visible(job.correlation_id))
     if job.retried_from is not None:
@@ -101,11 +120,15 @@ def _labels(job: Job) -> Iterator[tuple[str, Text]]:
 
 
 def _attempt(each: Mapping[str, Any]) -> Text:
-    started, finished = (datetime.fromisoformat(each[name]) for name in ("started_at", "finished_at"))
+    started, finished = (
+        datetime.fromisoformat(each[name]) for name in ("started_at", "finished_at")
+    )
     why = _why(each.get("category"), each.get("error"))
     where = f" on {visible(str(each.get('worker')))}" if each.get("worker") else ""
     told = Text(f"{moment(started)} ") + _state(State(each["outcome"]))
-    return told + Text(f" after {brief(finished - started)}{where}{f': {visible(why)}' if why else ''}")
+    return told + Text(
+        f" after {brief(finished - started)}{where}{f': {visible(why)}' if why else ''}"
+    )
 
 
 def _state(state: State) -> Text:

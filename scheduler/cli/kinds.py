@@ -17,12 +17,23 @@ from scheduler.model.labels import checked_queue
 from scheduler.store.engine import checked_dsn
 
 LARGEST = 2**53  # from there on, Redis' scripts cannot count
-SWITCHES = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+SWITCHES = {
+    "true": True,
+    "yes": True,
+    "on": True,
+    "1": True,
+    "false": False,
+    "no": False,
+    "off": False,
+    "0": False,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What a key may be: `read` takes what YAML has, `plain` makes that of an environment variable's text."""
+    """What a key may be: `read` takes what YAML has, `plain` makes that of an environment
+    variable's text.
+    """
 
     read: Callable[[object], Any]
     plain: Callable[[str], object] = str
@@ -48,7 +59,11 @@ def whole(least: int, most: int | None = None) -> Kind:
     allowed = f"must be a whole number from {least} {'on' if most is None else f'to {most}'}"
 
     def read(value: object) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= (most or LARGEST):
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int)
+            or not least <= value <= (most or LARGEST)
+        ):
             raise ValueError(allowed)
         return value
 
@@ -113,10 +128,14 @@ def texts(*, least: int = 0, most: int | None = None) -> Kind:
     """A list of texts; in an environment variable between commas, or as YAML has lists."""
 
     def read(value: object) -> tuple[str, ...]:
-        if not isinstance(value, list | tuple) or not all(isinstance(each, str) and each for each in value):
+        if not isinstance(value, list | tuple) or not all(
+            isinstance(each, str) and each for each in value
+        ):
             raise ValueError("must be a list of texts, like [one, two]")
         if len(value) < least or len(set(value)) < len(value):
-            raise ValueError("must not be empty" if len(value) < least else "must not name anything twice")
+            raise ValueError(
+                "must not be empty" if len(value) < least else "must not name anything twice"
+            )
         if most is not None and len(value) > most:
             raise ValueError(f"must be at most {most}")
         return tuple(map(sendable, value))
@@ -128,7 +147,9 @@ def table() -> Kind:
     """Texts by texts; in an environment variable as YAML or JSON has them."""
 
     def read(value: object) -> dict[str, str]:
-        if not isinstance(value, Mapping) or not all(isinstance(part, str) for pair in value.items() for part in pair):
+        if not isinstance(value, Mapping) or not all(
+            isinstance(part, str) for pair in value.items() for part in pair
+        ):
             raise ValueError("must be texts by names, like {high: jobqueue:high_priority}")
         return {sendable(name): sendable(each) for name, each in value.items()}
 
@@ -140,7 +161,9 @@ def pattern() -> Kind:
 
     def read(value: object) -> str:
         if not isinstance(value, str) or value.count("%s") != 1 or value.count("%") != 1:
-            raise ValueError('must have exactly one %s, for the name of the worker, and no other "%"')
+            raise ValueError(
+                'must have exactly one %s, for the name of the worker, and no other "%"'
+            )
         return sendable(value)
 
     return Kind(read)
@@ -158,7 +181,9 @@ def addresses() -> Kind:
             raise ValueError("must be host:port, a list of them, or a URL") from None
         if "://" in "".join(hosts):
             if len(hosts) > 1:
-                raise ValueError("must be one URL, which may have several hosts, or a list of host:port")
+                raise ValueError(
+                    "must be one URL, which may have several hosts, or a list of host:port"
+                )
             return str(hosts[0])
         return tuple(host.strip() for each in hosts for host in each.split(","))
 
@@ -227,7 +252,8 @@ def dsn(name: str, plain: Callable[[str], object] = str) -> Kind:
                 raise Refused(str(error).removeprefix("database: ")) from None
             if "://" in value and value.count("@") > 1:
                 raise Refused(
-                    "has an @ too many; write one in a password as %40: postgresql://user:pass%40word@host/name"
+                    "has an @ too many; write one in a password as %40: "
+                    "postgresql://user:pass%40word@host/name"
                 )
         return found
 

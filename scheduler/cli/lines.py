@@ -42,8 +42,14 @@ class Lines:
         if told is None:
             return
         job = f"{told.tenant}/{told.job_id} " if told.job_id else ""
-        late = self._lateness.pop(Key(told.tenant, told.job_id), None) if isinstance(message, FireEnded) else None
-        self._write(f"{job}{told.word} {told.text}" + ("" if late is None else f" ({brief(late)} late)"))
+        late = (
+            self._lateness.pop(Key(told.tenant, told.job_id), None)
+            if isinstance(message, FireEnded)
+            else None
+        )
+        self._write(
+            f"{job}{told.word} {told.text}" + ("" if late is None else f" ({brief(late)} late)")
+        )
 
     def draw(self, jobs: Sequence[JobInfo]) -> None:
         """Time alone is not worth a line."""

@@ -1,12 +1,21 @@
 """The command line, put together. What goes wrong is one line on stderr, never a traceback."""
 
 import math
+from pathlib import Path
 
 import click
 from click.shell_completion import get_completion_class
 
 from scheduler.cli import bench, doctor, inspect, jobs, queues, run, web
-from scheduler.cli.database import DATABASE, database_options, given, one_line, opened
+from scheduler.cli.database import (
+    DATABASE,
+    config_option,
+    database_options,
+    given,
+    one_line,
+    opened,
+    read,
+)
 from scheduler.cli.options import Configuration
 from scheduler.cli.show import emit_json
 from scheduler.store import schema as store_schema
@@ -32,17 +41,25 @@ def cli() -> None:
 
 
 @cli.command(short_help="Watch sample jobs of two tenants fire, on servers of its own.")
-@click.option("--for", "seconds", type=click.FloatRange(min=0, min_open=True), help="End after so many seconds.")
+@click.option(
+    "--for",
+    "seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    help="End after so many seconds.",
+)
 @click.option(
     "--database",
     metavar="DSN",
     envvar=DATABASE,
     help=f"Use this Postgres, schema scheduler_up, not an embedded one. [{DATABASE}]",
 )
-def up(seconds: float | None, database: str | None) -> None:
-    """Start Postgres and Redis out of wheels, and a scheduler with sample jobs of two tenants; watch them fire.
+@config_option
+def up(seconds: float | None, database: str | None, path: Path) -> None:
+    """Start an embedded Postgres and Redis and a scheduler with sample jobs, and show the fires.
 
-    Ctrl-C ends it. Run it again in a second terminal: both share one database, and each fire still runs once.
+    Ctrl-C ends it. Run it again in a second terminal: both share one database, and each fire still
+    runs once. Sections observability and web of the configuration apply; ports that are not
+    configured are the defaults, or free ones if those are in use.
 
     Example: scheduler up --for 60
     """
@@ -50,8 +67,9 @@ def up(seconds: float | None, database: str | None) -> None:
         raise click.BadParameter("must be a number of seconds", param_hint="--for")
     from scheduler.cli.up import Up  # noqa: PLC0415 - its samples have handlers, which are no worker's but its own
 
+    config = read(path)
     with one_line(database):
-        Up(given(database), seconds=seconds).run()
+        Up(given(database), config, seconds=seconds).run()
 
 
 @cli.command(short_help="Bring the tables to the version of this package.")
@@ -69,13 +87,17 @@ def migrate(config: Configuration, *, as_json: bool) -> None:
     if as_json:
         emit_json({"schema": schema, "before": before, "after": after})
     else:
-        click.echo(f"schema {schema}: version {before} -> {after}{'' if before != after else ' (nothing to do)'}")
+        click.echo(
+            f"schema {schema}: version {before} -> "
+            f"{after}{'' if before != after else ' (nothing to do)'}"
+        )
 
 
 @cli.command(short_help="Print what makes your shell complete our commands.")
 @click.argument("shell", type=click.Choice(("bash", "zsh", "fish")))
 def completion(shell: str) -> None:
-    """Print the script that makes SHELL complete commands and options; source it, or put it where SHELL looks.
+    """Print the script that makes SHELL complete commands and options; source it, or put it where
+    SHELL looks.
 
     Example: scheduler completion bash > ~/.local/share/bash-completion/completions/scheduler
     """

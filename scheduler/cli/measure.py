@@ -1,4 +1,6 @@
-"""A quick measure of the configured servers: real parts, in a schema and a queue of its own, removed at the end."""
+"""A quick measure of the configured servers: real parts, in a schema and a queue of its own,
+removed at the end.
+"""
 
 import contextlib
 import os
@@ -17,12 +19,12 @@ from scheduler.errors import QueueError, StoreError, WaitTimeout
 from scheduler.events import Event, JobsFed, JobsSettled
 from scheduler.model.addresses import RedisOptions
 from scheduler.model.submission import NewJob
-from scheduler.queueing.handlers import handler, handlers
-from scheduler.queueing.worker import Worker
 from scheduler.store import schema as store_schema
 from scheduler.store.doctor import DoctorTable
 from scheduler.store.engine import Database
 from scheduler.store.ring import RingTable
+from scheduler.worker.handlers import handler, handlers
+from scheduler.worker.worker import Worker
 
 TENANT = TYPE = "bench"
 TRIPS = 50
@@ -33,7 +35,9 @@ PHASES = ("round trips", "submit", "enqueue", "drain", "end to end", "latency")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """What was measured: jobs a second, or the median and the 99th percentile of how long something took."""
+    """What was measured: jobs a second, or the median and the 99th percentile of how long something
+    took.
+    """
 
     name: str
     per_second: float | None = None
@@ -61,19 +65,33 @@ class Counted:
         """Wait for it."""
         with self._changed:
             if not self._changed.wait_for(lambda: what(self), PATIENCE):
-                raise WaitTimeout(f"bench: {self.fed} jobs were fed and {self.settled} settled in a minute; try fewer")
+                raise WaitTimeout(
+                    f"bench: {self.fed} jobs were fed and {self.settled} settled in a minute; try "
+                    "fewer"
+                )
 
 
 class Scratch:
-    """A schema and a queue with names that nobody has, on the given servers; of others' jobs nothing is touched."""
+    """A schema and a queue with names that nobody has, on the given servers; of others' jobs
+    nothing is touched.
+    """
 
-    def __init__(self, database: str, redis: RedisOptions, prepare: bool, listen: str | bool) -> None:  # noqa: FBT001
+    def __init__(
+        self,
+        database: str,
+        redis: RedisOptions,
+        prepare: bool,  # noqa: FBT001
+        listen: str | bool,  # noqa: FBT001
+    ) -> None:
         self.queue = f"bench-{os.urandom(6).hex()}"
         self.database = database
         self.redis = redis
         self.options: SchedulerOptions = {
-            "schema": self.queue.replace("-", "_"), "prepare": prepare, "listen": listen, "label": TENANT,
-        }  # fmt: skip
+            "schema": self.queue.replace("-", "_"),
+            "prepare": prepare,
+            "listen": listen,
+            "label": TENANT,
+        }
         self.starts: list[float] = []
         self._workers: list[str] = []
 
@@ -85,7 +103,9 @@ class Scratch:
             store_schema.migrate(tables)
         except StoreError as error:
             tables.close()
-            raise type(error)(f"bench needs a schema of its own, and the right to make one: {error}") from None
+            raise type(error)(
+                f"bench needs a schema of its own, and the right to make one: {error}"
+            ) from None
         handler(TYPE, queue=self.queue)(self._noop)
         try:
             yield self
@@ -126,8 +146,16 @@ class Scratch:
         keys = Keys.of(self.queue)
         asked = RingTable(tables.schema, lambda: None).installation()
         installation = str(tables.run(asked.query, asked.parameters)[0][0])
-        own = [*keys.levels, keys.completed, keys.dead, *keys.named(*OWN), keys.outcomes(installation)]
-        theirs = [name(worker) for worker in self._workers for name in (keys.processing, keys.heartbeat)]
+        own = [
+            *keys.levels,
+            keys.completed,
+            keys.dead,
+            *keys.named(*OWN),
+            keys.outcomes(installation),
+        ]
+        theirs = [
+            name(worker) for worker in self._workers for name in (keys.processing, keys.heartbeat)
+        ]
         for key in (*own, *theirs, keys.epoch(installation)):
             client.call("DEL", key)
 
@@ -166,7 +194,10 @@ def _round_trips(scratch: Scratch) -> Iterator[Figure]:
     try:
         for name, trip in (
             ("postgres round trip", lambda: tables.rows("clock")),
-            ("redis round trip", lambda: client.call("EXISTS", f"jobqueue:{{{scratch.queue}}}:trip")),
+            (
+                "redis round trip",
+                lambda: client.call("EXISTS", f"jobqueue:{{{scratch.queue}}}:trip"),
+            ),
         ):
             trip()  # opens the connection
             yield _times(name, [_took(trip) for _ in range(TRIPS)])
@@ -176,7 +207,9 @@ def _round_trips(scratch: Scratch) -> Iterator[Figure]:
 
 
 def _latency(scratch: Scratch, scheduler: Scheduler, counted: Counted) -> Figure:
-    """Submit one job after another, each when the one before has ended; measure until its handler starts."""
+    """Submit one job after another, each when the one before has ended; measure until its handler
+    starts.
+    """
     times = []
     for _ in range(SINGLES):
         settled, began = counted.settled, time.perf_counter()

@@ -1,4 +1,6 @@
-"""What the commands about queues share: the queues opened without an instance, and a bar while it takes long."""
+"""What the commands about queues share: the queues opened without an instance, and a bar while it
+takes long.
+"""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -79,7 +81,9 @@ def _originals(config: Configuration, client: Client) -> dict[str, Keys]:
 
 @contextlib.contextmanager
 def bar(what: str, total: int | None) -> Iterator[Callable[[int], int]]:
-    """Show a bar where a person looks at stderr; what is yielded moves it on, and returns by how much."""
+    """Show a bar where a person looks at stderr; what is yielded moves it on, and returns by how
+    much.
+    """
     place = Console(stderr=True)
     shown = Progress(
         TextColumn("{task.description}", markup=False),

@@ -1,4 +1,5 @@
-"""Every key of the configuration. A section is a class, a key a field of it with its default and what it may be.
+"""Every key of the configuration. A section is a class, a key a field of it with its default and
+what it may be.
 
 What each does is in `docs/running.md`, in the same order.
 """
@@ -44,8 +45,12 @@ from scheduler.web.access import Token
 Mask = Callable[[str], str]
 
 
-def setting(default: Any, kind: Kind, *, mask: Mask | None = None, also: tuple[str, ...] = ()) -> Any:
-    """Make a field; `mask` hides what is secret in it, `also` are other environment variables that set it."""
+def setting(
+    default: Any, kind: Kind, *, mask: Mask | None = None, also: tuple[str, ...] = ()
+) -> Any:
+    """Make a field; `mask` hides what is secret in it, `also` are other environment variables that
+    set it.
+    """
     metadata = {"kind": kind, "mask": mask, "also": also}
     return field(default_factory=lambda: kind.read(default), metadata=metadata)
 
@@ -88,7 +93,9 @@ class Sentinel:
 class Redis:
     """How Redis is reached."""
 
-    addr: str | tuple[str, ...] | None = setting("localhost:6379", addresses(), mask=without_password)
+    addr: str | tuple[str, ...] | None = setting(
+        "localhost:6379", addresses(), mask=without_password, also=("REDIS_URL",)
+    )
     username: str | None = setting(None, optional(text()))
     password: str | None = setting(None, optional(text()), mask=hidden)
     db: int = setting(0, whole(0))
@@ -175,6 +182,7 @@ class Tracing:
 class Observability:
     """What others see of the process."""
 
+    host: str = setting("127.0.0.1", text())
     metrics_port: int = setting(9090, whole(1, 65535))
     log_level: str = setting("info", choice("debug", "info", "warn", "warning", "error"))
     queue_sample_interval: timedelta = setting("2s", span())
@@ -185,7 +193,9 @@ def _tokens() -> Kind:
     """Tokens of the HTTP API by name; in an environment variable as YAML or JSON has them."""
 
     def read(value: object) -> dict[str, Mapping[str, object]]:
-        if not isinstance(value, Mapping) or not all(isinstance(name, str) and name for name in value):
+        if not isinstance(value, Mapping) or not all(
+            isinstance(name, str) and name for name in value
+        ):
             raise Refused("must be tokens by names; `scheduler web-token NAME` makes one")
         try:
             return {sendable(name): Token.of(name, said).plain() for name, said in value.items()}
@@ -211,7 +221,7 @@ class SchedulerSection:
 
     database: str | None = setting(
         None, dsn("database"), mask=_dsn, also=("SCHEDULER_DATABASE_URL", "DATABASE_URL")
-    )  # fmt: skip
+    )
     schema: str = setting(DEFAULTS["schema"], option("schema"))
     tenants: Tenants = setting(DEFAULTS["tenants"], option("tenants", tenants))
     sync_every: timedelta = setting(DEFAULTS["sync_every"], lasting("sync_every"))
@@ -224,7 +234,9 @@ class SchedulerSection:
     max_payload: int = setting(DEFAULTS["max_payload"], option("max_payload", number))
     retention: timedelta | None = setting(DEFAULTS["retention"], optional(lasting("retention")))
     callback_secret: str | None = setting(None, option("callback_secret"), mask=hidden)
-    callback_private: bool = setting(DEFAULTS["callback_private"], option("callback_private", switch().plain))
+    callback_private: bool = setting(
+        DEFAULTS["callback_private"], option("callback_private", switch().plain)
+    )
     grace: timedelta = setting("30s", span())
 
 
@@ -234,7 +246,9 @@ class Configuration:
 
     scheduler: SchedulerSection = field(default_factory=SchedulerSection)
     redis: Redis = field(default_factory=Redis)
-    queues: Mapping[str, Mapping[str, str]] = setting(DEFAULTS["queues"], option("queues", structured))
+    queues: Mapping[str, Mapping[str, str]] = setting(
+        DEFAULTS["queues"], option("queues", structured)
+    )
     worker: Worker = field(default_factory=Worker)
     reaper: Reaper = field(default_factory=Reaper)
     producer: Producer = field(default_factory=Producer)

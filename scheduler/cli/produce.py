@@ -24,7 +24,9 @@ def produce(
     watch: Callable[[Producer], object] = lambda _: None,
     as_json: bool = False,
 ) -> Summary:
-    """Queue the files of a folder, with a bar where a person looks at stderr, and print what came of it."""
+    """Queue the files of a folder, with a bar where a person looks at stderr, and print what came
+    of it.
+    """
     place = Console(stderr=True)
     bar = Progress(
         SpinnerColumn(),
@@ -36,11 +38,16 @@ def produce(
         disable=not place.is_terminal,
     )
     with bar:
-        task = bar.add_task("looking for files", total=None)  # how many there are is known at the end
+        task = bar.add_task(
+            "looking for files", total=None
+        )  # how many there are is known at the end
         producer = Producer(
-            client, rule, keys, queue=queue,
+            client,
+            rule,
+            keys,
+            queue=queue,
             progress=lambda so_far: bar.update(task, description=_figures(so_far)),
-        )  # fmt: skip
+        )
         watch(producer)
         told = producer.run(stop)
     if as_json:
@@ -53,16 +60,24 @@ def produce(
 def _figures(summary: Summary) -> str:
     queued = f"queued {summary.queued.total():,}"
     if summary.queued:
-        queued += f" ({', '.join(f'{word} {count:,}' for word, count in sorted(summary.queued.items()))})"
+        queued += (
+            f" ({', '.join(f'{word} {count:,}' for word, count in sorted(summary.queued.items()))})"
+        )
     skipped = summary.skipped.total()
-    return f"{queued}, unchanged {summary.unchanged:,}, excluded {summary.excluded:,}, skipped {skipped:,}"
+    return (
+        f"{queued}, unchanged {summary.unchanged:,}, excluded {summary.excluded:,}, skipped "
+        f"{skipped:,}"
+    )
 
 
 def _page(summary: Summary) -> Text:
     lines = [_figures(summary) + ("" if summary.finished else "; stopped before the end")]
     lines += [f"  skipped {visible(path)}: {reason}" for path, reason in summary.named]
     if (more := summary.skipped.total() - len(summary.named)) > 0:
-        lines.append(f"  and {more:,} more: {', '.join(f'{why} {n:,}' for why, n in summary.skipped.most_common())}")
+        lines.append(
+            f"  and {more:,} more: "
+            f"{', '.join(f'{why} {n:,}' for why, n in summary.skipped.most_common())}"
+        )
     return Text("\n".join(lines))
 
 

@@ -15,9 +15,21 @@ from scheduler.model.states import State
 from scheduler.model.workers import WorkerInfo, WorkerQueue
 
 QUEUE_HEADS = (
-    "QUEUE", "DIALECT", "WAITING", "BY PRIORITY", "RUNNING", "RETRYING", "UNSETTLED", "DEAD", "READY", "OLDEST",
-    "PENDING", "WORKERS", "BREAKER", "STATE",
-)  # fmt: skip
+    "QUEUE",
+    "DIALECT",
+    "WAITING",
+    "BY PRIORITY",
+    "RUNNING",
+    "RETRYING",
+    "UNSETTLED",
+    "DEAD",
+    "READY",
+    "OLDEST",
+    "PENDING",
+    "WORKERS",
+    "BREAKER",
+    "STATE",
+)
 QUEUE_FOLDS = {"QUEUE": 10, "BY PRIORITY": 12, "STATE": 12}
 ENTRY_HEADS = ("ID", "TENANT", "TYPE", "PRIORITY", "ATTEMPTS", "SINCE", "WHY")
 ENTRY_FOLDS = {"TENANT": 8, "TYPE": 10, "SINCE": 12, "WHY": 20, "PAYLOAD": 20}
@@ -25,8 +37,18 @@ TOTAL_HEADS = ("QUEUE", "COMPLETED", "FAILED", "DEAD LETTER", "CANCELLED", "PER 
 ENDS = (State.COMPLETED, State.FAILED, State.DEAD_LETTER, State.CANCELLED)
 KEY_HEADS = ("QUEUE", "KEY", "TYPE", "SIZE")
 WORKER_HEADS = (
-    "WORKER", "KIND", "HOST", "PID", "UP", "HEARTBEAT", "CONCURRENCY", "QUEUE", "HOLDS", "BREAKER", "JOBS",
-)  # fmt: skip
+    "WORKER",
+    "KIND",
+    "HOST",
+    "PID",
+    "UP",
+    "HEARTBEAT",
+    "CONCURRENCY",
+    "QUEUE",
+    "HOLDS",
+    "BREAKER",
+    "JOBS",
+)
 WORKER_FOLDS = {"WORKER": 12, "HOST": 8, "QUEUE": 10, "BREAKER": 12, "JOBS": 20}
 NAMED = 3
 
@@ -85,7 +107,10 @@ def _state(stats: QueueStats) -> Text:
     if stats.error is not None:
         return Text(visible(stats.error), style="failure")
     if stats.paused:
-        return Text("paused" if stats.paused_at is None else f"paused since {moment(stats.paused_at)}", style="accent")
+        return Text(
+            "paused" if stats.paused_at is None else f"paused since {moment(stats.paused_at)}",
+            style="accent",
+        )
     return Text("-", style="quiet")
 
 
@@ -142,7 +167,13 @@ def worker_cells(worker: WorkerInfo, now: datetime) -> list[list[Text]]:
     if not worker.queues:
         return [[*own, Text("-"), Text(_said(worker.holds)), Text("-"), Text("-")]]
     return [
-        [*own, Text(visible(at.name)), Text(_said(at.holds)), _breaker(at), Text(_held(at), style="quiet")]
+        [
+            *own,
+            Text(visible(at.name)),
+            Text(_said(at.holds)),
+            _breaker(at),
+            Text(_held(at), style="quiet"),
+        ]
         for at in worker.queues
     ]
 
@@ -152,7 +183,9 @@ def _said(value: object) -> str:
 
 
 def _age(instant: datetime | None, now: datetime) -> str:
-    return "-" if instant is None else brief(max(now - instant, timedelta(0)))  # it is of Redis's clock
+    return (
+        "-" if instant is None else brief(max(now - instant, timedelta(0)))
+    )  # it is of Redis's clock
 
 
 def _breaker(at: WorkerQueue) -> Text:
@@ -164,7 +197,9 @@ def _breaker(at: WorkerQueue) -> Text:
 
 def _held(at: WorkerQueue) -> str:
     """Name some of the jobs that a worker holds, as `get` wants them."""
-    named = [visible(f"{job.tenant or ''} {job.id} ({job.type})".strip()) for job in at.jobs[:NAMED]]
+    named = [
+        visible(f"{job.tenant or ''} {job.id} ({job.type})".strip()) for job in at.jobs[:NAMED]
+    ]
     more = max(at.holds or 0, len(at.jobs)) - len(named)
     return ", ".join([*named, *([f"{more} more"] if named and more > 0 else [])]) or "-"
 
@@ -172,7 +207,10 @@ def _held(at: WorkerQueue) -> str:
 def total_facts(totals: Totals) -> dict[str, dict[str, object]]:
     """Say how jobs ended, by queue."""
     return {
-        queue: {**{state.value: count for state, count in states.items()}, "per_second": _rate(totals, states)}
+        queue: {
+            **{state.value: count for state, count in states.items()},
+            "per_second": _rate(totals, states),
+        }
         for queue, states in totals.ended.items()
     }
 
@@ -185,7 +223,11 @@ def total_cells(totals: Totals) -> list[list[Text]]:
             every[state] = every.get(state, 0) + count
     rows = [(Text(visible(queue), style="bold"), states) for queue, states in totals.ended.items()]
     return [
-        [name, *(Text(str(states.get(state, 0))) for state in ENDS), Text(f"{_rate(totals, states):g}")]
+        [
+            name,
+            *(Text(str(states.get(state, 0))) for state in ENDS),
+            Text(f"{_rate(totals, states):g}"),
+        ]
         for name, states in [*rows, (Text("all", style="quiet"), every)]
     ]
 
@@ -196,7 +238,9 @@ def _rate(totals: Totals, states: Mapping[State, int]) -> float:
 
 def sums(stats: list[QueueStats]) -> dict[str, int]:
     """Add up what is in all queues."""
-    levels = {level.name.lower(): sum(each.waiting.get(level, 0) for each in stats) for level in Priority}
+    levels = {
+        level.name.lower(): sum(each.waiting.get(level, 0) for each in stats) for level in Priority
+    }
     names = ("running", "retrying", "unsettled", "dead", "ready", "pending")
     return {
         **{f"waiting_{name}": count for name, count in levels.items()},

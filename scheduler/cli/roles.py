@@ -28,9 +28,9 @@ from scheduler.model.addresses import RedisOptions
 from scheduler.observe import logs, traces
 from scheduler.observe.serving import Serving
 from scheduler.observe.watched import Watched
-from scheduler.queueing.handlers import handlers
-from scheduler.queueing.worker import Worker
 from scheduler.service import Asked, collect_rarely, heard
+from scheduler.worker.handlers import handlers
+from scheduler.worker.worker import Worker
 
 ROLES = ("scheduler", "producer", "worker", "all")
 NOT_THEIRS = ("<frozen", importlib.__path__[0], scheduler.__path__[0])
@@ -43,7 +43,10 @@ def run(role: str, config: Configuration, app: str | None, *, as_json: bool = Fa
         work(config, app)
         return
     if role == "all" and config.worker.processes > 1:
-        raise ConfigError("worker.processes: must be 1 in role all, which is one process; for more, run --role=worker")
+        raise ConfigError(
+            "worker.processes: must be 1 in role all, which is one process; for more, run "
+            "--role=worker"
+        )
     if role != "scheduler":
         rules.producer_rule(config).check_priorities(config.worker.queues)
     process = Process(config)
@@ -54,7 +57,9 @@ def run(role: str, config: Configuration, app: str | None, *, as_json: bool = Fa
         process.serve()
         if role == "all" and not process.asked_to_end:
             process.work()
-        if (role == "producer" or (role == "all" and _has_files(config))) and not process.asked_to_end:
+        if (
+            role == "producer" or (role == "all" and _has_files(config))
+        ) and not process.asked_to_end:
             process.produce(alone=role == "producer", as_json=as_json)
         collect_rarely()
         logger.info("role %s: started", role)
@@ -68,7 +73,9 @@ def work(config: Configuration, app: str | None, queues: Sequence[str] | None = 
     """Run a worker of some queues, or of all that have handlers."""
     logs.configure("warning")
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: os._exit(0))  # until the worker hears them: it has nothing in its hands yet
+        signal.signal(
+            number, lambda *_: os._exit(0)
+        )  # until the worker hears them: it has nothing in its hands yet
     if app is not None:
         loaded(app)
     _observe(config)
@@ -96,7 +103,9 @@ class Process:
             signal.signal(number, self._on_signal)
 
     def schedule(self, app: str | None) -> Scheduler:
-        """Start the scheduler of the process, let the app register its jobs with it, and return it."""
+        """Start the scheduler of the process, let the app register its jobs with it, and return
+        it.
+        """
         config = self._config
         options = rules.scheduler_options(config)
         if options["redis"] is not None:
@@ -155,7 +164,9 @@ class Process:
             raise error
 
     def stop(self) -> None:
-        """Stop all parts, the scheduler last: handlers that end may still submit, and their ends are settled."""
+        """Stop all parts, the scheduler last: handlers that end may still submit, and their ends
+        are settled.
+        """
         until = time.monotonic() + self._config.scheduler.grace.total_seconds()
         self._stop.set()
         if self._worker is not None:
@@ -176,16 +187,22 @@ class Process:
 
 
 def _has_files(config: Configuration) -> bool:
-    """Whether there is a folder for the producer: one process of all roles also serves those who have no files."""
+    """Whether there is a folder for the producer: one process of all roles also serves those who
+    have no files.
+    """
     folder = config.producer.scan_dir
     if not os.access(folder, os.F_OK):
-        logger.warning("producer.scan_dir: there is no %r: role all runs without a producer", folder)
+        logger.warning(
+            "producer.scan_dir: there is no %r: role all runs without a producer", folder
+        )
         return False
     return True
 
 
 def loaded(app: str) -> Callable[[Scheduler], object] | None:
-    """Import a module, for what it registers; of `module:function` return the function, which registers jobs."""
+    """Import a module, for what it registers; of `module:function` return the function, which
+    registers jobs.
+    """
     module, _, name = app.partition(":")
     sys.path.insert(0, str(Path.cwd()))
     with _blamed(f"app: {module} cannot be imported"):
@@ -194,7 +211,10 @@ def loaded(app: str) -> Callable[[Scheduler], object] | None:
         return None
     function = getattr(found, name, None)
     if not callable(function):
-        raise Failure(f"app: {module} has no function {name!r}; it would be given the scheduler, to register jobs")
+        raise Failure(
+            f"app: {module} has no function {name!r}; it would be given the scheduler, to register "
+            "jobs"
+        )
     if inspect.iscoroutinefunction(function):
         raise Failure(f"app: {app} is `async def`; it must be `def`, for nobody would wait for it")
     return function  # type: ignore[no-any-return]
@@ -206,13 +226,20 @@ def _blamed(what: str) -> Iterator[None]:
     try:
         yield
     except NotInitialised as error:
-        cure = "register jobs in a function that is given the scheduler, and name it, as in --app module:register"
-        raise Failure(f"{what}: {error} Only the roles scheduler and all have a scheduler; {cure}") from None
+        cure = (
+            "register jobs in a function that is given the scheduler, and name it, as in --app "
+            "module:register"
+        )
+        raise Failure(
+            f"{what}: {error} Only the roles scheduler and all have a scheduler; {cure}"
+        ) from None
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it is, it is theirs
         frames = traceback.extract_tb(error.__traceback__)
         theirs = [each for each in frames if not each.filename.startswith(NOT_THEIRS)]
         where = f" ({theirs[-1].filename}, line {theirs[-1].lineno})" if theirs else ""
-        raise Failure(visible(" ".join(f"{what}: {type(error).__name__}: {error}{where}".split()))) from None
+        raise Failure(
+            visible(" ".join(f"{what}: {type(error).__name__}: {error}{where}".split()))
+        ) from None
 
 
 def _worker(config: Configuration, queues: Sequence[str] | None) -> Worker:
@@ -237,14 +264,18 @@ def _worker(config: Configuration, queues: Sequence[str] | None) -> Worker:
 
 
 def _serving(config: Configuration) -> Serving:
-    """Make what serves the port; queues that the configuration and the app know have names of their own."""
+    """Make what serves the port; queues that the configuration and the app know have names of their
+    own.
+    """
     known = {"default", config.worker.file_queue, *config.queues, *(queue for queue, _ in handlers)}
     seen = config.observability
-    return Serving(seen.metrics_port, known, seen.queue_sample_interval)
+    return Serving(seen.host, seen.metrics_port, known, seen.queue_sample_interval)
 
 
 def _greet(config: Configuration, *, original: bool = False) -> RedisOptions:
-    """See whether Redis lets us in, and say how it is reached; one that is away is waited for by whoever needs it."""
+    """See whether Redis lets us in, and say how it is reached; one that is away is waited for by
+    whoever needs it.
+    """
     redis = rules.redis_options(config)
     if redis is None:
         raise ConfigError("redis.addr: must not be empty; producers and workers need a Redis")
@@ -252,8 +283,10 @@ def _greet(config: Configuration, *, original: bool = False) -> RedisOptions:
     try:
         if client.clustered and original and not rules.original_keys(config).tagged:
             raise ConfigError(
-                "worker.queues: a cluster needs one hash tag in all keys of Redis that section worker names, as in"
-                " jobqueue:{files}:high_priority; or name a worker.file_queue that your app does not have"
+                "worker.queues: a cluster needs one hash tag in all keys of Redis that section "
+                "worker names, as in"
+                " jobqueue:{files}:high_priority; or name a worker.file_queue that your app does "
+                "not have"
             )
     except QueueUnavailable as error:
         logger.warning("%s; waiting for it", error)

@@ -1,4 +1,6 @@
-"""What the keys of a configuration must be to each other, and what they become: the options of the parts."""
+"""What the keys of a configuration must be to each other, and what they become: the options of the
+parts.
+"""
 
 import os
 import re
@@ -42,7 +44,9 @@ def _refused(part: Callable[[Configuration], object], config: Configuration) -> 
 
 def _redis_refused(config: Configuration) -> Iterator[str]:
     for line in _refused(redis_options, config):
-        yield re.sub("^redis:", "redis.sentinel.master:" if "`master`" in line else "redis.addr:", line)
+        yield re.sub(
+            "^redis:", "redis.sentinel.master:" if "`master`" in line else "redis.addr:", line
+        )
 
 
 def redis_options(config: Configuration) -> RedisOptions | None:
@@ -96,7 +100,9 @@ def retry_policy(config: Configuration) -> RetryPolicy:
 def reaper_rule(config: Configuration) -> ReaperRule:
     """Say how silent workers are looked for."""
     reaper = config.reaper
-    return ReaperRule(interval=reaper.interval, base_delay=reaper.base_delay, scan_count=reaper.scan_count)
+    return ReaperRule(
+        interval=reaper.interval, base_delay=reaper.base_delay, scan_count=reaper.scan_count
+    )
 
 
 def breaker_rule(config: Configuration) -> BreakerRule:
@@ -153,7 +159,10 @@ def web_tokens(config: Configuration) -> list[Token]:
 
 def _web_rules(config: Configuration) -> Iterator[str]:
     if not config.web.tokens and not loopback(config.web.host):
-        yield "web.tokens: must name a token where web.host is not this machine; `scheduler web-token NAME` makes one"
+        yield (
+            "web.tokens: must name a token where web.host is not this machine; `scheduler "
+            "web-token NAME` makes one"
+        )
     if len({token.sha256 for token in web_tokens(config)}) < len(config.web.tokens):
         yield "web.tokens: two have the same sha256; the log could not tell who it was"
 
@@ -164,12 +173,16 @@ def _worker_rules(config: Configuration) -> Iterator[str]:
         if not worker.queues.get(word):
             yield f"worker.queues: has no list for {word!r}, one of worker.priorities"
     for word in set(worker.queues) - set(worker.priorities):
-        yield f"worker.queues: {word!r} is not among worker.priorities; nobody would take from that list"
+        yield (
+            f"worker.queues: {word!r} is not among worker.priorities; nobody would take from that "
+            "list"
+        )
     if worker.brpoplpush_timeout > worker.heartbeat_ttl / 2:
         most = brief(worker.heartbeat_ttl / 2)
         yield f"worker.brpoplpush_timeout: must be at most half of worker.heartbeat_ttl, {most}"
     if worker.backoff.base > worker.backoff.max:
-        yield f"worker.backoff.base: must be at most worker.backoff.max, {brief(worker.backoff.max)}"
+        longest = brief(worker.backoff.max)
+        yield f"worker.backoff.base: must be at most worker.backoff.max, {longest}"
     yield from _name_rules(config)
 
 
@@ -195,24 +208,46 @@ def _name_rules(config: Configuration) -> Iterator[str]:
     begin, end = map(re.escape, worker.processing_list_pattern.split("%s"))
     for name, key in names.items():
         if re.fullmatch(f"{begin}.*{end}", key):
-            yield f"worker.processing_list_pattern: must not fit {name}, which is no processing list"
+            yield (
+                f"worker.processing_list_pattern: must not fit {name}, which is no processing list"
+            )
 
 
 def _redis_rules(config: Configuration) -> Iterator[str]:
     redis = config.redis
     if redis.read_timeout != redis.write_timeout:
-        yield "redis.write_timeout: must be as redis.read_timeout; a connection has one limit for both"
+        yield (
+            "redis.write_timeout: must be as redis.read_timeout; a connection has one limit for "
+            "both"
+        )
     if redis.min_idle_conns > _connections(config):
-        yield f"redis.min_idle_conns: must be at most {_connections(config)}, redis.pool_size_multiplier for each CPU"
-    secure = redis.tls.enabled or (isinstance(redis.addr, str) and redis.addr.lower().startswith("rediss"))
-    if not secure and (redis.tls.ca or redis.tls.cert or redis.tls.key or not redis.tls.check_hostname):
-        yield "redis.tls.enabled: must be true where there are other keys of redis.tls; they would do nothing"
-    options = [name for name, _ in parse_qsl(redis.addr.partition("?")[2])] if isinstance(redis.addr, str) else []
+        yield (
+            f"redis.min_idle_conns: must be at most {_connections(config)}, "
+            "redis.pool_size_multiplier for each CPU"
+        )
+    secure = redis.tls.enabled or (
+        isinstance(redis.addr, str) and redis.addr.lower().startswith("rediss")
+    )
+    if not secure and (
+        redis.tls.ca or redis.tls.cert or redis.tls.key or not redis.tls.check_hostname
+    ):
+        yield (
+            "redis.tls.enabled: must be true where there are other keys of redis.tls; they would "
+            "do nothing"
+        )
+    options = (
+        [name for name, _ in parse_qsl(redis.addr.partition("?")[2])]
+        if isinstance(redis.addr, str)
+        else []
+    )
     for option in options:
         if option in OF_KEYS:
             yield f"redis.addr: {option} would do nothing here; write redis.{OF_KEYS[option]}"
         elif option.startswith("tls_") and _tls(config):
-            yield f"redis.addr: {option} would do nothing beside keys of redis.tls; write redis.tls.{option[4:]}"
+            yield (
+                f"redis.addr: {option} would do nothing beside keys of redis.tls; write "
+                f"redis.tls.{option[4:]}"
+            )
 
 
 def _connections(config: Configuration) -> int:

@@ -7,9 +7,10 @@ from scheduler.errors import TemporaryError
 from scheduler.model.body import RunContext
 from scheduler.model.definition import Registration
 from scheduler.model.handling import JobContext
-from scheduler.queueing.handlers import handler
+from scheduler.worker.handlers import handler
 
-# A start long ago, the same in every process: fires fall on round seconds, and the first one comes at once.
+# A start long ago, the same in every process: fires fall on round seconds, and the first one comes
+# at once.
 ALIGNED = datetime(2024, 1, 1, tzinfo=UTC)
 
 
@@ -48,10 +49,14 @@ def backup(ctx: RunContext) -> None:
 SAMPLES = [
     Registration(tenant="acme", job_id="heartbeat", fn=heartbeat, every="2s", start_at=ALIGNED),
     Registration(tenant="acme", job_id="report", fn=report, every="5s", start_at=ALIGNED),
-    Registration(tenant="acme", job_id="import-orders", fn=import_orders, every="4s", start_at=ALIGNED),
+    Registration(
+        tenant="acme", job_id="import-orders", fn=import_orders, every="4s", start_at=ALIGNED
+    ),
     Registration(tenant="acme", job_id="fetch-rates", fn=fetch_rates, every="3s", start_at=ALIGNED),
     Registration(tenant="globex", job_id="cleanup", fn=cleanup, every="3s", start_at=ALIGNED),
-    Registration(tenant="globex", job_id="backup", fn=backup, every="6s", start_at=ALIGNED, timeout="1m"),
+    Registration(
+        tenant="globex", job_id="backup", fn=backup, every="6s", start_at=ALIGNED, timeout="1m"
+    ),
 ]
 
 
@@ -76,11 +81,21 @@ async def resize(ctx: JobContext, payload: object) -> None:
 HANDLERS = [send_receipt, resize]
 QUEUED = [
     Registration(
-        tenant="acme", job_id="receipts", queue="mail", type="send-receipt", payload={"order": 7}, every="3s",
+        tenant="acme",
+        job_id="receipts",
+        queue="mail",
+        type="send-receipt",
+        payload={"order": 7},
+        every="3s",
         start_at=ALIGNED,
     ),
     Registration(
-        tenant="globex", job_id="images", queue="images", type="resize", payload={"page": 1}, every="5s",
+        tenant="globex",
+        job_id="images",
+        queue="images",
+        type="resize",
+        payload={"page": 1},
+        every="5s",
         start_at=ALIGNED,
     ),
-]  # fmt: skip
+]

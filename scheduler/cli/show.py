@@ -1,6 +1,8 @@
-"""What a command prints once: foreign text that cannot act, instants and spans, tables as wide as their place.
+"""What a command prints once: foreign text that cannot act, instants and spans, tables as wide as
+their place.
 
-A pipe gets every id whole, however long; a terminal too narrow for a table gets one block for each row.
+A pipe gets every id whole, however long; a terminal too narrow for a table gets one block for each
+row.
 """
 
 import errno
@@ -36,9 +38,12 @@ class Failure(click.ClickException):
 
 
 def visible(text: str) -> str:
-    """Write what a terminal would obey, or not show, as escapes: control characters, changes of direction."""
+    """Write what a terminal would obey, or not show, as escapes: control characters, changes of
+    direction.
+    """
     return "".join(
-        character if character.isprintable() else character.encode("unicode_escape").decode() for character in text
+        character if character.isprintable() else character.encode("unicode_escape").decode()
+        for character in text
     )
 
 
@@ -69,9 +74,15 @@ def screen() -> Console:
 
 
 def listing(
-    heads: Sequence[str], rows: Sequence[Sequence[Text]], *, folds: Mapping[str, int], place: Console
+    heads: Sequence[str],
+    rows: Sequence[Sequence[Text]],
+    *,
+    folds: Mapping[str, int],
+    place: Console,
 ) -> RenderableType:
-    """Lay rows out as a table; `folds` says how narrow columns may become. Where that is too wide still: as blocks."""
+    """Lay rows out as a table; `folds` says how narrow columns may become. Where that is too wide
+    still: as blocks.
+    """
     table = [[Text(head, style="quiet") for head in heads], *rows]
     widths = [max(cell_len(row[at].plain) for row in table) for at in range(len(heads))]
     room = place.width - GAP * (len(heads) - 1)
@@ -124,7 +135,11 @@ def _line(row: Sequence[Text], widths: Sequence[int]) -> Text:
 
 
 def _block(heads: Sequence[str], row: Sequence[Text]) -> Padding:
-    said = [(head.lower(), text) for head, text in zip(heads, row, strict=True) if text.plain not in ("", "-")]
+    said = [
+        (head.lower(), text)
+        for head, text in zip(heads, row, strict=True)
+        if text.plain not in ("", "-")
+    ]
     return Padding(pairs(said), (0, 0, 1, 0))
 
 

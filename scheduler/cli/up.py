@@ -1,7 +1,7 @@
 """`scheduler up`: servers out of wheels, a scheduler with sample jobs, and what they do, live.
 
-Whatever happens (signals, events, log records, the end of the start) comes to the main thread as a message through
-one queue: a signal handler only puts, and nobody else touches the screen.
+Whatever happens (signals, events, log records, the end of the start) comes to the main thread as a
+message through one queue: a signal handler only puts, and nobody else touches the screen.
 """
 
 import logging
@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from scheduler.cli.board import Board
+from scheduler.cli.configuration import Effective
 from scheduler.cli.house import House
 from scheduler.cli.lines import Lines
 from scheduler.cli.view import View, brief, console
@@ -53,10 +54,10 @@ Message = Stop | Done | Event | logging.LogRecord
 class Up:
     """Runs until a signal, until its time is over, or until nobody reads its output."""
 
-    def __init__(self, database: str | None, *, seconds: float | None) -> None:
+    def __init__(self, database: str | None, config: Effective, *, seconds: float | None) -> None:
         self._seconds = float("inf") if seconds is None else seconds
         self._inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
-        self._house = House(database, self._inbox.put)
+        self._house = House(database, self._inbox.put, config)
         screen = console()
         live = screen.is_terminal and not screen.is_dumb_terminal
         self._view: View = Board(screen) if live else Lines(screen)
@@ -70,8 +71,9 @@ class Up:
         failure: BaseException | None = None
         with _reader_may_leave(), self._view:
             failure = self._work(self._house.open, patience=float("inf"))
-            if self._house.places is not None and not self._house.ending:
-                self._view.opened(self._house.places)
+            places = self._house.places
+            if failure is None and places is not None and not self._house.ending:
+                self._view.opened(places)
                 self._show()
             self._view.ending()
         if not isinstance(failure, Unfinished):
@@ -99,7 +101,9 @@ class Up:
             self._tell(message)
 
     def _work(self, work: Callable[[], None], *, patience: float) -> BaseException | None:
-        """Do something in a thread of its own and return its error; once asked to stop, do not wait much longer."""
+        """Do something in a thread of its own and return its error; once asked to stop, do not wait
+        much longer.
+        """
         threading.Thread(target=self._report, args=(work,), name="up", daemon=True).start()
         end = time.monotonic() + patience
         while (left := end - time.monotonic()) > 0:
@@ -137,7 +141,9 @@ class Up:
         self._view.tell(message)
 
     def _summary(self, seconds: float) -> str:
-        counts = ", ".join(f"{count} {word}" for word, count in self._counts.most_common()) or "no fires"
+        counts = (
+            ", ".join(f"{count} {word}" for word, count in self._counts.most_common()) or "no fires"
+        )
         return f"ended after {brief(timedelta(seconds=seconds))}: {counts}"
 
 
@@ -155,14 +161,18 @@ class Forward(logging.Handler):
 
 
 def _signals_to(inbox: "queue.SimpleQueue[Message]") -> None:
-    """From now on signals are messages, to the end of the process: no moment is left where one could hurt."""
+    """From now on signals are messages, to the end of the process: no moment is left where one
+    could hurt.
+    """
     for number in SIGNALS:
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup
             signal.signal(number, lambda *_: inbox.put(Stop()))
 
 
 def _ignore_signals() -> None:
-    """Everything is done; Python itself would let a signal that comes while it ends kill the process."""
+    """Everything is done; Python itself would let a signal that comes while it ends kill the
+    process.
+    """
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 

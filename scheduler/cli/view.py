@@ -1,4 +1,6 @@
-"""What both ways of showing share: who is shown, how moments and spans are written, and the one palette."""
+"""What both ways of showing share: who is shown, how moments and spans are written, and the one
+palette.
+"""
 
 import io
 import logging
@@ -48,7 +50,12 @@ STYLES = {
     Outcome.FAILED: "failure",
     Outcome.CRASHED: "failure",
 }
-SETTLED = {State.DEAD_LETTER: "failure", State.FAILED: "failure", State.RETRYING: "warning", State.CANCELLED: "quiet"}
+SETTLED = {
+    State.DEAD_LETTER: "failure",
+    State.FAILED: "failure",
+    State.RETRYING: "warning",
+    State.CANCELLED: "quiet",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +117,13 @@ def line(message: Event | logging.LogRecord) -> Line | None:
     """Say what a message is in the log, if it is anything there."""
     if isinstance(message, logging.LogRecord):
         style = "failure" if message.levelno >= logging.ERROR else "warning"
-        return Line(tenant="", job_id="", word=message.levelname.lower(), style=style, text=message.getMessage())
+        return Line(
+            tenant="",
+            job_id="",
+            word=message.levelname.lower(),
+            style=style,
+            text=message.getMessage(),
+        )
     if isinstance(message, FireStarted | Synced | QueueEvent):
         return None
     if isinstance(message, JobsSettled):
@@ -155,7 +168,11 @@ def _happened(
         case FireEnded():
             tries = f", start {event.attempt}" if event.attempt > 1 else ""
             error = f": {event.error.splitlines()[0]}" if event.error else ""
-            return str(event.outcome), STYLES.get(event.outcome, "quiet"), f"{brief(event.duration)}{tries}{error}"
+            return (
+                str(event.outcome),
+                STYLES.get(event.outcome, "quiet"),
+                f"{brief(event.duration)}{tries}{error}",
+            )
         case FireSkipped():
             return "skipped", "warning", event.reason
         case FireQueued():

@@ -22,8 +22,9 @@ NO_EXTRA = "serving HTTP needs the extra `web`: pip install 'singleton-scheduler
 def web(path: Path) -> None:
     """Serve the HTTP API and the dashboard at web.host and web.port until SIGTERM or SIGINT.
 
-    The process is an instance like any other, without functions of yours: it feeds queues and settles what comes back.
-    Without web.tokens it serves this machine alone, which may then do everything.
+    The process is an instance like any other, without functions of yours: it feeds queues and
+    settles what comes back. Without web.tokens it serves this machine alone, which may then do
+    everything.
 
     Example: scheduler web --config /etc/scheduler.yaml
     """
@@ -43,13 +44,17 @@ def serve(config: Configuration) -> None:
     server = None
     try:
         app = application(
-            process.schedule(None), tokens=web_tokens(config), rate_limit=config.web.rate_limit_per_sec
-        )  # fmt: skip
+            process.schedule(None),
+            tokens=web_tokens(config),
+            rate_limit=config.web.rate_limit_per_sec,
+        )
         server = Server(app, config.web.host, config.web.port)
         process.serve()
         server.start()
         logger.info(
-            "web: at %s, %s", server.url, f"{len(config.web.tokens)} tokens" if config.web.tokens else "no tokens"
+            "web: at %s, %s",
+            server.url,
+            f"{len(config.web.tokens)} tokens" if config.web.tokens else "no tokens",
         )
         process.wait()
     finally:
@@ -60,14 +65,31 @@ def serve(config: Configuration) -> None:
 
 @click.command("web-token", short_help="Make a token for the HTTP API.")
 @click.argument("name")
-@click.option("--scope", "scopes", multiple=True, type=click.Choice(SCOPES), default=(READ,), show_default=True)
-@click.option("--tenant", "tenants", multiple=True, metavar="T", help="Only this tenant; may be repeated.")
-@click.option("--all-tenants", is_flag=True, help="All tenants, and what they share: queues and instances.")
+@click.option(
+    "--scope",
+    "scopes",
+    multiple=True,
+    type=click.Choice(SCOPES),
+    default=(READ,),
+    show_default=True,
+)
+@click.option(
+    "--tenant", "tenants", multiple=True, metavar="T", help="Only this tenant; may be repeated."
+)
+@click.option(
+    "--all-tenants", is_flag=True, help="All tenants, and what they share: queues and instances."
+)
 @json_option
 def web_token(
-    name: str, scopes: tuple[str, ...], tenants: tuple[str, ...], *, all_tenants: bool, as_json: bool
+    name: str,
+    scopes: tuple[str, ...],
+    tenants: tuple[str, ...],
+    *,
+    all_tenants: bool,
+    as_json: bool,
 ) -> None:
-    """Make a token called NAME; print it, this once, and what scheduler.yaml is to know of it: its hash.
+    """Make a token called NAME; print it, this once, and what scheduler.yaml is to know of it: its
+    hash.
 
     Example: scheduler web-token ci --scope read --scope write --tenant acme
     """
@@ -85,7 +107,11 @@ def web_token(
     click.echo(f"{token}\n\nIt is not shown again. In scheduler.yaml:\n", err=True)
     import yaml  # noqa: PLC0415 - the configuration's own language
 
-    click.echo(yaml.safe_dump({"web": {"tokens": {name: known}}}, sort_keys=False, allow_unicode=True).rstrip())
+    click.echo(
+        yaml.safe_dump(
+            {"web": {"tokens": {name: known}}}, sort_keys=False, allow_unicode=True
+        ).rstrip()
+    )
 
 
 COMMANDS = (web, web_token)

@@ -1,1 +1,3 @@
-"""Redis: the only importer of redis-py. One seam (`interface`), and a folder for each dialect behind it."""
+"""Redis: the only importer of redis-py. One seam (`interface`), and a folder for each dialect
+behind it.
+"""

@@ -1,4 +1,6 @@
-"""What Redis says, or a connection to it, while it is away and may come back by itself; how that is told."""
+"""What Redis says, or a connection to it, while it is away and may come back by itself; how that is
+told.
+"""
 
 import ssl
 

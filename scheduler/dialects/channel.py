@@ -1,4 +1,5 @@
-"""State changes of jobs, said aloud for whoever listens: Redis' publish and subscribe, one channel for each tenant.
+"""State changes of jobs, said aloud for whoever listens: Redis' publish and subscribe, one channel
+for each tenant.
 
 Nothing depends on it: what is said while nobody listens, or while Redis is away, is not said again.
 """
@@ -37,7 +38,9 @@ class Channel:
             self._client.call("PUBLISH", self._name(tenant), orjson.dumps([at, said]))
 
     def listen(self, tenant: str, ended: Callable[[], bool]) -> Iterator[JobChange]:
-        """Hear the changes of a tenant's jobs, in the order in which they are said, until `ended`."""
+        """Hear the changes of a tenant's jobs, in the order in which they are said, until
+        `ended`.
+        """
         with self._client.subscribed(self._name(tenant)) as hear:
             while not ended():
                 self._client.call("SET", self._prefix, "1", "EX", WATCHED_FOR)

@@ -1,4 +1,6 @@
-"""A connection to Redis, by whatever road: scripts by their hash, a deadline on every wait, and errors of ours."""
+"""A connection to Redis, by whatever road: scripts by their hash, a deadline on every wait, and
+errors of ours.
+"""
 
 import contextlib
 import hashlib
@@ -46,18 +48,26 @@ class Script:
 
 @cache
 def script(dialect: str, name: str) -> Script:
-    """Read a script; a line `-- include: other` or `-- include: folder/other` stands for another file."""
+    """Read a script; a line `-- include: other` or `-- include: folder/other` stands for another
+    file.
+    """
     root, lines = files("scheduler.dialects"), []
     for line in (root / dialect / "lua" / f"{name}.lua").read_text("utf-8").splitlines():
         _, found, other = line.partition("-- include: ")
         folder, _, part = other.rpartition("/")
-        lines.append((root / (folder or dialect) / "lua" / f"{part}.lua").read_text("utf-8") if found else line)
+        lines.append(
+            (root / (folder or dialect) / "lua" / f"{part}.lua").read_text("utf-8")
+            if found
+            else line
+        )
     text = "\n".join(lines)
     return Script(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
 class Client:
-    """Commands and scripts, from any thread; opened by the first of them, and again after a fork."""
+    """Commands and scripts, from any thread; opened by the first of them, and again after a
+    fork.
+    """
 
     def __init__(self, redis: str | RedisOptions) -> None:
         self._options = redis if isinstance(redis, RedisOptions) else RedisOptions.of(redis)
@@ -74,8 +84,12 @@ class Client:
         with self._turn() as opened:
             return _run(opened, what, keys, args)
 
-    def run_each(self, what: Script, keys: Sequence[str], batches: Iterable[Sequence[Any]]) -> list[Any]:
-        """Run a script for one batch of arguments after another; the next is made while Redis has the one before."""
+    def run_each(
+        self, what: Script, keys: Sequence[str], batches: Iterable[Sequence[Any]]
+    ) -> list[Any]:
+        """Run a script for one batch of arguments after another; the next is made while Redis has
+        the one before.
+        """
         if self.clustered:
             return [self.run(what, keys, args) for args in batches]
         answers: list[Any] = []
@@ -96,7 +110,8 @@ class Client:
             return _call(opened, opened.commands, command)
 
     def wait(self, *command: Any, near: str | None = None) -> Any:
-        """Run a command that blocks, on connections of its own; it may say to wait up to LONGEST_BLOCK seconds.
+        """Run a command that blocks, on connections of its own; it may say to wait up to
+        LONGEST_BLOCK seconds.
 
         `near`: a key of it, where one cannot tell from its name which of its words are keys.
         """
@@ -105,16 +120,24 @@ class Client:
             return _call(opened, opened.blocking, command, near)
 
     def await_entries(self, stream: str, *command: Any) -> Any:
-        """Run a command that waits for entries of a stream, as `wait` does; `unblock` ends it without a loss."""
+        """Run a command that waits for entries of a stream, as `wait` does; `unblock` ends it
+        without a loss.
+        """
         opened = self._opened()
         if opened.clustered:
             return self.wait(*command, near=stream)
         with self._translated(), lent(opened.blocking.connection_pool) as connection:
             _send_all(connection, ("CLIENT", "ID"), command)
-            return self._awaited(connection, lambda: opened.blocking.parse_response(connection, command[0]))
+            return self._awaited(
+                connection, lambda: opened.blocking.parse_response(connection, command[0])
+            )
 
-    def wait_and_run(self, command: Sequence[Any], what: Script, keys: Sequence[str], args: Sequence[Any]) -> Any:
-        """Run a command that blocks, then a script, in one round trip; None, at once: `unblock` would not end it."""
+    def wait_and_run(
+        self, command: Sequence[Any], what: Script, keys: Sequence[str], args: Sequence[Any]
+    ) -> Any:
+        """Run a command that blocks, then a script, in one round trip; None, at once: `unblock`
+        would not end it.
+        """
         opened = self._opened()
         if opened.clustered or self._nameless:
             return None
@@ -139,7 +162,9 @@ class Client:
             self._blocked.discard(number)
 
     def unblock(self, through: "Client") -> None:
-        """Let those end who wait: what was given to them they have, and nothing is on its way; or else cut them off."""
+        """Let those end who wait: what was given to them they have, and nothing is on its way; or
+        else cut them off.
+        """
         try:
             for number in list(self._blocked):
                 through.call("CLIENT", "UNBLOCK", number or "unknown")
@@ -149,14 +174,26 @@ class Client:
     def scan(
         self, near: str, cursor: Any, pattern: str, count: int, kind: str | None = "list"
     ) -> tuple[Any, list[bytes]]:
-        """Look for keys in the server that has the key `near`; give back the cursor to go on with, 0 at the end."""
+        """Look for keys in the server that has the key `near`; give back the cursor to go on with,
+        0 at the end.
+        """
         with self._turn() as opened:
-            command = ("SCAN", cursor, "MATCH", pattern, *(("TYPE", kind) if kind else ()), "COUNT", count)
+            command = (
+                "SCAN",
+                cursor,
+                "MATCH",
+                pattern,
+                *(("TYPE", kind) if kind else ()),
+                "COUNT",
+                count,
+            )
             answer = _call(opened, opened.commands, command, near)
             if isinstance(answer, dict):
                 [answer] = answer.values()
             following, found = answer
-            return (next(iter(following.values())) if isinstance(following, dict) else following), found
+            return (
+                next(iter(following.values())) if isinstance(following, dict) else following
+            ), found
 
     @contextlib.contextmanager
     def subscribed(self, channel: str) -> Iterator[Callable[[float], list[bytes]]]:
@@ -164,7 +201,9 @@ class Client:
         listening = self._opened().blocking.pubsub(ignore_subscribe_messages=True)
         with self._translated():
             listening.subscribe(channel)
-            listening.get_message(timeout=self._options.timeout.total_seconds())  # once it answers, nothing is missed
+            listening.get_message(
+                timeout=self._options.timeout.total_seconds()
+            )  # once it answers, nothing is missed
 
         def hear(timeout: float) -> list[bytes]:
             with self._translated():
@@ -211,7 +250,9 @@ class Client:
             if self._under_way >= most and not self._lock.wait_for(
                 lambda: self._under_way < most, self._options.timeout.total_seconds()
             ):
-                raise QueueUnavailable(f"Redis: {most} commands are under way, as many as max_connections lets")
+                raise QueueUnavailable(
+                    f"Redis: {most} commands are under way, as many as max_connections lets"
+                )
             self._under_way += 1
         try:
             with self._translated():
@@ -229,13 +270,23 @@ class Client:
             raise QueueError(f"Redis refused our name or password: {error}") from error
         except AWAY as error:
             if distrusted(error):
-                raise QueueError(f"Redis has a certificate that we do not trust; is tls.ca its CA? {error}") from error
+                raise QueueError(
+                    f"Redis has a certificate that we do not trust; is tls.ca its CA? {error}"
+                ) from error
             if isinstance(error, ReadOnlyError | MasterDownError):
                 self.close()  # a failover: the address may lead to another server now
-            doubt = isinstance(error, TimeoutError) and self._options.tls is not None and self._open is None
-            raise QueueUnavailable(told(error) + ("; does it speak TLS at that port?" if doubt else "")) from error
+            doubt = (
+                isinstance(error, TimeoutError)
+                and self._options.tls is not None
+                and self._open is None
+            )
+            raise QueueUnavailable(
+                told(error) + ("; does it speak TLS at that port?" if doubt else "")
+            ) from error
         except (ResponseError, DataError) as error:
-            said = str(error).partition(": -")[2] or str(error)  # of a script, Redis 6.2 says first where in it
+            said = str(error).partition(": -")[2] or str(
+                error
+            )  # of a script, Redis 6.2 says first where in it
             if said.startswith("READONLY"):
                 self.close()
             if said.startswith(ALSO_AWAY):
@@ -281,7 +332,9 @@ def _number(connection: Any) -> int:
         return 0
 
 
-def _answer(opened: Opened, connection: Any, what: Script, keys: Sequence[str], args: Sequence[Any]) -> Any:
+def _answer(
+    opened: Opened, connection: Any, what: Script, keys: Sequence[str], args: Sequence[Any]
+) -> Any:
     try:
         return connection.read_response()
     except NoScriptError:

@@ -1,4 +1,6 @@
-"""The end of an attempt on its way to the ledger, and a note of a handler, as JSON: in every dialect the same."""
+"""The end of an attempt on its way to the ledger, and a note of a handler, as JSON: in every
+dialect the same.
+"""
 
 import contextlib
 import re
@@ -22,8 +24,15 @@ ID = re.compile(rb'\["(?:[^"\\]|\\.)*","([^"]+)",\d+,\d+,"')  # the second value
 def end_bytes(end: AttemptEnd) -> bytes:
     """Write the end of an attempt: what each has in its order, then what few have by its name."""
     written: list[Any] = [
-        end.tenant, end.job_id, end.feed, end.attempt, end.state, end.started_at, end.ended_at, end.worker
-    ]  # fmt: skip
+        end.tenant,
+        end.job_id,
+        end.feed,
+        end.attempt,
+        end.state,
+        end.started_at,
+        end.ended_at,
+        end.worker,
+    ]
     if rare := _rare(end):
         written.append(rare)
     try:
@@ -48,9 +57,13 @@ def _rare(end: AttemptEnd) -> dict[str, Any]:
     if end.delay is not None:
         found["delay"] = end.delay // MICROSECOND
     if end.result is not None:
-        found["result"] = end.result.decode(errors="replace")  # a text: whatever it is, the batch can be read
+        found["result"] = end.result.decode(
+            errors="replace"
+        )  # a text: whatever it is, the batch can be read
     if end.spawned:
         found["spawned"] = list(end.spawned)
+    if not end.charged:
+        found["charged"] = False
     return found
 
 
@@ -66,7 +79,9 @@ def rescued(batch: bytes) -> tuple[list[AttemptEnd], list[bytes]]:
     """Read what can be read of a batch, and the ids of the others."""
     ends: list[AttemptEnd] = []
     try:
-        for each in orjson.loads(batch.decode(errors="replace")):  # workers of others write any bytes
+        for each in orjson.loads(
+            batch.decode(errors="replace")
+        ):  # workers of others write any bytes
             with contextlib.suppress(WireError):
                 ends += ends_of(orjson.dumps([each]))
     except (ValueError, TypeError):
@@ -77,18 +92,29 @@ def rescued(batch: bytes) -> tuple[list[AttemptEnd], list[bytes]]:
 
 def _end(read: Sequence[Any]) -> AttemptEnd:
     tenant, job_id, feed, attempt, state, started, ended, worker, *rare = read
-    end = AttemptEnd(tenant, job_id, feed, attempt, STATES[state], _moment(started), _moment(ended), worker)
+    end = AttemptEnd(
+        tenant, job_id, feed, attempt, STATES[state], _moment(started), _moment(ended), worker
+    )
     for found in rare:
         end.delay = found["delay"] * MICROSECOND if "delay" in found else None
-        end.category, end.code, end.error = found.get("category"), found.get("code"), found.get("error")
+        end.category, end.code, end.error = (
+            found.get("category"),
+            found.get("code"),
+            found.get("error"),
+        )
         end.result = found["result"].encode() if "result" in found else None
         end.checkpoint, end.spawned = found.get("checkpoint"), found.get("spawned", ())
+        end.charged = found.get("charged", True)
     return end
 
 
 def _moment(written: str | int) -> datetime:
     """Read an instant; scripts write it in milliseconds."""
-    return datetime.fromisoformat(written) if isinstance(written, str) else EPOCH + 1000 * written * MICROSECOND
+    return (
+        datetime.fromisoformat(written)
+        if isinstance(written, str)
+        else EPOCH + 1000 * written * MICROSECOND
+    )
 
 
 def note_bytes(note: Note | None) -> bytes:
@@ -99,16 +125,23 @@ def note_bytes(note: Note | None) -> bytes:
         return b""
 
 
-def known_of(where: bytes, token: bytes, note: bytes, *, began: Callable[[bytes], datetime]) -> Known | None:
-    """Read what a queue knows of a job; `began` reads when an attempt did, out of the last part of its token."""
+def known_of(
+    where: bytes, token: bytes, note: bytes, *, began: Callable[[bytes], datetime]
+) -> Known | None:
+    """Read what a queue knows of a job; `began` reads the start time, the last part but one of a
+    lease.
+    """
     if where == b"u":
         return None
     if where == b"w":
         return Known(State.SCHEDULED)
-    _, attempt, *rest = token.split(b":")
-    if where == b"f":
-        return Known(None, int(attempt))
     said = Note(*orjson.loads(note)) if note else Note()
-    if where == b"b":
-        return Known(State.RETRYING, int(attempt), None, said)
-    return Known(State.RUNNING, int(attempt), began(rest[-1]), said)
+    try:
+        _, attempt, *rest = token.split(b":")
+        if where == b"f":
+            return Known(None, int(attempt))
+        if where == b"b":
+            return Known(State.RETRYING, int(attempt), None, said)
+        return Known(State.RUNNING, int(attempt), began(rest[-2]), said)
+    except (ValueError, IndexError, OverflowError):
+        return None  # no value of ours: no worker can renew or end such a lease

@@ -1,13 +1,15 @@
-"""The seam between the ring and a queue in Redis: whatever is carried, is carried through these few calls.
+"""The seam between the ring and a queue in Redis: whatever is carried, is carried through these few
+calls.
 
-Everything is a batch, and one call is one round trip. A dialect never decides: what becomes of a job whose attempt
-ended, or whose worker is gone, is told to it.
+Everything is a batch, and one call is one round trip. A dialect never decides: what becomes of a
+job whose attempt ended, or whose worker is gone, is told to it.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from scheduler.model.attempts import AttemptEnd, QueuedJob
@@ -19,7 +21,9 @@ from scheduler.model.workers import WorkerInfo
 
 
 class Pushed(Enum):
-    """What a push found: a job not seen before, one that is on its way, or one whose end is not settled yet."""
+    """What a push found: a job not seen before, one that is on its way, or one whose end is not
+    settled yet.
+    """
 
     NEW = "new"
     KNOWN = "known"
@@ -35,7 +39,9 @@ class Renewed(Enum):
 
 
 class Cancelling(Enum):
-    """What a cancel found. Only what was removed, or is unknown, may be ended by the one who asked."""
+    """What a cancel found. Only what was removed, or is unknown, may be ended by the one who
+    asked.
+    """
 
     REMOVED = "removed"
     RUNNING = "running"
@@ -43,19 +49,44 @@ class Cancelling(Enum):
     REFUSED = "refused"
 
 
+class Handled(NamedTuple):
+    """Which jobs a fetch can take.
+
+    types: the types that the worker has handlers for; None stands for every type. free: for each
+    type with a concurrency limit of its own, how many more of its jobs the worker can run now. The
+    script leaves the other jobs of such a type in the queue.
+    """
+
+    types: Collection[str] | None = None
+    free: Mapping[str, int] = MappingProxyType({})
+
+
+EVERY_TYPE = Handled()
+
+
 @dataclass(slots=True, eq=False)
 class Delivery:
-    """A job in the hands of a worker: its number of this attempt, and what the dialect needs to end it."""
+    """A leased job.
+
+    attempt: the number of this lease, from 1; it never repeats within one delivery epoch of the
+    job. sequence: the number that its worker gave to the lease, see `Queue.fetch`. raw: what the
+    dialect needs to end it. uncharged: how many of the leases before this one do not count towards
+    `max_attempts`, because the job was returned. begun: False for a lease that is recovered and
+    whose worker had not begun the attempt.
+    """
 
     job: QueuedJob
     attempt: int
     started_at: datetime
     raw: bytes
+    sequence: int = 0
+    uncharged: int = 0
+    begun: bool = True
 
     @property
-    def token(self) -> tuple[str, int, int, datetime]:
-        """What tells deliveries apart: an older feed may still run, and what is put back keeps its number."""
-        return self.job.id, self.job.feed, self.attempt, self.started_at
+    def charged(self) -> int:
+        """The number of this attempt among those that count towards `max_attempts`."""
+        return self.attempt - self.uncharged
 
 
 class Note(NamedTuple):
@@ -68,7 +99,9 @@ class Note(NamedTuple):
 
 @dataclass(slots=True)
 class Result:
-    """The end of a delivery, with a note that was not told yet. Without an `end` it is put back as if not taken."""
+    """The end of a delivery, with a note that was not told yet. Without an `end` it is put back as
+    if not taken.
+    """
 
     delivery: Delivery
     end: AttemptEnd | None
@@ -76,7 +109,9 @@ class Result:
 
 
 class Known(NamedTuple):
-    """What Redis knows of a job: RUNNING, RETRYING, SCHEDULED, or None when its end is not settled yet."""
+    """What Redis knows of a job: RUNNING, RETRYING, SCHEDULED, or None when its end is not settled
+    yet.
+    """
 
     state: State | None
     attempt: int = 0
@@ -85,7 +120,9 @@ class Known(NamedTuple):
 
 
 class Outcomes(NamedTuple):
-    """Ends of attempts that came back together; `token` acknowledges them. `size`: their bytes, about."""
+    """Ends of attempts that came back together; `token` acknowledges them. `size`: their bytes,
+    about.
+    """
 
     token: bytes
     ends: Sequence[AttemptEnd]
@@ -103,7 +140,9 @@ class Depths(NamedTuple):
 
 
 class Waits(NamedTuple):
-    """How many wait in a queue, and what is first of each priority: the same while nobody takes it, or nothing."""
+    """How many wait in a queue, and what is first of each priority: the same while nobody takes it,
+    or nothing.
+    """
 
     waiting: int
     heads: tuple[bytes, ...]
@@ -119,7 +158,8 @@ class Paused(NamedTuple):
 class About(NamedTuple):
     """What a worker says of itself at one queue: where it is, for how long, what it holds.
 
-    `jobs`: id, tenant and type of some; `breaker_left`: in how many seconds an open breaker lets a job be tried.
+    `jobs`: id, tenant and type of some; `breaker_left`: in how many seconds an open breaker lets a
+    job be tried.
     """
 
     host: str
@@ -133,7 +173,9 @@ class About(NamedTuple):
 
 
 class Crew(NamedTuple):
-    """Who works at a queue at a time of Redis's clock: how many (None: it does not tell), and some of them."""
+    """Who works at a queue at a time of Redis's clock: how many (None: it does not tell), and some
+    of them.
+    """
 
     alive: int | None
     at: datetime
@@ -146,27 +188,65 @@ class Queue(Protocol):
     name: str
     lease: timedelta
 
-    def push(self, jobs: Sequence[QueuedJob], *, epoch: str, began: float | None = None) -> list[Pushed]:
-        """Put jobs in, each once, however often it is said; raises `EpochLost` if Redis does not have that epoch.
+    def push(
+        self, jobs: Sequence[QueuedJob], *, epoch: str, began: float | None = None
+    ) -> list[Pushed]:
+        """Put jobs in, each once, however often it is said; raises `EpochLost` if Redis does not
+        have that epoch.
 
-        began: since when they are ours to push, on the monotonic clock. Whoever is suspended, or cut off, with jobs
-        that it was about to push: others may have pushed them, and have seen their ends. Those are known for longer
-        than a push may take, which then is `QueueUnavailable`.
+        began: since when they are ours to push, on the monotonic clock. Whoever is suspended, or
+        cut off, with jobs that it was about to push: others may have pushed them, and have seen
+        their ends. Those are known for longer than a push may take, which then is
+        `QueueUnavailable`.
         """
 
-    def fetch(self, n: int, *, timeout: float) -> list[Delivery]:
-        """Take up to n jobs, those of higher priority first; wait up to `timeout` seconds for one.
+    def fetch(
+        self,
+        n: int,
+        *,
+        timeout: float,
+        handled: Handled = EVERY_TYPE,
+        first: int | None = None,
+        begun: int | None = None,
+    ) -> list[Delivery]:
+        """Lease up to n jobs, those of higher priority first; wait up to `timeout` seconds for one.
 
-        With n = 0 it only waits until there may be one: who waits need not keep a place free.
+        With n = 0 it only waits until there may be one: a worker that waits so reserves no slot.
+
+        first: the sequence number of the first lease; the others count on from there. A worker
+        never uses a number twice, so the number tells two leases of one job apart, and tells which
+        call took a job if the answer was lost. The default continues after the last call of this
+        object.
+
+        begun: the highest sequence number up to which every lease of this worker has begun, ended
+        or been returned. If the worker dies, leases after it are redelivered without a charge. None
+        reports nothing: a worker that never reported counts as having begun every lease.
         """
 
-    def finish(self, results: Sequence[Result], *, fetch: int = 0) -> tuple[list[bool], list[Delivery]]:
-        """End deliveries, each if it is still ours, and take up to `fetch` more, in one round trip."""
+    def finish(
+        self,
+        results: Sequence[Result],
+        *,
+        fetch: int = 0,
+        handled: Handled = EVERY_TYPE,
+        first: int | None = None,
+        begun: int | None = None,
+    ) -> tuple[list[bool], list[Delivery]]:
+        """End deliveries whose lease is still held, and lease up to `fetch` more jobs, in one round
+        trip. A job that this call puts back is not leased by it.
+        """
 
     def renew(
-        self, notes: Mapping[Delivery, Note | None], *, lease: timedelta, about: About | None = None
+        self,
+        notes: Mapping[Delivery, Note | None],
+        *,
+        lease: timedelta,
+        about: About | None = None,
+        begun: int | None = None,
     ) -> list[Renewed]:
-        """Keep deliveries for another lease, say what their handlers said, and for as long what we are like."""
+        """Keep deliveries for another lease, say what their handlers said, and for as long what we
+        are like.
+        """
 
     def leave(self) -> None:
         """Say that this worker ends: who holds nothing is not there any more."""
@@ -178,7 +258,9 @@ class Queue(Protocol):
         """Take back what silent workers hold, as `decide` says; return how many."""
 
     def outcomes(self, n: int, *, timeout: float) -> list[Outcomes]:
-        """Read ends of attempts, about n; wait up to `timeout` seconds for one. The unacknowledged come again."""
+        """Read ends of attempts, about n; wait up to `timeout` seconds for one. The unacknowledged
+        come again.
+        """
 
     def acknowledge(self, settled: Sequence[Outcomes]) -> None:
         """Forget ends that are in the ledger."""
@@ -209,8 +291,16 @@ class Queue(Protocol):
 class Prompt(Protocol):
     """A queue whose first job after a wait needs no round trip of its own. Also a `Queue`."""
 
-    def fetch_next(self, n: int, *, timeout: float) -> list[Delivery] | None:
-        """Wait for jobs and take them; None, at once: not here."""
+    def fetch_next(
+        self,
+        n: int,
+        *,
+        timeout: float,
+        handled: Handled = EVERY_TYPE,
+        first: int | None = None,
+        begun: int | None = None,
+    ) -> list[Delivery] | None:
+        """Wait for jobs and lease them in one round trip; None, at once: not possible here."""
 
     def unblock(self) -> None:
         """Let `fetch_next` end: what it took is answered."""
@@ -222,7 +312,9 @@ class Admin(Protocol):
     name: str
 
     def peek(self, n: int) -> list[QueueEntry]:
-        """Read the next jobs, in the order in which they are taken, and leave them where they are."""
+        """Read the next jobs, in the order in which they are taken, and leave them where they
+        are.
+        """
 
     def dead(self, n: int, *, skip: int = 0) -> list[QueueEntry]:
         """Read dead letters, newest first."""

@@ -18,9 +18,11 @@ BACKOFF = EqualJitterBackoff(cap=0.5, base=0.05)
 
 
 class Pool(ConnectionPool):
-    """Connections; the opening of one is tried again: nothing was asked on it, so nothing can happen twice.
+    """Connections; the opening of one is tried again: nothing was asked on it, so nothing can
+    happen twice.
 
-    One that was used is lent again from here: what redis-py counts and asks around each takes longer than a command.
+    One that was used is lent again from here: what redis-py counts and asks around each takes
+    longer than a command.
     """
 
     tries = 0
@@ -46,7 +48,11 @@ class Pool(ConnectionPool):
 
     def _fit(self, connection: Any) -> bool:
         try:
-            return bool(connection.is_connected and not connection.can_read() and self.owns_connection(connection))
+            return bool(
+                connection.is_connected
+                and not connection.can_read()
+                and self.owns_connection(connection)
+            )
         except Exception:  # noqa: BLE001 - whoever closes it meanwhile makes redis-py stumble over what is gone
             return False
 

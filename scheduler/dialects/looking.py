@@ -1,4 +1,6 @@
-"""What the commands about queues share in every dialect: names and sizes of keys, payloads, and what cannot be read."""
+"""What the commands about queues share in every dialect: names and sizes of keys, payloads, and
+what cannot be read.
+"""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -12,7 +14,14 @@ from scheduler.model.labels import Priority
 from scheduler.model.queues import QueueEntry, QueueKey
 
 AT_ONCE = 500
-SIZES = {b"list": "LLEN", b"hash": "HLEN", b"set": "SCARD", b"zset": "ZCARD", b"stream": "XLEN", b"string": "STRLEN"}
+SIZES = {
+    b"list": "LLEN",
+    b"hash": "HLEN",
+    b"set": "SCARD",
+    b"zset": "ZCARD",
+    b"stream": "XLEN",
+    b"string": "STRLEN",
+}
 
 
 def glob(text: str) -> str:
@@ -38,7 +47,9 @@ def sized(client: Client, names: Sequence[str]) -> list[QueueKey]:
         kind = client.call("TYPE", name)
         kind = kind if isinstance(kind, bytes) else str(kind).encode()
         if kind in SIZES:
-            found.append(QueueKey(name=name, type=kind.decode(), size=int(client.call(SIZES[kind], name))))
+            found.append(
+                QueueKey(name=name, type=kind.decode(), size=int(client.call(SIZES[kind], name)))
+            )
     return found
 
 
@@ -69,4 +80,6 @@ def entry_of(job: QueuedJob, raw: bytes, reason: str | None = None) -> QueueEntr
 def unreadable(raw: bytes, reason: str) -> QueueEntry:
     """Make what one sees of what nobody can read."""
     name = hashlib.sha1(raw, usedforsecurity=False).hexdigest()
-    return QueueEntry(id=name, tenant=None, type="", priority=Priority.NORMAL, reason=reason, payload=raw, raw=raw)
+    return QueueEntry(
+        id=name, tenant=None, type="", priority=Priority.NORMAL, reason=reason, payload=raw, raw=raw
+    )

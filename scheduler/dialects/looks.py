@@ -1,22 +1,40 @@
-"""When a worker that waits should look again, by what its calls were answered; two of them may be under way at once."""
+"""When a worker that waits should look again, by what its calls were answered; two of them may be
+under way at once.
+
+A fetch that passes over jobs of full types leaves them in the queue, and the signal for waiting
+workers set: another worker may have a slot for them. If this worker waited for the signal, it would
+receive its own, pass over the same jobs and set the signal again, as fast as Redis answers. So it
+waits for nothing but time, PASSED_MS, and fetches again. Meanwhile the signal stays for the other
+workers. The worker's own slots need no signal: it fetches when it finishes a job.
+"""
 
 import math
 import threading
 import time
 
+PASSED_MS = 100
+
 
 class NextLook:
-    """The soonest moment that an answer named and no later call has looked at; on the monotonic clock."""
+    """The soonest moment that an answer named and no later call has looked at; on the monotonic
+    clock. passed_over: the last fetch passed over jobs, so the worker must not wait for the signal.
+    """
 
     def __init__(self) -> None:
         self.at = math.inf
+        self.passed_over = False
         self._lock = threading.Lock()
 
-    def heard(self, wait_ms: int, began: float) -> None:
-        """Hear the answer of a call that began at `began`: when to look, below 0 for never.
+    def heard(self, wait_ms: int, began: float, passed: int = 0) -> None:
+        """Hear the answer of a call that began at `began`: when to look, below 0 for never, and how
+        many jobs it passed over.
 
-        What was due by then this call has seen. A later moment was named by a call that may have come after it.
+        What was due by then this call has seen. A later moment was named by a call that may have
+        come after it.
         """
+        if passed:
+            wait_ms = min(wait_ms, PASSED_MS) if wait_ms >= 0 else PASSED_MS
         at = math.inf if wait_ms < 0 else time.monotonic() + wait_ms / 1000
         with self._lock:
             self.at = at if self.at <= began else min(self.at, at)
+            self.passed_over = passed > 0

@@ -13,6 +13,8 @@ from scheduler.dialects.reliable.admin import ReliableAdmin
 from scheduler.dialects.reliable.keys import Keys
 from scheduler.dialects.reliable.queue import ReliableQueue
 from scheduler.dialects.reliable.reaper import ReaperRule
+from scheduler.dialects.standard.admin import StandardAdmin
+from scheduler.dialects.standard.queue import StandardQueue
 from scheduler.errors import ConfigError
 from scheduler.model.retries import RetryPolicy
 
@@ -30,17 +32,23 @@ def open_queue(
     reaper: ReaperRule = ReaperRule(),  # noqa: B008 - frozen
     **reliable: Any,
 ) -> Queue:
-    """Open a queue as its `options` say, checked before; `reliable`: what else that dialect is told."""
+    """Open a queue as its `options` say, checked before; `reliable`: what else that dialect is
+    told.
+    """
     told: dict[str, Any] = {"installation": installation, "worker": worker, "lease": lease}
     own: dict[str, Any] = {key: value for key, value in options.items() if key != "dialect"}
-    if reliable.get("weighted") and options["dialect"] != "reliable":
-        raise ConfigError(f'fetch: queue {name!r} has the dialect {options["dialect"]}, which only has "strict"')
+    if reliable.get("weighted") and options["dialect"] not in ("reliable", "standard"):
+        raise ConfigError(
+            f'fetch: queue {name!r} has the dialect {options["dialect"]}, which only has "strict"'
+        )
     if options["dialect"] == "bullmq":
         if reaper != ReaperRule():  # else as often as BullMQ looks itself
             own["stalled_interval"] = reaper.interval
         return BullMQQueue(client, name, **told, **own)
     if options["dialect"] == "conveyor":
         return _conveyor()(client, name, **told, **own)
+    if options["dialect"] == "standard":
+        return StandardQueue(client, name, **told, **reliable)
     return ReliableQueue(client, name, **told, reaper=reaper, **reliable)
 
 
@@ -52,7 +60,9 @@ def open_admin(
     installation: str = "",
     original: Keys | None = None,
 ) -> Admin:
-    """Open a queue for a person, as its `options` say; `original`: keys as the original names them."""
+    """Open a queue for a person, as its `options` say; `original`: keys as the original names
+    them.
+    """
     own: dict[str, Any] = {key: value for key, value in options.items() if key != "dialect"}
     if original is not None:
         return ReliableAdmin(client, name, keys=original)
@@ -63,6 +73,8 @@ def open_admin(
         from scheduler.dialects.conveyor.admin import ConveyorAdmin  # noqa: PLC0415 - it is there now
 
         return ConveyorAdmin(client, name, installation=installation, **own)
+    if options["dialect"] == "standard":
+        return StandardAdmin(client, name, installation=installation)
     return ReliableAdmin(client, name, installation=installation)
 
 
@@ -71,7 +83,9 @@ def _conveyor() -> Callable[..., Queue]:
     try:
         from scheduler.dialects.conveyor.queue import ConveyorQueue  # noqa: PLC0415
     except ModuleNotFoundError as error:
-        raise ConfigError('queues: Conveyor needs protobuf: pip install "singleton-scheduler[conveyor]"') from error
+        raise ConfigError(
+            'queues: Conveyor needs protobuf: pip install "singleton-scheduler[conveyor]"'
+        ) from error
     return ConveyorQueue
 
 

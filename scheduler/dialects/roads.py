@@ -1,7 +1,8 @@
-"""The roads to Redis: one server, a cluster, or whichever server Sentinel names; and a first look at who answers.
+"""The roads to Redis: one server, a cluster, or whichever server Sentinel names; and a first look
+at who answers.
 
-redis-py repeats no command for us, because a script that was not answered may have run. Only the opening of a
-connection is tried again.
+redis-py repeats no command for us, because a script that was not answered may have run. Only the
+opening of a connection is tried again.
 """
 
 import contextlib
@@ -39,7 +40,10 @@ class RedisEvicts:
     policy: str
 
     def __str__(self) -> str:
-        return f"Redis: maxmemory-policy is {self.policy}: when full it forgets jobs and leases; set it to noeviction"
+        return (
+            f"Redis: maxmemory-policy is {self.policy}: when full it forgets jobs and leases; set "
+            "it to noeviction"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +69,9 @@ def check_files(tls: Tls | None) -> None:
         context = ssl.create_default_context(cafile=tls.ca)
         if tls.cert is not None:
             what = f"cert {tls.cert!r} with key {tls.key!r}"
-            context.load_cert_chain(tls.cert, tls.key, password="")  # or it would ask at the terminal
+            context.load_cert_chain(
+                tls.cert, tls.key, password=""
+            )  # or it would ask at the terminal
     except (OSError, ssl.SSLError) as error:
         raise ConfigError(f"redis.tls: cannot use {what}: {error}") from None
 
@@ -90,14 +96,18 @@ def open_connections(options: RedisOptions, longest_block: float) -> Opened:
 
 def _found(options: RedisOptions) -> tuple[Any, dict[str, str], RedisEvicts | None]:
     """Connect to the first address where somebody answers, and ask who it is."""
-    roads: Sequence[tuple[str, int] | None] = [None] if options.master or options.path else options.hosts
+    roads: Sequence[tuple[str, int] | None] = (
+        [None] if options.master or options.path else options.hosts
+    )
     for place, host in enumerate(roads, 1):
         connected = _server(options, host=host)
         try:
             return connected, _checked(_asked(connected), options), _evicts(connected)
         except BaseException as error:
             _close(connected)
-            away = isinstance(error, ConnectionError | TimeoutError) and not isinstance(error, AuthenticationError)
+            away = isinstance(error, ConnectionError | TimeoutError) and not isinstance(
+                error, AuthenticationError
+            )
             if not away or place == len(roads):
                 raise
     raise AssertionError
@@ -109,7 +119,9 @@ def _asked(connected: Any) -> dict[str, str]:
         return _read(connected.execute_command("HELLO"))
     except ResponseError as error:
         if "unknown command" in str(error).lower():
-            raise QueueError("Redis: this server does not know HELLO; Redis 6.2 or newer is needed") from error
+            raise QueueError(
+                "Redis: this server does not know HELLO; Redis 6.2 or newer is needed"
+            ) from error
         raise
 
 
@@ -125,13 +137,19 @@ def _checked(server: dict[str, str], options: RedisOptions) -> dict[str, str]:
     if tuple(map(int, re.findall(r"\d+", version)[:2])) < OLDEST:
         raise QueueError(f"Redis: this server is {version}; Redis 6.2 or newer is needed")
     if mode == "sentinel":
-        raise QueueError("Redis: this is a Sentinel; write redis+sentinel://host:26379/mymaster to find its server")
+        raise QueueError(
+            "Redis: this is a Sentinel; write redis+sentinel://host:26379/mymaster to find its "
+            "server"
+        )
     if mode == "cluster":
         if options.path is not None:
-            raise QueueError("Redis: this is a cluster; write redis://host,host with some of its nodes")
+            raise QueueError(
+                "Redis: this is a cluster; write redis://host,host with some of its nodes"
+            )
     elif options.master is None and len(options.addresses) > 1:
         raise QueueError(
-            "Redis: several addresses are for a cluster, and this server is none; name one, or write"
+            "Redis: several addresses are for a cluster, and this server is none; name one, or "
+            "write"
             " redis+sentinel://host,host/mymaster if these are Sentinels"
         )
     return server
@@ -145,7 +163,9 @@ def _evicts(connected: Any) -> RedisEvicts | None:
     return None if policy == "noeviction" else RedisEvicts(policy)
 
 
-def _server(options: RedisOptions, timeout: float | None = None, *, host: tuple[str, int] | None = None) -> Any:
+def _server(
+    options: RedisOptions, timeout: float | None = None, *, host: tuple[str, int] | None = None
+) -> Any:
     """One server: at its Unix socket, at a host, or where Sentinel says."""
     settings = {**_settings(options, timeout), "db": options.db, "retry": Retry(NoBackoff(), 0)}
     master: Any = MasterPool
@@ -153,7 +173,9 @@ def _server(options: RedisOptions, timeout: float | None = None, *, host: tuple[
         del settings["socket_keepalive"]
         pool = Pool(connection_class=UnixDomainSocketConnection, path=options.path, **settings)
     elif options.master is not None:
-        pool = master(options.master, _Sentinels(options), redis_connect_func=_as_master, **settings)
+        pool = master(
+            options.master, _Sentinels(options), redis_connect_func=_as_master, **settings
+        )
     else:
         name, port = host or options.hosts[0]
         kind = SSLConnection if settings.pop("ssl", False) else Connection
@@ -165,7 +187,9 @@ def _server(options: RedisOptions, timeout: float | None = None, *, host: tuple[
 def _cluster(options: RedisOptions, timeout: float | None = None) -> Any:
     node: Any = ClusterNode
     nodes = [node(host, port) for host, port in options.hosts]
-    return redis.RedisCluster(startup_nodes=nodes, retry=Retry(NoBackoff(), 0), **_settings(options, timeout))
+    return redis.RedisCluster(
+        startup_nodes=nodes, retry=Retry(NoBackoff(), 0), **_settings(options, timeout)
+    )
 
 
 def _settings(options: RedisOptions, timeout: float | None) -> dict[str, Any]:
@@ -202,7 +226,9 @@ class _Sentinels:
         self._first = 0
 
     def doubt(self) -> None:
-        """Begin with another: this one may be cut off from the others, and not know of a failover."""
+        """Begin with another: this one may be cut off from the others, and not know of a
+        failover.
+        """
         self._first += 1
 
     def discover_master(self, name: str) -> tuple[str, int]:
@@ -221,8 +247,12 @@ class _Sentinels:
                 self._first = place
                 return found
         if len(silent) < len(hosts):
-            raise ResponseError(f"Sentinel knows no server {name!r}; it is the name after `sentinel monitor`")
-        raise MasterNotFoundError(f"none of {len(hosts)} Sentinels answers: {silent[-1]}") from silent[-1]
+            raise ResponseError(
+                f"Sentinel knows no server {name!r}; it is the name after `sentinel monitor`"
+            )
+        raise MasterNotFoundError(
+            f"none of {len(hosts)} Sentinels answers: {silent[-1]}"
+        ) from silent[-1]
 
     def _asked(self, host: tuple[str, int], name: str) -> tuple[str, int] | None:
         options = self._options
@@ -239,7 +269,9 @@ class _Sentinels:
 
 
 def _as_master(connection: Any) -> None:
-    """Begin a connection to a server that Sentinel named; it may have been told late that it is none any more."""
+    """Begin a connection to a server that Sentinel named; it may have been told late that it is
+    none any more.
+    """
     connection.on_connect()
     connection.send_command("HELLO")
     if _read(connection.read_response()).get("role") != "master":

@@ -1,4 +1,6 @@
-"""The doctor: what a person would look at when something is wrong, each with what it means and the cure."""
+"""The doctor: what a person would look at when something is wrong, each with what it means and the
+cure.
+"""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -12,7 +14,9 @@ __all__ = ["CHECKS", "Finding", "Severity", "examine", "postgres", "queues", "re
 
 
 def examine(database: str, settings: Settings, *, late: timedelta = LATE) -> Iterator[Finding]:
-    """Look at everything once. `late`: for how long something may wait before it is worth a word."""
+    """Look at everything once. `late`: for how long something may wait before it is worth a
+    word.
+    """
     patient = Patient(database, settings, late=late)
     try:
         yield from findings(patient)

@@ -39,7 +39,9 @@ Look = Callable[["Patient"], Iterator[str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """A check; it is left out where one of `unless` has found something, since nothing could be seen then."""
+    """A check; it is left out where one of `unless` has found something, since nothing could be
+    seen then.
+    """
 
     name: str
     severity: Severity
@@ -59,7 +61,9 @@ def check(
     """Make a check of a function that yields what it sees."""
 
     def add(look: Look) -> Look:
-        CHECKS[name] = Check(name=name, severity=severity, means=means, cure=cure, unless=(*unless,), look=look)
+        CHECKS[name] = Check(
+            name=name, severity=severity, means=means, cure=cure, unless=(*unless,), look=look
+        )
         return look
 
     return add
@@ -75,15 +79,20 @@ def findings(patient: "Patient") -> Iterator[Finding]:
             for seen in each.look(patient):
                 ill.add(each.name)
                 yield Finding(
-                    check=each.name, severity=each.severity, seen=seen, means=each.means, cure=each.cure
-                )  # fmt: skip
+                    check=each.name,
+                    severity=each.severity,
+                    seen=seen,
+                    means=each.means,
+                    cure=each.cure,
+                )
         except SchedulerError as error:
             yield Finding(
                 check=UNSEEN,
                 severity=Severity.NOTE,
                 seen=f"{each.name}: {error}",
                 means="This could not be looked at, so it may be well or not.",
-                cure="Give the user the right to read it, or look again when the server has more time.",
+                cure="Give the user the right to read it, or look again when the server has more "
+                "time.",
             )
 
 

@@ -1,4 +1,6 @@
-"""What the checks look at: the servers of an installation, opened once, and what several checks need to know."""
+"""What the checks look at: the servers of an installation, opened once, and what several checks
+need to know.
+"""
 
 import threading
 from collections.abc import Iterator, Mapping
@@ -21,13 +23,18 @@ LATE = timedelta(minutes=1)
 MOST = 500
 PAUSE = 1.0
 IMPATIENT: Any = {
-    "dial_timeout": timedelta(seconds=2), "timeout": timedelta(seconds=2), "max_retries": 0, "min_idle": 0,
-}  # fmt: skip
+    "dial_timeout": timedelta(seconds=2),
+    "timeout": timedelta(seconds=2),
+    "max_retries": 0,
+    "min_idle": 0,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Silent:
-    """A job that was fed and of which nothing was heard: for how long, and what Redis knows of it."""
+    """A job that was fed and of which nothing was heard: for how long, and what Redis knows of
+    it.
+    """
 
     key: JobKey
     queue: str
@@ -43,7 +50,9 @@ class Patient:
         self.late = late
         self.tables = DoctorTable(database, settings.schema)
         self._ring = RingTable(settings.schema, lambda: None)
-        self._client = None if settings.redis is None else Client(replace(settings.redis, **IMPATIENT))
+        self._client = (
+            None if settings.redis is None else Client(replace(settings.redis, **IMPATIENT))
+        )
 
     @property
     def redis(self) -> Client:
@@ -76,13 +85,21 @@ class Patient:
     @cached_property
     def queues(self) -> dict[str, Queue]:
         """The queues that were ever fed, or are configured."""
-        return {name: open_queue(self.redis, name, options, installation=mine) for name, options, mine in self._named()}
+        return {
+            name: open_queue(self.redis, name, options, installation=mine)
+            for name, options, mine in self._named()
+        }
 
     def letters(self) -> dict[str, int]:
-        """How many dead letters each queue has: of the ledger, and in Redis of jobs that no ledger has."""
+        """How many dead letters each queue has: of the ledger, and in Redis of jobs that no ledger
+        has.
+        """
         found: dict[str, int] = dict(self.tables.rows("letters"))
         for name, options, mine in self._named():
-            found[name] = found.get(name, 0) + open_admin(self.redis, name, options, installation=mine).dead_count()
+            found[name] = (
+                found.get(name, 0)
+                + open_admin(self.redis, name, options, installation=mine).dead_count()
+            )
         return found
 
     def _named(self) -> Iterator[tuple[str, Mapping[str, str], str]]:
@@ -100,7 +117,9 @@ class Patient:
 
     @cached_property
     def silent(self) -> list[Silent]:
-        """Jobs that were fed and of which nothing was heard; what ends or is settled as we look is left out."""
+        """Jobs that were fed and of which nothing was heard; what ends or is settled as we look is
+        left out.
+        """
         by_queue: dict[str, list[tuple[JobKey, timedelta]]] = {}
         for tenant, id_, queue, age in self.tables.rows("silent", late=self.late, limit=MOST):
             by_queue.setdefault(queue, []).append((JobKey(tenant, id_), age))
@@ -108,7 +127,9 @@ class Patient:
             Silent(key=key, queue=name, age=age, known=known)
             for name, jobs in by_queue.items()
             if name in self.queues
-            for (key, age), known in zip(jobs, self.queues[name].known([str(key.id) for key, _ in jobs]), strict=True)
+            for (key, age), known in zip(
+                jobs, self.queues[name].known([str(key.id) for key, _ in jobs]), strict=True
+            )
         ]
         if any(each.known is None or each.known.state is None for each in found):
             _pause()

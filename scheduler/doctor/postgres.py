@@ -25,7 +25,8 @@ TABLES = ("postgres-away", "postgres-rights", "postgres-schema")
     "postgres-away",
     Severity.FAULT,
     means="Nothing is claimed, fed or settled until it is back; everything goes on by itself then.",
-    cure="Start the server, or correct scheduler.database; `scheduler config show` says where it comes from.",
+    cure="Start the server, or correct scheduler.database; `scheduler config show` says where it "
+    "comes from.",
 )
 def _away(patient: Patient) -> Iterator[str]:
     try:
@@ -51,7 +52,8 @@ def _version(patient: Patient) -> Iterator[str]:
     "postgres-read-only",
     Severity.FAULT,
     means="Nothing can be claimed, submitted or settled.",
-    cure="Name the primary in the DSN, as with target_session_attrs=read-write, or end default_transaction_read_only.",
+    cure="Name the primary in the DSN, as with target_session_attrs=read-write, or end "
+    "default_transaction_read_only.",
     unless=AWAY,
 )
 def _read_only(patient: Patient) -> Iterator[str]:
@@ -64,7 +66,8 @@ def _read_only(patient: Patient) -> Iterator[str]:
     "postgres-connections",
     Severity.WARNING,
     means=f"An instance needs up to {SPARE} connections; one that starts now may not get them.",
-    cure="Raise max_connections, or the connection limit of the role or database; or put PgBouncer in between.",
+    cure="Raise max_connections, or the connection limit of the role or database; or put PgBouncer "
+    "in between.",
     unless=AWAY,
 )
 def _connections(patient: Patient) -> Iterator[str]:
@@ -76,15 +79,19 @@ def _connections(patient: Patient) -> Iterator[str]:
 @check(
     "postgres-pooler",
     Severity.FAULT,
-    means="There is a pooler in transaction mode in between: changes are not heard, or no instance can start.",
-    cure="Set scheduler.prepare to false, and scheduler.listen to a DSN that goes past the pooler, or to false.",
+    means="There is a pooler in transaction mode in between: changes are not heard, or no instance "
+    "can start.",
+    cure="Set scheduler.prepare to false, and scheduler.listen to a DSN that goes past the pooler, "
+    "or to false.",
     unless=AWAY,
 )
 def _pooler(patient: Patient) -> Iterator[str]:
     settings = patient.settings
     if settings.prepare and not patient.tables.prepares():
         yield "a connection may not begin with settings of its own, and scheduler.prepare is true"
-    elif settings.listen and not patient.tables.hears(settings.listen if isinstance(settings.listen, str) else None):
+    elif settings.listen and not patient.tables.hears(
+        settings.listen if isinstance(settings.listen, str) else None
+    ):
         yield "what is said by NOTIFY is not heard by LISTEN, and scheduler.listen is not false"
 
 
@@ -92,7 +99,8 @@ def _pooler(patient: Patient) -> Iterator[str]:
     "postgres-rights",
     Severity.FAULT,
     means="Statements of ours are refused.",
-    cure="GRANT USAGE on the schema, and SELECT, INSERT, UPDATE and DELETE on its tables, to the role.",
+    cure="GRANT USAGE on the schema, and SELECT, INSERT, UPDATE and DELETE on its tables, to the "
+    "role.",
     unless=AWAY,
 )
 def _rights(patient: Patient) -> Iterator[str]:
@@ -105,7 +113,8 @@ def _rights(patient: Patient) -> Iterator[str]:
     "postgres-schema",
     Severity.FAULT,
     means="No instance with this package starts, unless it may migrate.",
-    cure="Run `scheduler migrate` where the tables are older; upgrade the package where they are newer.",
+    cure="Run `scheduler migrate` where the tables are older; upgrade the package where they are "
+    "newer.",
     unless=("postgres-away", "postgres-rights"),
 )
 def _schema(patient: Patient) -> Iterator[str]:
@@ -134,7 +143,8 @@ def _clocks(patient: Patient) -> Iterator[str]:
     "timezone-data",
     Severity.FAULT,
     means="Instances on this machine do not run the jobs of that zone.",
-    cure="Install the system's tzdata, or `pip install tzdata`, of the version that the other machines have.",
+    cure="Install the system's tzdata, or `pip install tzdata`, of the version that the other "
+    "machines have.",
     unless=TABLES,
 )
 def _zones(patient: Patient) -> Iterator[str]:
@@ -148,8 +158,10 @@ def _zones(patient: Patient) -> Iterator[str]:
 @check(
     "ledger-partitions",
     Severity.WARNING,
-    means="Rows of these days go into the default partition, which retention has to delete row by row.",
-    cure="Let one instance's role own the tables, or run `scheduler migrate` and an instance as such a role.",
+    means="Rows of these days go into the default partition, which retention has to delete row by "
+    "row.",
+    cure="Let one instance's role own the tables, or run `scheduler migrate` and an instance as "
+    "such a role.",
     unless=TABLES,
 )
 def _partitions(patient: Patient) -> Iterator[str]:
@@ -162,23 +174,31 @@ def _partitions(patient: Patient) -> Iterator[str]:
     "vacuum-behind",
     Severity.WARNING,
     means="Statements on the table read more and more dead rows, and get slower.",
-    cure="Turn autovacuum on for it, run VACUUM on it now, and look for transactions that stay open.",
+    cure="Turn autovacuum on for it, run VACUUM on it now, and look for transactions that stay "
+    "open.",
     unless=TABLES,
 )
 def _vacuum(patient: Patient) -> Iterator[str]:
     for table, live, dead, off in patient.tables.rows("unvacuumed", dead=DEAD):
-        yield f"{table}: autovacuum is off" if off else f"{table}: {dead} dead rows beside {live} live ones"
+        yield (
+            f"{table}: autovacuum is off"
+            if off
+            else f"{table}: {dead} dead rows beside {live} live ones"
+        )
 
 
 @check(
     "idle-in-transaction",
     Severity.FAULT,
     means="What it has locked waits for it, and vacuum can remove nothing.",
-    cure="End it by pg_terminate_backend(pid); set idle_in_transaction_session_timeout for the application.",
+    cure="End it by pg_terminate_backend(pid); set idle_in_transaction_session_timeout for the "
+    "application.",
     unless=TABLES,
 )
 def _idle(patient: Patient) -> Iterator[str]:
-    for pid, user, application, idle, tables in patient.tables.rows("idle_in_transaction", idle=patient.late):
+    for pid, user, application, idle, tables in patient.tables.rows(
+        "idle_in_transaction", idle=patient.late
+    ):
         who = f"session {pid} of {user} ({application or 'no name'})"
         yield f"{who} does nothing since {roughly(idle)}, with locks on {some(tables)}"
 

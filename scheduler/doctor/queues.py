@@ -1,4 +1,6 @@
-"""Checks of the queues in Redis: their marks, what waits in them, and whether anybody works them."""
+"""Checks of the queues in Redis: their marks, what waits in them, and whether anybody works
+them.
+"""
 
 from collections.abc import Iterator
 
@@ -13,7 +15,8 @@ NOT_DRAINED = 10  # times as long as anything may wait
 @check(
     "epoch-missing",
     Severity.FAULT,
-    means="Redis has lost its memory, and no instance has fed its jobs again yet: within seconds one does.",
+    means="Redis has lost its memory, and no instance has fed its jobs again yet: "
+    "within seconds one does.",
     cure="Start an instance with redis=; if one runs, its log says why it does not.",
     unless=QUEUES,
 )
@@ -28,13 +31,18 @@ def _epochs(patient: Patient) -> Iterator[str]:
     "queue-unworked",
     Severity.FAULT,
     means="Jobs wait, and no worker has any of them.",
-    cure="Start a worker of this queue: `scheduler worker --app MODULE --queue NAME`; see whether its breaker is open.",
+    cure="Start a worker of this queue: `scheduler worker --app MODULE --queue NAME`; see whether "
+    "its breaker is open.",
     unless=QUEUES,
 )
 def _unworked(patient: Patient) -> Iterator[str]:
     for name, (first, second) in patient.depths.items():
         waited, waiting = sum(first.waiting.values()), sum(second.waiting.values())
-        if waited and waiting >= waited and not (first.running or second.running or name in patient.paused):
+        if (
+            waited
+            and waiting >= waited
+            and not (first.running or second.running or name in patient.paused)
+        ):
             yield f"queue {name}: {waiting} jobs wait, none runs"
 
 
@@ -46,8 +54,16 @@ def _unworked(patient: Patient) -> Iterator[str]:
     unless=QUEUES,
 )
 def _draining(patient: Patient) -> Iterator[str]:
-    waits = [each for each in patient.silent if each.known is not None and each.known.state is State.SCHEDULED]
-    late = [each for each in waits if each.age > NOT_DRAINED * patient.late and each.queue not in patient.paused]
+    waits = [
+        each
+        for each in patient.silent
+        if each.known is not None and each.known.state is State.SCHEDULED
+    ]
+    late = [
+        each
+        for each in waits
+        if each.age > NOT_DRAINED * patient.late and each.queue not in patient.paused
+    ]
     for name, jobs in _by_queue(late).items():
         oldest = roughly(max(each.age for each in jobs))
         yield f"queue {name}: {len(jobs)} jobs or more wait in Redis, the oldest since {oldest}"
@@ -57,7 +73,8 @@ def _draining(patient: Patient) -> Iterator[str]:
     "dead-letters",
     Severity.WARNING,
     means="These jobs will not be tried again.",
-    cure="`scheduler peek QUEUE --dead` shows them, `requeue-dlq QUEUE --all` retries, `purge-dlq QUEUE` drops them.",
+    cure="`scheduler peek QUEUE --dead` shows them, `requeue-dlq QUEUE --all` retries, `purge-dlq "
+    "QUEUE` drops them.",
     unless=QUEUES,
 )
 def _dead(patient: Patient) -> Iterator[str]:
@@ -69,7 +86,8 @@ def _dead(patient: Patient) -> Iterator[str]:
 @check(
     "ends-unsettled",
     Severity.FAULT,
-    means="Jobs have ended, and the ledger does not know: no instance settles this queue, or one cannot.",
+    means="Jobs have ended, and the ledger does not know: no instance settles this queue, or one "
+    "cannot.",
     cure="Start an instance with redis=; if one runs, its log says why it does not settle.",
     unless=QUEUES,
 )
@@ -82,7 +100,8 @@ def _unsettled(patient: Patient) -> Iterator[str]:
 @check(
     "job-unknown",
     Severity.WARNING,
-    means="Postgres has fed it and Redis does not know it; it is fed again once its visibility timeout is over.",
+    means="Postgres has fed it and Redis does not know it; it is fed again once its visibility "
+    "timeout is over.",
     cure="Wait, or look for who deletes keys in Redis; an instance with redis= must run.",
     unless=QUEUES,
 )

@@ -18,8 +18,10 @@ QUEUES = (*TABLES, *REDIS)
 @check(
     "redis-away",
     Severity.FAULT,
-    means="Submitted jobs wait in Postgres, and workers have nothing to do; everything goes on by itself later.",
-    cure="Start the server, or correct redis.addr; `scheduler config show` says where it comes from.",
+    means="Submitted jobs wait in Postgres, and workers have nothing to do; everything goes on by "
+    "itself later.",
+    cure="Start the server, or correct redis.addr; `scheduler config show` says where it comes "
+    "from.",
 )
 def _away(patient: Patient) -> Iterator[str]:
     error = _greeted(patient)
@@ -30,13 +32,19 @@ def _away(patient: Patient) -> Iterator[str]:
 @check(
     "redis-refused",
     Severity.FAULT,
-    means="It cannot be used: too old, a Sentinel or cluster where a server is named, or it does not let us in.",
-    cure="Use Redis 6.2 or newer, or Valkey; correct redis.addr, redis.username and redis.password (docs/redis.md).",
+    means="It cannot be used: too old, a Sentinel or cluster where a server is named, "
+    "or it does not let us in.",
+    cure="Use Redis 6.2 or newer, or Valkey; correct redis.addr, redis.username and redis.password "
+    "(docs/redis.md).",
     unless=("redis-away",),
 )
 def _refused(patient: Patient) -> Iterator[str]:
     error = _greeted(patient)
-    if error is not None and not isinstance(error, QueueUnavailable) and FORBIDDEN not in str(error):
+    if (
+        error is not None
+        and not isinstance(error, QueueUnavailable)
+        and FORBIDDEN not in str(error)
+    ):
         yield str(error)
 
 
@@ -44,7 +52,8 @@ def _refused(patient: Patient) -> Iterator[str]:
     "redis-busy",
     Severity.FAULT,
     means="A script that does not end keeps Redis from everything else.",
-    cure="SCRIPT KILL, or SHUTDOWN NOSAVE if it has written; none of ours takes longer than milliseconds.",
+    cure="SCRIPT KILL, or SHUTDOWN NOSAVE if it has written; none of ours takes longer than "
+    "milliseconds.",
     unless=("redis-away",),
 )
 def _busy(patient: Patient) -> Iterator[str]:
@@ -56,7 +65,8 @@ def _busy(patient: Patient) -> Iterator[str]:
 @check(
     "redis-evicts",
     Severity.WARNING,
-    means="When it is full it forgets jobs and leases; what is in Postgres is fed again, the rest is lost.",
+    means="When it is full it forgets jobs and leases; what is in Postgres is fed again, "
+    "the rest is lost.",
     cure="CONFIG SET maxmemory-policy noeviction, and in its configuration file.",
     unless=REDIS,
 )
@@ -82,7 +92,8 @@ def _full(patient: Patient) -> Iterator[str]:
 @check(
     "redis-forgets",
     Severity.NOTE,
-    means="A restart empties it. Submitted jobs are in Postgres and are fed again; files and jobs of others are lost.",
+    means="A restart empties it. Submitted jobs are in Postgres and are fed again; "
+    "files and jobs of others are lost.",
     cure="Set appendonly yes if queues hold what only Redis has.",
     unless=REDIS,
 )
@@ -120,7 +131,9 @@ def _clock(patient: Patient) -> Iterator[str]:
 def _rights(patient: Patient) -> Iterator[str]:
     for name in patient.epochs:
         if patient.settings.queues.get(name, RELIABLE)["dialect"] == "reliable":
-            missing = [str(command[0]) for command in _harmless(name) if not _may(patient, *command)]
+            missing = [
+                str(command[0]) for command in _harmless(name) if not _may(patient, *command)
+            ]
             if missing:
                 yield f"queue {name}: the user may not run {some(missing)}"
 
@@ -144,7 +157,9 @@ def _may(patient: Patient, *command: object) -> bool:
 
 
 def _harmless(queue: str) -> Sequence[tuple[object, ...]]:
-    """Every command that a scheduler needs, on a key that is not there: none of them leaves anything."""
+    """Every command that a scheduler needs, on a key that is not there: none of them leaves
+    anything.
+    """
     key, group = f"jobqueue:{{{queue}}}:doctor", "settlers"
     return (
         ("EVAL", "return 1", 1, key),

@@ -16,7 +16,8 @@ TRIES = 3
     "job-stranded",
     Severity.FAULT,
     means="Its fires pass, and nothing runs.",
-    cure="Start an instance of the app that registers its function; unregister the job if it is no longer wanted.",
+    cure="Start an instance of the app that registers its function; unregister the job if it is no "
+    "longer wanted.",
     unless=TABLES,
 )
 def _stranded(patient: Patient) -> Iterator[str]:
@@ -29,11 +30,14 @@ def _stranded(patient: Patient) -> Iterator[str]:
     "lease-expired",
     Severity.FAULT,
     means="The process that ran it is gone, and no instance takes the fire up again.",
-    cure="Start an instance that has the function of the job; it is run again, or recorded as crashed, at once.",
+    cure="Start an instance that has the function of the job; it is run again, or recorded as "
+    "crashed, at once.",
     unless=TABLES,
 )
 def _leases(patient: Patient) -> Iterator[str]:
-    for tenant, job, holder, late in patient.tables.rows("expired_leases", late=patient.late, limit=MOST):
+    for tenant, job, holder, late in patient.tables.rows(
+        "expired_leases", late=patient.late, limit=MOST
+    ):
         yield f"the lease of {holder} on {tenant}/{job} ran out {roughly(late)} ago"
 
 
@@ -41,12 +45,14 @@ def _leases(patient: Patient) -> Iterator[str]:
     "job-failing",
     Severity.WARNING,
     means=f"Its last {RUNS} runs all went wrong.",
-    cure="`scheduler explain TENANT JOB` says why; `scheduler pause TENANT JOB` until it is mended.",
+    cure="`scheduler explain TENANT JOB` says why; "
+    "`scheduler pause TENANT JOB` until it is mended.",
     unless=TABLES,
 )
 def _failing(patient: Patient) -> Iterator[str]:
     jobs = [
-        f"{tenant}/{job} ({outcome})" for tenant, job, outcome in patient.tables.rows("failing", runs=RUNS, limit=MOST)
+        f"{tenant}/{job} ({outcome})"
+        for tenant, job, outcome in patient.tables.rows("failing", runs=RUNS, limit=MOST)
     ]
     if jobs:
         yield some(jobs)
@@ -55,8 +61,10 @@ def _failing(patient: Patient) -> Iterator[str]:
 @check(
     "jobs-not-fed",
     Severity.FAULT,
-    means="They are due, and wait in Postgres: no instance feeds this queue, or it is full, or its Redis is away.",
-    cure="Start an instance with redis=, as `scheduler run --role=scheduler`; see the other findings about Redis.",
+    means="They are due, and wait in Postgres: no instance feeds this queue, or it is full, or its "
+    "Redis is away.",
+    cure="Start an instance with redis=, as `scheduler run --role=scheduler`; see the other "
+    "findings about Redis.",
     unless=TABLES,
 )
 def _unfed(patient: Patient) -> Iterator[str]:
@@ -68,7 +76,8 @@ def _unfed(patient: Patient) -> Iterator[str]:
 @check(
     "queue-paused",
     Severity.NOTE,
-    means="Nobody feeds it, and workers of ours take nothing from it; what they have runs to its end.",
+    means="Nobody feeds it, and workers of ours take nothing from it; what they have runs to its "
+    "end.",
     cure="`scheduler resume-queue QUEUE`, once what it was paused for is over.",
     unless=TABLES,
 )
@@ -81,10 +90,14 @@ def _paused(patient: Patient) -> Iterator[str]:
     "callbacks-failing",
     Severity.WARNING,
     means="Receivers were not told how jobs ended; each is tried again for a day.",
-    cure="See whether the receiver answers with 2xx, and whether its address is private (scheduler.callback_private).",
+    cure="See whether the receiver answers with 2xx, and whether its address is private "
+    "(scheduler.callback_private).",
     unless=TABLES,
 )
 def _callbacks(patient: Patient) -> Iterator[str]:
     ((count, gave_up, why),) = patient.tables.rows("untold", tries=TRIES)
     if count:
-        yield f"{count} callbacks were tried in vain, {gave_up} of them are given up; the newest: {why}"
+        yield (
+            f"{count} callbacks were tried in vain, {gave_up} of them are given up; the newest: "
+            f"{why}"
+        )

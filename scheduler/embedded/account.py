@@ -1,4 +1,6 @@
-"""Whom the servers run as: ourselves or, as root, a user without rights; and what that user can reach."""
+"""Whom the servers run as: ourselves or, as root, a user without rights; and what that user can
+reach.
+"""
 
 import os
 import pwd
@@ -13,7 +15,9 @@ from scheduler.embedded.keeper import as_user
 from scheduler.errors import ConfigError
 
 USER = "pgserver"  # the name that the wheel of Postgres uses too
-LONGEST_SOCKET_FOLDER = 85  # bytes: a Unix socket's whole path has 104 on some systems, its name here up to 14
+LONGEST_SOCKET_FOLDER = (
+    85  # bytes: a Unix socket's whole path has 104 on some systems, its name here up to 14
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +53,10 @@ class Account:
         """Return the first folder above `path` that this user cannot pass, if there is one."""
         if not self.foreign:
             return None
-        return next((folder for folder in reversed(path.resolve().parents) if not self._passes(folder)), None)
+        return next(
+            (folder for folder in reversed(path.resolve().parents) if not self._passes(folder)),
+            None,
+        )
 
     def _passes(self, folder: Path) -> bool:
         found = folder.stat()
@@ -68,11 +75,16 @@ def account() -> Account:
             _add_user()
         else:
             return Account(found.pw_uid, found.pw_gid)
-    raise ConfigError(f"embedded servers do not run as root, and there is no other user: run `useradd --system {USER}`")
+    raise ConfigError(
+        "embedded servers do not run as root, and there is no other user: run `useradd --system "
+        f"{USER}`"
+    )
 
 
 def temporary_folder(prefix: str, user: Account) -> Path:
-    """Make a temporary folder of that user, where it can reach it and a socket's path is short enough."""
+    """Make a temporary folder of that user, where it can reach it and a socket's path is short
+    enough.
+    """
     for parent in _temporary_parents():
         folder = parent / f"{prefix}12345678"
         if os.access(parent, os.W_OK | os.X_OK) and fits(folder) and not user.closed(folder):
@@ -80,13 +92,16 @@ def temporary_folder(prefix: str, user: Account) -> Path:
             user.own(made)
             return made
     raise ConfigError(
-        f"embedded servers: no temporary folder is short enough and open to user {user.uid}; set TMPDIR to one like"
+        f"embedded servers: no temporary folder is short enough and open to user {user.uid}; set "
+        "TMPDIR to one like"
         " /tmp"
     )
 
 
 def fits(folder: Path) -> bool:
-    """Whether a Unix socket fits into a folder, and clients can name it: a comma would make it two."""
+    """Whether a Unix socket fits into a folder, and clients can name it: a comma would make it
+    two.
+    """
     return len(os.fsencode(folder)) <= LONGEST_SOCKET_FOLDER and "," not in str(folder)
 
 
@@ -97,8 +112,18 @@ def _temporary_parents() -> Iterator[Path]:
 
 
 def _add_user() -> None:
-    command = ["useradd", "--system", "--user-group", "--no-create-home", "--shell", "/usr/sbin/nologin", USER]
+    command = [
+        "useradd",
+        "--system",
+        "--user-group",
+        "--no-create-home",
+        "--shell",
+        "/usr/sbin/nologin",
+        USER,
+    ]
     try:
-        subprocess.run(command, check=False, capture_output=True, timeout=30, stdin=subprocess.DEVNULL)  # noqa: S603
+        subprocess.run(  # noqa: S603
+            command, check=False, capture_output=True, timeout=30, stdin=subprocess.DEVNULL
+        )
     except (OSError, subprocess.SubprocessError):
         return

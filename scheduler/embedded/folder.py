@@ -1,7 +1,8 @@
 """A server's folder, and the locks in it by which processes share the server.
 
-`start.lock` is held by whoever starts it, `users.lock` shared by everybody who uses it, `server.lock` by its keeper.
-The kernel drops a dead process's locks: a crash is a way of leaving like any other.
+`start.lock` is held by whoever starts it, `users.lock` shared by everybody who uses it,
+`server.lock` by its keeper. The kernel drops a dead process's locks: a crash is a way of leaving
+like any other.
 """
 
 import contextlib
@@ -55,23 +56,40 @@ class Folder:
             raise
         self._joined, self._joined_in = lock, os.getpid()
 
-    def keep(self, command: Sequence[str], signals: Sequence[signal.Signals], environment: dict[str, str]) -> None:
+    def keep(
+        self, command: Sequence[str], signals: Sequence[signal.Signals], environment: dict[str, str]
+    ) -> None:
         """Let a keeper run the server; the caller waits until it answers."""
         arguments = [
-            sys.executable, "-I", "-S", keeper.__file__, str(self.path), "remove" if self._temporary else "keep",
-            str(self._user.uid), str(self._user.gid), ",".join(str(int(number)) for number in signals), *command,
-        ]  # fmt: skip
+            sys.executable,
+            "-I",
+            "-S",
+            keeper.__file__,
+            str(self.path),
+            "remove" if self._temporary else "keep",
+            str(self._user.uid),
+            str(self._user.gid),
+            ",".join(str(int(number)) for number in signals),
+            *command,
+        ]
         self._reap()
         with (self.path / "server.log").open("wb") as log:
             self._keeper = subprocess.Popen(  # noqa: S603 - our own file
-                arguments, cwd="/", env=environment, start_new_session=True, stdin=subprocess.DEVNULL,
-                stdout=log, stderr=log,
-            )  # fmt: skip
+                arguments,
+                cwd="/",
+                env=environment,
+                start_new_session=True,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
 
     def wait(self, ready: Callable[[], bool]) -> None:
         """Wait until the server answers, or raise what its log says."""
         if not until(lambda: ready() or self._failed()) or self._failed():
-            raise ConfigError(f"embedded {self._name} did not start in {self.path}: {self._last_words()}")
+            raise ConfigError(
+                f"embedded {self._name} did not start in {self.path}: {self._last_words()}"
+            )
 
     def kept(self) -> bool:
         """Whether the server runs under a keeper."""
@@ -84,7 +102,9 @@ class Folder:
         self._reap()
 
     def leave(self) -> None:
-        """Use the server no more; returns when it has ended, or as soon as it is clear that others use it."""
+        """Use the server no more; returns when it has ended, or as soon as it is clear that others
+        use it.
+        """
         lock, self._joined = self._joined, None
         if lock is None:
             return
@@ -106,7 +126,9 @@ class Folder:
         if self._temporary:
             return False
         # Nobody but users holds it shared: the keeper takes it whole, once and for all.
-        return self._taken("users.lock", fcntl.LOCK_EX) and not self._taken("users.lock", fcntl.LOCK_SH)
+        return self._taken("users.lock", fcntl.LOCK_EX) and not self._taken(
+            "users.lock", fcntl.LOCK_SH
+        )
 
     def _taken(self, name: str, kind: int) -> bool:
         try:
@@ -123,7 +145,8 @@ class Folder:
             return (self.path / name).open("ab")
         except OSError as error:
             raise ConfigError(
-                f"embedded {self._name}: {self.path} cannot be used ({error.strerror}); set SCHEDULER_HOME to a folder"
+                f"embedded {self._name}: {self.path} cannot be used ({error.strerror}); set "
+                "SCHEDULER_HOME to a folder"
                 " of yours"
             ) from None
 
@@ -136,7 +159,9 @@ class Folder:
             return True
 
         if not until(locked):
-            raise ConfigError(f"embedded {self._name} in {self.path}: {otherwise} for {PATIENCE:.0f} s")
+            raise ConfigError(
+                f"embedded {self._name} in {self.path}: {otherwise} for {PATIENCE:.0f} s"
+            )
 
     def _failed(self) -> bool:
         return self._keeper is not None and self._keeper.poll() is not None and not self.kept()
@@ -147,7 +172,9 @@ class Folder:
         except OSError:
             lines = []
         words = [line.strip() for line in lines if line.strip()]
-        telling = [line for line in words if "FATAL" in line or "DETAIL" in line or "rror" in line] or words[-1:]
+        telling = [
+            line for line in words if "FATAL" in line or "DETAIL" in line or "rror" in line
+        ] or words[-1:]
         return "; ".join(telling[:3]) or "it said nothing"
 
     def _reap(self) -> None:

@@ -1,7 +1,9 @@
-"""The keeper, run by its path in a process of its own: a server lives as long as somebody holds `users.lock` shared.
+"""The keeper, run by its path in a process of its own: a server lives as long as somebody holds
+`users.lock` shared.
 
-It holds `server.lock` while the server runs. Arguments: the folder, "keep" or "remove" it at the end, uid and gid of
-the server, the signals that end it from kind to cruel, and the server's command. Standard library only.
+It holds `server.lock` while the server runs. Arguments: the folder, "keep" or "remove" it at the
+end, uid and gid of the server, the signals that end it from kind to cruel, and the server's
+command. Standard library only.
 """
 
 import contextlib
@@ -18,7 +20,9 @@ from typing import Any
 PATIENCE = 10.0
 
 
-def keep(folder: Path, *, remove: bool, user: dict[str, Any], signals: list[int], command: list[str]) -> int:
+def keep(
+    folder: Path, *, remove: bool, user: dict[str, Any], signals: list[int], command: list[str]
+) -> int:
     """Run the server until it ends, by itself or because nobody uses it any more."""
     for number in (signal.SIGINT, signal.SIGHUP):
         # Meant for our users. A handler, because a server would inherit that a signal is ignored.
@@ -28,7 +32,9 @@ def keep(folder: Path, *, remove: bool, user: dict[str, Any], signals: list[int]
         server = subprocess.Popen(command, cwd="/", **user)  # noqa: S603 - a server of ours, on our own log
         signal.signal(signal.SIGTERM, lambda *_: _send(server, signals[0]))
         unused = threading.Event()
-        threading.Thread(target=_end_when_unused, args=(folder, server, signals, unused), daemon=True).start()
+        threading.Thread(
+            target=_end_when_unused, args=(folder, server, signals, unused), daemon=True
+        ).start()
         code = server.wait()
         if unused.is_set() and remove:
             shutil.rmtree(folder, ignore_errors=True)
@@ -51,7 +57,8 @@ def _end_when_unused(
             with contextlib.suppress(subprocess.TimeoutExpired):
                 server.wait(PATIENCE)
                 break
-        threading.Event().wait()  # the lock stays ours until this process ends: nobody joins what is ending
+        # the lock stays ours until this process ends: nobody joins what is ending
+        threading.Event().wait()
 
 
 def _send(server: "subprocess.Popen[bytes]", number: int) -> None:

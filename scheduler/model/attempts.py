@@ -1,4 +1,6 @@
-"""A submitted job on its way: as it travels to a worker, and the end of an attempt as it comes back."""
+"""A submitted job on its way: as it travels to a worker, and the end of an attempt as it comes
+back.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,13 +14,16 @@ from scheduler.model.retries import RetryPolicy
 from scheduler.model.states import State
 
 
-# Not frozen, as what carries them: made for every job and attempt, freezing would cost three times as much. Nor by name
-# alone: where they are made by the thousand their values stand in this order, which takes less than half the time.
+# Not frozen, as what carries them: made for every job and attempt, freezing would cost three times
+# as much. Nor by name alone: where they are made by the thousand their values stand in this order,
+# which takes less than half the time.
 @dataclass(slots=True)
 class QueuedJob:
-    """A job in a queue of Redis. `attempt`: those settled before it was fed; `installation`: whose ledger it is in.
+    """A job in a queue of Redis. `attempt`: those settled before it was fed; `installation`: whose
+    ledger it is in.
 
     A job that did not come out of a ledger has no installation, and its end is nobody's to settle.
+    uncharged: how many of the attempts up to `attempt` do not count towards `max_attempts`.
     """
 
     id: str
@@ -38,6 +43,7 @@ class QueuedJob:
     installation: str
     checkpoint: Any = None
     trace: str | None = None  # the context of the span in which it was submitted
+    uncharged: int = 0
 
     def policies(self) -> tuple[RetryPolicy, Timeouts]:
         """Read how it is retried, and its timeouts."""
@@ -46,7 +52,9 @@ class QueuedJob:
 
 @dataclass(slots=True)
 class AttemptEnd:
-    """How an attempt ended: terminal, or RETRYING after `delay`. `result` and `spawned` are of a completed one."""
+    """How an attempt ended: terminal, or RETRYING after `delay`. `result` and `spawned` are of a
+    completed one. charged: whether it counts towards `max_attempts`.
+    """
 
     tenant: str
     job_id: str
@@ -63,3 +71,4 @@ class AttemptEnd:
     result: bytes | None = field(default=None, repr=False)
     checkpoint: Any = field(default=None, repr=False)
     spawned: Sequence[Mapping[str, Any]] = field(default=(), repr=False)
+    charged: bool = True

@@ -1,4 +1,6 @@
-"""A circuit breaker: whether work may be taken, by how the last of it ended. Time is passed in, in seconds."""
+"""A circuit breaker: whether work may be taken, by how the last of it ended. Time is passed in, in
+seconds.
+"""
 
 import math
 from collections import deque
@@ -9,7 +11,8 @@ from enum import IntEnum
 from scheduler.errors import ConfigError
 from scheduler.model.durations import duration
 
-PARTS = 60  # of the window: results leave it a part at a time, so it costs the same however many there are
+# of the window: results leave it a part at a time, so it costs the same however many there are
+PARTS = 60
 
 
 class BreakerState(IntEnum):
@@ -29,8 +32,9 @@ class BreakerState(IntEnum):
 class BreakerRule:
     """When a worker stops taking the jobs of a queue, and when it tries again.
 
-    failure_threshold: the part of the results in `window` that failed, from which on nothing is taken; it counts once
-    there are `min_samples`. cooldown_period: how long nothing is taken, before one job is tried.
+    failure_threshold: the part of the results in `window` that failed, from which on nothing is
+    taken; it counts once there are `min_samples`. cooldown_period: how long nothing is taken,
+    before one job is tried.
     """
 
     failure_threshold: float = 0.5
@@ -42,19 +46,25 @@ class BreakerRule:
         """Check every part; raises with the name of the wrong one."""
         part: object = self.failure_threshold
         if isinstance(part, bool) or not isinstance(part, int | float) or not 0 < part <= 1:
-            raise ConfigError(f"breaker: failure_threshold must be a number above 0, at most 1, not {part!r}")
+            raise ConfigError(
+                f"breaker: failure_threshold must be a number above 0, at most 1, not {part!r}"
+            )
         least: object = self.min_samples
         if isinstance(least, bool) or not isinstance(least, int) or least < 1:
             raise ConfigError(f"breaker: min_samples must be a number from 1, not {least!r}")
         return replace(
             self,
             window=duration(self.window, name="breaker: window", error=ConfigError),
-            cooldown_period=duration(self.cooldown_period, name="breaker: cooldown_period", error=ConfigError),
+            cooldown_period=duration(
+                self.cooldown_period, name="breaker: cooldown_period", error=ConfigError
+            ),
         )
 
 
 class Breaker:
-    """The state of one; `since`: when it last changed, `changes` and `trips`: how often, and how often it opened."""
+    """The state of one; `since`: when it last changed, `changes` and `trips`: how often, and how
+    often it opened.
+    """
 
     def __init__(self, rule: BreakerRule) -> None:
         rule = rule.checked()
@@ -72,7 +82,9 @@ class Breaker:
         self.failed = 0
 
     def pause(self, now: float) -> float:
-        """Say for how many seconds nothing may be taken: 0 when something may, inf while the probe is under way."""
+        """Say for how many seconds nothing may be taken: 0 when something may, inf while the probe
+        is under way.
+        """
         if self.state is BreakerState.OPEN and now >= self.since + self._cooldown:
             self._change(BreakerState.HALF_OPEN, now)
         if self.state is BreakerState.OPEN:
@@ -81,10 +93,14 @@ class Breaker:
 
     def left(self, now: float) -> float | None:
         """Say in how many seconds an open breaker lets something be tried; None: it is not open."""
-        return max(0.0, self.since + self._cooldown - now) if self.state is BreakerState.OPEN else None
+        return (
+            max(0.0, self.since + self._cooldown - now) if self.state is BreakerState.OPEN else None
+        )
 
     def allow(self, wanted: int, now: float) -> int:
-        """Say how many may be taken now; one of a half-open breaker is its probe, until it is recorded or forgotten."""
+        """Say how many may be taken now; one of a half-open breaker is its probe, until it is
+        recorded or forgotten.
+        """
         if wanted <= 0 or self.pause(now) > 0:
             return 0
         if self.state is BreakerState.CLOSED:

@@ -1,9 +1,9 @@
 """Cron: an expression in a time zone, and its fires as instants.
 
-croniter reads the expression; which instants match, also across a change of the clocks, is decided here. A schedule
-that names its times (no second, minute or hour that begins with `*`) fires once for each of them: one that does not
-exist right after the gap, one that exists twice the first time. Any other fires whenever the local time matches, so
-that it keeps its interval.
+croniter reads the expression; which instants match, also across a change of the clocks, is decided
+here. A schedule that names its times (no second, minute or hour that begins with `*`) fires once
+for each of them: one that does not exist right after the gap, one that exists twice the first time.
+Any other fires whenever the local time matches, so that it keeps its interval.
 """
 
 from bisect import bisect_left, bisect_right
@@ -67,7 +67,9 @@ class Cron:
                 newest, count = day[end - 1], count + end - begin
         return newest + self.offset, max(1, count)
 
-    def notes(self, after: datetime, *, ahead: timedelta = timedelta(days=400), limit: int = 4) -> list[str]:
+    def notes(
+        self, after: datetime, *, ahead: timedelta = timedelta(days=400), limit: int = 4
+    ) -> list[str]:
         """Say what the changes of the clocks do to the fires that are to come."""
         return _calendar(self.expression, self.timezone).notes(after, ahead, limit)
 
@@ -79,14 +81,21 @@ class Cron:
         return None
 
 
-def cron(expression: object, timezone: object, *, start_at: datetime | None, offset: timedelta) -> Cron:
+def cron(
+    expression: object, timezone: object, *, start_at: datetime | None, offset: timedelta
+) -> Cron:
     """Check an expression and a zone; raises with the position or the nearest name."""
     if not isinstance(expression, str):
-        raise InvalidSchedule(f'cron must be a text like "0 6 * * 1-5", not {type(expression).__name__}')
+        raise InvalidSchedule(
+            f'cron must be a text like "0 6 * * 1-5", not {type(expression).__name__}'
+        )
     if len(expression) > LONGEST:
         raise InvalidSchedule(f"cron must have at most {LONGEST} characters, not {len(expression)}")
     plan = Cron(
-        expression=" ".join(expression.split()), timezone=zone_of(timezone).key, start_at=start_at, offset=offset
+        expression=" ".join(expression.split()),
+        timezone=zone_of(timezone).key,
+        start_at=start_at,
+        offset=offset,
     )
     calendar = _calendar(plan.expression, plan.timezone)
     if calendar.next_day(date(2001, 1, 1)) is None:
@@ -104,7 +113,9 @@ class _Piece(NamedTuple):
 
 
 class _Day:
-    """The fires of one UTC day, in order, without being listed; UTC days are what no change of clocks interleaves."""
+    """The fires of one UTC day, in order, without being listed; UTC days are what no change of
+    clocks interleaves.
+    """
 
     def __init__(self, calendar: "_Calendar", midnight: datetime) -> None:
         self.midnight = midnight
@@ -120,7 +131,9 @@ class _Day:
         else:
             self._add(midnight, max(change, midnight), calendar.offset(change - SECOND))
             self._add(max(change, midnight), end, offset)
-        self._count = sum(piece.size for piece in self._pieces) if self._listed is None else len(self._listed)
+        self._count = (
+            sum(piece.size for piece in self._pieces) if self._listed is None else len(self._listed)
+        )
 
     def __len__(self) -> int:
         return self._count
@@ -140,7 +153,9 @@ class _Day:
         day = self._calendar.next_day(low.date())
         while day is not None and datetime.combine(day, time()) < high:
             first = self._calendar.before(low, day)
-            self._pieces.append(_Piece(day, offset, first, self._calendar.before(high, day) - first))
+            self._pieces.append(
+                _Piece(day, offset, first, self._calendar.before(high, day) - first)
+            )
             day = self._calendar.next_day(day + DAY)
 
 
@@ -172,7 +187,8 @@ class _Calendar:
             day = self.next_day(midnight.date())
             if day is None or day.year >= LAST_YEAR:
                 return
-            # A local day begins at most a day before its date in UTC, and ends at most a day after it.
+            # A local day begins at most a day before its date in UTC, and ends at most a day after
+            # it.
             midnight = max(midnight + DAY, datetime.combine(day - DAY, time(), UTC))
 
     def next_day(self, day: date) -> date | None:
@@ -191,7 +207,9 @@ class _Calendar:
         """Return the local time of a day at an index among its times."""
         hour, rest = divmod(index, len(self._minutes) * len(self._seconds))
         minute, second = divmod(rest, len(self._seconds))
-        return datetime.combine(day, time(self._hours[hour], self._minutes[minute], self._seconds[second]))
+        return datetime.combine(
+            day, time(self._hours[hour], self._minutes[minute], self._seconds[second])
+        )
 
     def before(self, moment: datetime, day: date) -> int:
         """Count the times of a day before a local moment."""
@@ -227,8 +245,17 @@ class _Calendar:
         """List the fires of a UTC day near which the clocks change."""
         near = [midnight.date() + number * DAY for number in (-2, -1, 0, 1, 2)]
         times = list(product(self._hours, self._minutes, self._seconds))
-        naive = [datetime.combine(day, time(*at)) for day in near if self.next_day(day) == day for at in times]
-        return tuple(sorted({fire for fire in map(self._instant, naive) if midnight <= fire < midnight + DAY}))
+        naive = [
+            datetime.combine(day, time(*at))
+            for day in near
+            if self.next_day(day) == day
+            for at in times
+        ]
+        return tuple(
+            sorted(
+                {fire for fire in map(self._instant, naive) if midnight <= fire < midnight + DAY}
+            )
+        )
 
     def notes(self, after: datetime, ahead: timedelta, limit: int) -> list[str]:
         """Describe the named times that are missing or repeated in the time to come."""
@@ -243,7 +270,10 @@ class _Calendar:
             low, high = sorted(change.replace(tzinfo=None) + offset for offset in (before, behind))
             day = self.next_day(low.date())
             while day is not None and day <= high.date():
-                hit = [self.moment(day, index) for index in range(self.before(low, day), self.before(high, day))]
+                hit = [
+                    self.moment(day, index)
+                    for index in range(self.before(low, day), self.before(high, day))
+                ]
                 found += [self._note(naive, missing=behind > before) for naive in hit]
                 day = self.next_day(day + DAY)
         return found[:limit]
@@ -254,7 +284,9 @@ class _Calendar:
             return True
         last = monthrange(day.year, day.month)[1]
         by_month = (
-            self._month_days is None or day.day in self._month_days or ("l" in self._month_days and day.day == last)
+            self._month_days is None
+            or day.day in self._month_days
+            or ("l" in self._month_days and day.day == last)
         )
         week_day = day.isoweekday() % 7
         by_week = self._week_days is None or week_day in self._week_days
@@ -266,7 +298,10 @@ class _Calendar:
     def _note(self, naive: datetime, *, missing: bool) -> str:
         if not missing:
             return f"{naive} exists twice in {self.zone.key}: it fires the first time"
-        return f"{naive} does not exist in {self.zone.key}: it fires at {self._instant(naive).astimezone(self.zone)}"
+        return (
+            f"{naive} does not exist in {self.zone.key}: it fires at "
+            f"{self._instant(naive).astimezone(self.zone)}"
+        )
 
     def _instant(self, naive: datetime) -> datetime:
         fire = naive.replace(tzinfo=self.zone).astimezone(UTC)

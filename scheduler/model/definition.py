@@ -1,4 +1,6 @@
-"""What a job is defined by: the arguments of `register`, checked, and the form that every instance agrees on."""
+"""What a job is defined by: the arguments of `register`, checked, and the form that every instance
+agrees on.
+"""
 
 import hashlib
 import json
@@ -61,14 +63,17 @@ class JobSpec:
     def to_json(self) -> str:
         """Write the canonical form: equal definitions are equal texts.
 
-        What is as it is by default is left out, so that an option of a later version changes no hash of this one.
+        What is as it is by default is left out, so that an option of a later version changes no
+        hash of this one.
         """
         plan, policy = self.schedule, self.policy
         bounds = policy.catch_up if policy.misfire == "catch_up" else USUAL.catch_up
         values: dict[str, object] = {
             "every_us": microseconds(plan.every) if isinstance(plan, Every) else None,
             "cron": plan.expression if isinstance(plan, Cron) else None,
-            "timezone": plan.timezone if isinstance(plan, Cron) and plan.timezone != "UTC" else None,
+            "timezone": plan.timezone
+            if isinstance(plan, Cron) and plan.timezone != "UTC"
+            else None,
             "start_at": plan.start_at.isoformat() if plan.start_at else None,
             "jitter_us": microseconds(self.jitter) if self.jitter else None,
             "offset_us": microseconds(plan.offset) or None,
@@ -82,7 +87,9 @@ class JobSpec:
             "overlap": _unless(policy.overlap, USUAL.overlap),
             "work": None if self.work is None else self.work.to_data(),
         }
-        return json.dumps({key: value for key, value in values.items() if value is not None}, sort_keys=True)
+        return json.dumps(
+            {key: value for key, value in values.items() if value is not None}, sort_keys=True
+        )
 
     @classmethod
     def from_json(cls, text: str) -> "JobSpec":
@@ -94,7 +101,10 @@ class JobSpec:
 
     @classmethod
     def _read(cls, data: dict[str, Any]) -> "JobSpec":
-        spans = {name: data.pop(f"{name}_us", None) for name in ("every", "offset", "jitter", "timeout", "grace")}
+        spans = {
+            name: data.pop(f"{name}_us", None)
+            for name in ("every", "offset", "jitter", "timeout", "grace")
+        }
         every, offset, jitter, timeout, grace = (
             None if span is None else timedelta(microseconds=span) for span in spans.values()
         )
@@ -122,7 +132,9 @@ class JobSpec:
         work = data.pop("work", None)
         delivery, executor = data.pop("delivery", "at_least_once"), data.pop("executor", "thread")
         chosen = (policy.misfire, policy.overlap, delivery, executor)
-        strange = any(value not in get_args(allowed) for value, allowed in zip(chosen, CHOICES, strict=True))
+        strange = any(
+            value not in get_args(allowed) for value, allowed in zip(chosen, CHOICES, strict=True)
+        )
         return cls(
             schedule=plan,
             policy=policy,
@@ -196,7 +208,9 @@ class Registration:
         try:
             return cls(**item)
         except TypeError as error:
-            raise InvalidOption(f"register_many takes the arguments of register(): {error}") from None
+            raise InvalidOption(
+                f"register_many takes the arguments of register(): {error}"
+            ) from None
 
     def checked(self) -> "CheckedRegistration":
         """Check every argument; raises before anything is touched."""
@@ -209,7 +223,8 @@ class Registration:
         }.items():
             if getattr(self, option) not in get_args(allowed):
                 raise InvalidOption(
-                    f"{option} must be one of {', '.join(get_args(allowed))}, not {getattr(self, option)!r}"
+                    f"{option} must be one of {', '.join(get_args(allowed))}, not "
+                    f"{getattr(self, option)!r}"
                 )
         jitter = None if self.jitter is None else duration(self.jitter, name="jitter")
         plan = schedule(
@@ -220,7 +235,9 @@ class Registration:
             offset=timedelta(0) if jitter is None else offset_of(*key, jitter),
         )
         if jitter is not None and isinstance(plan, Every) and jitter > plan.every:
-            raise InvalidOption(f"jitter must not be longer than every, {plan.every}; it is {jitter}")
+            raise InvalidOption(
+                f"jitter must not be longer than every, {plan.every}; it is {jitter}"
+            )
         spec = JobSpec(
             schedule=plan,
             policy=self._policy(),
@@ -236,10 +253,18 @@ class Registration:
         if self.queue is None:
             return Body.of(self.fn, executor=self.executor)
         if self.fn is not None:
-            raise InvalidOption("fn and queue exclude each other: with queue= a worker runs the job, by its type")
-        for option, usual in (("timeout", None), ("executor", "thread"), ("delivery", "at_least_once")):
+            raise InvalidOption(
+                "fn and queue exclude each other: with queue= a worker runs the job, by its type"
+            )
+        for option, usual in (
+            ("timeout", None),
+            ("executor", "thread"),
+            ("delivery", "at_least_once"),
+        ):
             if getattr(self, option) != usual:
-                raise InvalidOption(f"{option} is for functions that run here; with queue= use timeouts and retry")
+                raise InvalidOption(
+                    f"{option} is for functions that run here; with queue= use timeouts and retry"
+                )
         return Body.for_queue()
 
     def _work(self) -> Work | None:
@@ -261,9 +286,14 @@ class Registration:
 
     def _policy(self) -> Policy:
         if not isinstance(self.catch_up, CatchUp):
-            raise InvalidOption(f"catch_up must be a CatchUp(max_count=, max_age=), not {type(self.catch_up).__name__}")
+            raise InvalidOption(
+                "catch_up must be a CatchUp(max_count=, max_age=), not "
+                f"{type(self.catch_up).__name__}"
+            )
         if self.misfire != "catch_up" and self.catch_up != CATCH_UP:
-            raise InvalidOption('catch_up bounds misfire="catch_up"; with any other misfire it has no effect')
+            raise InvalidOption(
+                'catch_up bounds misfire="catch_up"; with any other misfire it has no effect'
+            )
         return Policy(
             misfire=self.misfire,
             grace=duration(self.grace, name="grace"),
@@ -292,6 +322,8 @@ def _age(bounds: CatchUp) -> int:
 def _known(plan: Schedule) -> bool:
     """Whether this machine can tell when a stored schedule fires."""
     try:
-        return not isinstance(plan, Cron) or bool(read_cron(plan.expression, plan.timezone, start_at=None, offset=ZERO))
+        return not isinstance(plan, Cron) or bool(
+            read_cron(plan.expression, plan.timezone, start_at=None, offset=ZERO)
+        )
     except InvalidSchedule:
         return False  # a zone that this machine's tz database lacks, say

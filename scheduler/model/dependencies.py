@@ -13,5 +13,7 @@ def inflicted(kind: Edge, ended: State) -> State | None:
 
 
 def inherited(own: int, dependencies: list[int]) -> int:
-    """Return the priority of a job: the highest (lowest number) of its own and its dependencies'."""
+    """Return the priority of a job: the highest (lowest number) of its own and its
+    dependencies'.
+    """
     return min([own, *dependencies])

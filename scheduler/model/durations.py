@@ -5,7 +5,14 @@ from datetime import timedelta
 
 from scheduler.errors import InvalidOption, SchedulerError
 
-UNITS = {"ms": 1_000, "s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000, "w": 604_800_000_000}
+UNITS = {
+    "ms": 1_000,
+    "s": 1_000_000,
+    "m": 60_000_000,
+    "h": 3_600_000_000,
+    "d": 86_400_000_000,
+    "w": 604_800_000_000,
+}
 LONGEST = timedelta(days=36_525)
 
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|weeks?|days?|hours?|minutes?|seconds?|[smhdw])")
@@ -47,7 +54,8 @@ def _read(value: object, name: str, error: type[SchedulerError]) -> timedelta:
     try:
         return timedelta(
             microseconds=sum(
-                float(number) * UNITS[unit if unit == "ms" else unit[0]] for number, unit in _PART.findall(text)
+                float(number) * UNITS[unit if unit == "ms" else unit[0]]
+                for number, unit in _PART.findall(text)
             )
         )
     except OverflowError as overflow:

@@ -1,4 +1,6 @@
-"""Cron expressions and the names of zones, as people write them; what is wrong is said with its place."""
+"""Cron expressions and the names of zones, as people write them; what is wrong is said with its
+place.
+"""
 
 import re
 from difflib import get_close_matches
@@ -28,7 +30,8 @@ FIELDS = {
 }
 
 _LAST_WEEKDAY = re.compile(r"\b([0-7])l\b", re.IGNORECASE)
-# What croniter hashes or draws (`jitter` spreads), the nearest working day, and 5-5 or 59/5, which it reads as all.
+# What croniter hashes or draws (`jitter` spreads), the nearest working day, and 5-5 or 59/5, which
+# it reads as all.
 _REFUSED = re.compile(r"(^|,)[hr](\W|$)|\dw|w\d|(^|,)0*(\w+)-0*\4(/|,|$)", re.IGNORECASE)
 _ENDS = ("59", "23", "31", "12|dec", "6|sat")
 
@@ -37,23 +40,28 @@ def fields_of(expression: str) -> list[str]:
     """Read an expression into its six fields, seconds first."""
     text = ALIASES.get(expression.lower(), expression)
     if text.startswith("@"):
-        raise InvalidSchedule(f"cron {expression!r} is not a name we know; these are: {', '.join(ALIASES)}")
+        raise InvalidSchedule(
+            f"cron {expression!r} is not a name we know; these are: {', '.join(ALIASES)}"
+        )
     fields = text.split()
     if len(fields) not in (5, 6):
         raise InvalidSchedule(
-            f"cron {expression!r} has {len(fields)} fields; it needs 5 (minute, hour, day of month, month,"
+            f"cron {expression!r} has {len(fields)} fields; it needs 5 (minute, hour, day of "
+            "month, month,"
             " day of week) or 6 (with the second first)"
         )
     names = list(FIELDS)[-len(fields) :]
     read = [
-        "*" if field == "?" and name.startswith("day") else field for name, field in zip(names, fields, strict=True)
+        "*" if field == "?" and name.startswith("day") else field
+        for name, field in zip(names, fields, strict=True)
     ]
     read[-1] = _LAST_WEEKDAY.sub(r"L\1", read[-1])
     column = 1
     for number, (name, field, given) in enumerate(zip(names, read, fields, strict=True), 1):
         if not _acceptable(name, field):
             raise InvalidSchedule(
-                f"cron {expression!r}: field {number} ({name}), {given!r} at column {column}, is not right;"
+                f"cron {expression!r}: field {number} ({name}), {given!r} at column {column}, is "
+                "not right;"
                 f" it takes {FIELDS[name]}, and *, */5, 1-5, 1,3"
             )
         column += len(given) + 1
@@ -83,16 +91,22 @@ def numbers_of(field: str, size: int) -> tuple[int, ...]:
     position = 1 if size == 24 else 0
     expanded, _ = croniter.expand(" ".join(field if at == position else "*" for at in range(5)))
     numbers = expanded[position]
-    return tuple(range(size)) if "*" in numbers else tuple(sorted(int(number) for number in numbers))
+    return (
+        tuple(range(size)) if "*" in numbers else tuple(sorted(int(number) for number in numbers))
+    )
 
 
 def zone_of(timezone: object) -> ZoneInfo:
     """Read the name of a zone; raises with the nearest one."""
     if not isinstance(timezone, str):
-        raise InvalidSchedule(f'timezone must be a name like "Europe/Paris", not {type(timezone).__name__}')
+        raise InvalidSchedule(
+            f'timezone must be a name like "Europe/Paris", not {type(timezone).__name__}'
+        )
     if timezone in _zones():
         return ZoneInfo(timezone)
-    raise InvalidSchedule(f"timezone {timezone[:60]!r} is not in the tz database{_nearest(timezone)}")
+    raise InvalidSchedule(
+        f"timezone {timezone[:60]!r} is not in the tz database{_nearest(timezone)}"
+    )
 
 
 @lru_cache(maxsize=1)

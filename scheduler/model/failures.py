@@ -1,4 +1,6 @@
-"""What becomes of a body that returned or raised: its outcome, and its error as text that can be stored."""
+"""What becomes of a body that returned or raised: its outcome, and its error as text that can be
+stored.
+"""
 
 import asyncio
 import traceback
@@ -42,16 +44,22 @@ class Failure:
 
 
 def classify(error: BaseException, cancelled: Cancelled) -> Failure:
-    """Put a failed attempt into its category; an exception that says nothing of itself is temporary."""
+    """Put a failed attempt into its category; an exception that says nothing of itself is
+    temporary.
+    """
     message = describe(error)
-    if cancelled.reason == TIMED_OUT:
+    if TIMED_OUT in cancelled.causes:
         return Failure(category=Category.TIMEOUT, message=message)
-    if cancelled.reason == ASKED_TO_CANCEL:
+    if ASKED_TO_CANCEL in cancelled.causes:
         return Failure(category=Category.CANCELLED, message=message)
     if isinstance(error, PermanentError):
-        return Failure(category=Category.PERMANENT, message=message, code=storable(str(error.code), 200))
+        return Failure(
+            category=Category.PERMANENT, message=message, code=storable(str(error.code), 200)
+        )
     if isinstance(error, TemporaryError):
-        return Failure(category=Category.TEMPORARY, message=message, retry_after=_wait(error.retry_after))
+        return Failure(
+            category=Category.TEMPORARY, message=message, retry_after=_wait(error.retry_after)
+        )
     if isinstance(error, MemoryError | SystemExit | KeyboardInterrupt):
         return Failure(category=Category.SYSTEM, message=message)
     return Failure(category=Category.TEMPORARY, message=message)
@@ -67,7 +75,7 @@ def _wait(retry_after: object) -> timedelta | None:
 
 def outcome_of(error: BaseException | None, cancelled: Cancelled) -> Outcome:
     """Name the outcome of a body that returned or raised."""
-    if cancelled.reason == TIMED_OUT:
+    if TIMED_OUT in cancelled.causes:
         return Outcome.TIMEOUT
     return Outcome.SUCCESS if error is None else Outcome.FAILED
 
@@ -87,14 +95,18 @@ def describe(error: BaseException) -> str:
 
 
 def named(described: str) -> str:
-    """Name an error that `describe` described, without its text: that may quote what nobody should read in a log."""
+    """Name an error that `describe` described, without its text: that may quote what nobody should
+    read in a log.
+    """
     return described.partition("\n")[0].partition(":")[0]
 
 
 def _described(error: BaseException) -> str:
     message = str.__str__(str(error))  # a subclass may have methods of its own
     frames = "".join(traceback.format_tb(error.__traceback__, limit=-15))
-    head = storable(f"{type(error).__qualname__}: {message[:LONGEST_ERROR]}", LONGEST_ERROR * 3 // 4)
+    head = storable(
+        f"{type(error).__qualname__}: {message[:LONGEST_ERROR]}", LONGEST_ERROR * 3 // 4
+    )
     if len(message) > LONGEST_ERROR:
         head += f" [cut from {len(message)} characters]"
     return head + "\n" + storable(frames, LONGEST_ERROR // 8)

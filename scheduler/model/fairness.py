@@ -1,11 +1,15 @@
-"""Who is fed how much: the room of each priority, divided evenly over the tenants that have something due in it."""
+"""Who is fed how much: the room of each priority, divided evenly over the tenants that have
+something due in it.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 
-RESERVED = 10  # a level that has something due keeps this part of a batch, however much is due above it
+RESERVED = (
+    10  # a level that has something due keeps this part of a batch, however much is due above it
+)
 
 
 class Place(NamedTuple):
@@ -20,7 +24,9 @@ FIRST = Place("", 0, "")
 
 
 class Waiting(NamedTuple):
-    """Jobs of one tenant that wait in a queue at one priority: since when the oldest, whether it is due, or paused."""
+    """Jobs of one tenant that wait in a queue at one priority: since when the oldest, whether it is
+    due, or paused.
+    """
 
     queue: str
     priority: int
@@ -45,10 +51,11 @@ class Share:
 
 
 def shares(waiting: Iterable[Waiting], room: Mapping[int, int], batch: int) -> list[Share]:
-    """Divide a batch of one queue: higher priorities first, each evenly over its due tenants, in the order given.
+    """Divide a batch of one queue: higher priorities first, each evenly over its due tenants, in
+    the order given.
 
-    What does not come out even goes to those that come first; with less room than tenants, the others wait for the
-    next batch, which had better begin with them.
+    What does not come out even goes to those that come first; with less room than tenants, the
+    others wait for the next batch, which had better begin with them.
     """
     due: dict[int, dict[str, None]] = {}
     for each in waiting:

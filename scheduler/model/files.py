@@ -1,4 +1,6 @@
-"""Files as jobs: which files of a folder a producer takes, in which priority, and what came of them."""
+"""Files as jobs: which files of a folder a producer takes, in which priority, and what came of
+them.
+"""
 
 import hashlib
 from collections import Counter
@@ -30,7 +32,9 @@ class File(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerRule:
-    """What a producer does: section `producer` of the configuration. Globs are relative to `scan_dir`."""
+    """What a producer does: section `producer` of the configuration. Globs are relative to
+    `scan_dir`.
+    """
 
     scan_dir: str = "./data"
     include_globs: tuple[str, ...] = ("**/*",)
@@ -43,23 +47,35 @@ class ProducerRule:
     def __post_init__(self) -> None:
         """Check all; a line for each key that is wrong."""
         wrong = {
-            "include_globs": _no_globs(self.include_globs) if self.include_globs else "name at least one, such as **/*",
+            "include_globs": _no_globs(self.include_globs)
+            if self.include_globs
+            else "name at least one, such as **/*",
             "exclude_globs": _no_globs(self.exclude_globs),
             "high_priority_exts": _no_extensions(self.high_priority_exts),
             "rate_limit_per_sec": self.rate_limit_per_sec < 0
             and f"must be 0, for no limit, or more, not {self.rate_limit_per_sec}",
-            **{key: not getattr(self, key) and "must not be empty" for key in ("scan_dir", "rate_limit_key")},
+            **{
+                key: not getattr(self, key) and "must not be empty"
+                for key in ("scan_dir", "rate_limit_key")
+            },
         }
         if any(wrong.values()):
-            raise ConfigError("\n".join(f"producer.{key}: {why}" for key, why in wrong.items() if why))
+            raise ConfigError(
+                "\n".join(f"producer.{key}: {why}" for key, why in wrong.items() if why)
+            )
 
     def check_priorities(self, words: Mapping[str, Any]) -> None:
         """Check that there are queues for the priorities that files get."""
         known = ", ".join(words)
         if self.default_priority not in words:
-            raise ConfigError(f"producer.default_priority: {self.default_priority!r} is none of {known}")
+            raise ConfigError(
+                f"producer.default_priority: {self.default_priority!r} is none of {known}"
+            )
         if self.high_priority_exts and HIGH not in words:
-            raise ConfigError(f"producer.high_priority_exts: must be empty, for there is no {HIGH!r} among {known}")
+            raise ConfigError(
+                f"producer.high_priority_exts: must be empty, for there is no {HIGH!r} among "
+                f"{known}"
+            )
 
     def priority(self, name: str) -> str:
         """Say in which priority a file of this name goes."""
@@ -71,8 +87,9 @@ class ProducerRule:
 class Summary:
     """What came of a scan.
 
-    `queued` is by priority. A batch whose answer was lost is sent again, and counts as `unchanged` if it had arrived.
-    Of what was skipped, `named` has the first hundred, with the reason. `finished`: nothing stopped it.
+    `queued` is by priority. A batch whose answer was lost is sent again, and counts as `unchanged`
+    if it had arrived. Of what was skipped, `named` has the first hundred, with the reason.
+    `finished`: nothing stopped it.
     """
 
     queued: Counter[str] = field(default_factory=Counter)
@@ -83,10 +100,14 @@ class Summary:
     finished: bool = False
 
     def skip(self, path: str, reason: str) -> None:
-        """Note that something is left out, and why; a name that is not UTF-8 is written with escapes."""
+        """Note that something is left out, and why; a name that is not UTF-8 is written with
+        escapes.
+        """
         self.skipped[reason] += 1
         if len(self.named) < MOST_NAMED:
-            self.named.append((path.encode(errors="surrogateescape").decode(errors="backslashreplace"), reason))
+            self.named.append(
+                (path.encode(errors="surrogateescape").decode(errors="backslashreplace"), reason)
+            )
 
 
 def _no_globs(globs: tuple[str, ...]) -> str | None:
@@ -99,4 +120,6 @@ def _no_globs(globs: tuple[str, ...]) -> str | None:
 
 def _no_extensions(extensions: tuple[str, ...]) -> str | None:
     wrong = [each for each in extensions if not each.startswith(".") or len(each) < 2]
-    return f"must begin with a dot and go on, unlike {', '.join(map(repr, wrong))}" if wrong else None
+    return (
+        f"must begin with a dot and go on, unlike {', '.join(map(repr, wrong))}" if wrong else None
+    )

@@ -1,4 +1,6 @@
-"""Globs of paths: `**` for any folders, `*`, `?`, `[a-z]`, `[!a-z]`, `{a,b}`, and a backslash before what is meant."""
+"""Globs of paths: `**` for any folders, `*`, `?`, `[a-z]`, `[!a-z]`, `{a,b}`, and a backslash
+before what is meant.
+"""
 
 import re
 from collections.abc import Sequence
@@ -34,12 +36,17 @@ def _either(globs: Sequence[str]) -> re.Pattern[str]:
 
 def _expression(glob: str) -> str:
     if glob.startswith("/") or not {".", "..", ""}.isdisjoint(glob.split("/")):
-        raise ValueError(f"{glob!r} can match no path: paths are relative to scan_dir, without '.' and '..'")
+        raise ValueError(
+            f"{glob!r} can match no path: paths are relative to scan_dir, without '.' and '..'"
+        )
     made, depth, at = [], 0, 0
     while at < len(glob):
         found = _PARTS.match(glob, at)
         if found is None:
-            raise ValueError(f"{glob!r} has a '[' or a backslash that nothing follows up; write \\[ or \\\\ for itself")
+            raise ValueError(
+                f"{glob!r} has a '[' or a backslash that nothing follows up; write \\[ or \\\\ for "
+                "itself"
+            )
         kind, text, at = found.lastgroup or "", found[0], found.end()
         if kind in _FIXED:
             made.append(_FIXED[kind])

@@ -4,14 +4,14 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Unpack
+from typing import Any, Protocol, Unpack
 from uuid import UUID, uuid5
 
-from scheduler.errors import InvalidOption
+from scheduler.errors import InvalidOption, InvalidPayload, JobCancelled
 from scheduler.log import JobLogger, Keys
 from scheduler.model.body import Cancelled, Executor, importable
 from scheduler.model.oneshot import attempt_id
-from scheduler.model.payloads import encode
+from scheduler.model.payloads import decode, encode
 from scheduler.model.submission import Draft, NewJob, Submission, SubmitOptions, drafts
 from scheduler.model.texts import storable
 
@@ -37,7 +37,9 @@ class Handler:
         if not callable(fn):
             raise InvalidOption(f"a handler must be a function, not {type(fn).__name__}")
         _check_parameters(fn)
-        is_async = inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(type(fn), "__call__", None))  # noqa: B004
+        is_async = inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(
+            getattr(type(fn), "__call__", None)  # noqa: B004
+        )
         imported_as = importable(fn) if executor == "process" else None
         return cls(fn=fn, is_async=is_async, imported_as=imported_as, **options)
 
@@ -47,56 +49,128 @@ def _check_parameters(fn: Callable[..., Any]) -> None:
         inspect.signature(fn).bind(None, None)
     except TypeError:
         raise InvalidOption(
-            f"a handler takes a JobContext and the payload: def {getattr(fn, '__name__', 'handler')}(ctx, payload)"
+            "a handler takes a JobContext and the payload: def "
+            f"{getattr(fn, '__name__', 'handler')}(ctx, payload)"
         ) from None
     except ValueError:
         return  # a builtin without a signature
 
 
-class JobContext:
-    """What a handler is given beside the payload.
+class ContextJob(Protocol):
+    """What a context shows of its job: a job from a queue, or its copy in a child process."""
 
-    id, tenant, type, queue, tags, correlation_id: the job. attempt: from 1. attempt_id: names this attempt, for systems
-    that refuse what they have seen. deadline: when its timeout ends it. cancelled: true once it should end (see
-    `Cancelled`). last_checkpoint: what the attempt before said with `checkpoint()`. logger: names the job in each line.
+    id: str
+    tenant: str
+    type: str
+    queue: str
+    tags: Mapping[str, str] | None
+    correlation_id: str | None
+
+
+class JobContext:
+    """The first argument of a handler: the job, this attempt, and what the handler can report.
+
+    attempt: the number of this attempt, from 1. deadline: when its timeout ends it. cancelled: true
+    once the handler should stop (see `Cancelled`). last_checkpoint: what an earlier attempt passed
+    to `checkpoint()`. worker: the name of the worker that runs it.
     """
 
     __slots__ = (
-        "_spawned", "_tell", "attempt", "cancelled", "correlation_id", "deadline", "id", "last_checkpoint", "queue",
-        "tags", "tenant", "type",
-    )  # fmt: skip
+        "_child_jobs",
+        "_job",
+        "_report",
+        "attempt",
+        "cancelled",
+        "deadline",
+        "last_checkpoint",
+        "worker",
+    )
 
-    def __init__(  # noqa: PLR0917 - made for every job: by name it takes twice as long
-        self, id: str, tenant: str, type: str, queue: str, tags: Mapping[str, str], correlation_id: str | None,  # noqa: A002
-        attempt: int, deadline: datetime, cancelled: Cancelled, last_checkpoint: Any, tell: Callable[[str, Any], None],
-    ) -> None:  # fmt: skip
-        self.id = id
-        self.tenant = tenant
-        self.type = type
-        self.queue = queue
-        self.tags = tags
-        self.correlation_id = correlation_id
+    def __init__(  # noqa: PLR0917 - made for every job; keyword arguments take twice as long
+        self,
+        job: ContextJob,
+        attempt: int,
+        deadline: datetime,
+        cancelled: Cancelled,
+        last_checkpoint: Any,
+        worker: str,
+        report: Callable[[str, Any], None],
+    ) -> None:
+        self._job = job
         self.attempt = attempt
         self.deadline = deadline
         self.cancelled = cancelled
         self.last_checkpoint = last_checkpoint
-        self._tell = tell
-        self._spawned = 0
+        self.worker = worker
+        self._report = report
+        self._child_jobs = 0
+
+    @property
+    def id(self) -> str:
+        """The id of the job."""
+        return self._job.id
+
+    @property
+    def tenant(self) -> str:
+        """The tenant of the job; empty for a job of a foreign producer."""
+        return self._job.tenant
+
+    @property
+    def type(self) -> str:
+        """The type of the job."""
+        return self._job.type
+
+    @property
+    def queue(self) -> str:
+        """The queue of the job."""
+        return self._job.queue
+
+    @property
+    def tags(self) -> Mapping[str, str]:
+        """The tags that the job was submitted with."""
+        return self._job.tags or {}
+
+    @property
+    def correlation_id(self) -> str | None:
+        """The correlation id that the job was submitted with."""
+        return self._job.correlation_id
 
     @property
     def attempt_id(self) -> UUID | None:
-        """The name of this attempt; of a job that is in no ledger there is none."""
+        """The id of this attempt, for systems that refuse a request that they have seen; None for
+        a job of a foreign producer.
+        """
         return _attempt_id(self.id, self.attempt)
 
     @property
+    def previous_attempt_id(self) -> UUID | None:
+        """The id of the attempt before this one; None for the first."""
+        return _attempt_id(self.id, self.attempt - 1)
+
+    @property
     def logger(self) -> JobLogger:
-        """A logger whose lines carry what the job is called (docs/logs.md); nothing else may be put to them."""
-        known: Keys = {"job_id": self.id, "queue": self.queue, "type": self.type, "attempt": self.attempt}
+        """A logger whose lines name the job, the attempt and the worker (docs/logs.md)."""
+        known: Keys = {
+            "job_id": self.id,
+            "queue": self.queue,
+            "type": self.type,
+            "attempt": self.attempt,
+            "worker_id": self.worker,
+        }
         if self.tenant:
             known["namespace"] = self.tenant
         if self.correlation_id is not None:
             known["request_id"] = self.correlation_id
         return JobLogger(**known)
+
+    def raise_if_cancelled(self) -> None:
+        """Raise `JobCancelled` once the handler should stop.
+
+        Call it between the steps of a long job, and let the exception through. After a cancel the
+        job ends CANCELLED. If the worker stops, the job is put back and the attempt is not charged.
+        """
+        if self.cancelled:
+            raise JobCancelled(self.cancelled.reason)
 
     def progress(self, percent: float, message: str | None = None) -> None:
         """Say how far it is, from 0 to 100; `get()` shows it."""
@@ -104,22 +178,35 @@ class JobContext:
         if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given <= 100:
             raise InvalidOption(f"progress is a number from 0 to 100, not {percent!r}")
         text = None if message is None else storable(str(message), LONGEST_MESSAGE)
-        self._tell("progress", [float(percent), text])
+        self._report("progress", [float(percent), text])
 
     def checkpoint(self, value: object) -> None:
         """Keep a value that the next attempt finds as `last_checkpoint`: JSON, at most 64 KB."""
-        encode(value, limit=LARGEST_CHECKPOINT, what="checkpoint")
-        self._tell("checkpoint", value)
+        form, encoded = encode(value, limit=LARGEST_CHECKPOINT, what="checkpoint")
+        if form != "json":
+            raise InvalidPayload("checkpoint must be JSON, not bytes")
+        self._report(
+            "checkpoint", decode("json", encoded)
+        )  # a copy: the handler can change its own
 
-    def submit(self, type: str, payload: object = None, **options: Unpack[SubmitOptions]) -> Submission:  # noqa: A002
-        """Submit another job of this tenant, if this attempt succeeds: it exists when this one has completed."""
+    def submit(
+        self,
+        type: str,  # noqa: A002
+        payload: object = None,
+        **options: Unpack[SubmitOptions],
+    ) -> Submission:
+        """Submit another job of this tenant, if this attempt succeeds: it exists when this one has
+        completed.
+        """
         (draft,) = drafts([NewJob(self.tenant, type, payload, **options)])
         parent = _attempt_id(self.id, self.attempt)
         if parent is None:
-            raise InvalidOption(f"job {self.id} is in no ledger: it cannot submit others through its end")
-        self._spawned += 1
-        draft.id = uuid5(parent, str(self._spawned))  # the same for whoever asks again
-        self._tell("submit", spawned_of(draft))
+            raise InvalidOption(
+                f"job {self.id} is in no ledger: it cannot submit others through its end"
+            )
+        self._child_jobs += 1
+        draft.id = uuid5(parent, str(self._child_jobs))  # the same for whoever asks again
+        self._report("submit", spawned_of(draft))
         return Submission(draft.id)
 
 
@@ -131,13 +218,24 @@ def _attempt_id(job_id: str, attempt: int) -> UUID | None:
 
 
 _TRAVELS = (
-    "tenant", "type", "queue", "policy", "tags", "correlation_id", "callback_url", "key", "form", "trace",
-)  # fmt: skip
+    "tenant",
+    "type",
+    "queue",
+    "policy",
+    "tags",
+    "correlation_id",
+    "callback_url",
+    "key",
+    "form",
+    "trace",
+)
 
 
 def spawned_of(draft: Draft) -> dict[str, Any]:
     """Write a checked job as JSON has it."""
-    written: dict[str, Any] = {name: getattr(draft, name) for name in _TRAVELS if getattr(draft, name) is not None}
+    written: dict[str, Any] = {
+        name: getattr(draft, name) for name in _TRAVELS if getattr(draft, name) is not None
+    }
     written["id"] = str(draft.id)
     written["priority"] = int(draft.priority)
     written["payload"] = draft.payload.decode("utf-8" if draft.form == "json" else "latin-1")

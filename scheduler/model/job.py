@@ -16,7 +16,9 @@ MOST_STARTS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobInfo:
-    """A job as the mirror shows it: its definition, its lease, and its newest ledger row, as of the last sync."""
+    """A job as the mirror shows it: its definition, its lease, and its newest ledger row, as of the
+    last sync.
+    """
 
     tenant: str
     job_id: str
@@ -54,10 +56,10 @@ class HistoryPlace(NamedTuple):
 class HistoryEntry:
     """One row of the ledger: a fire or a trigger at its end (or skipped), or an audit row.
 
-    `missed_count` fires from `missed_from` on were missed and are what this run stands for, besides its own.
-    `attempts` are the earlier starts of a fire that was re-driven, or those of a submitted job of which there is more
-    to say than this row does. `job` describes that job; of a fire that was `queued` it has the `id` of the job that it
-    became.
+    `missed_count` fires from `missed_from` on were missed and are what this run stands for, besides
+    its own. `attempts` are the earlier starts of a fire that was re-driven, or those of a submitted
+    job of which there is more to say than this row does. `job` describes that job; of a fire that
+    was `queued` it has the `id` of the job that it became.
     """
 
     at: datetime
@@ -87,7 +89,8 @@ class HistoryEntry:
 class InstanceInfo:
     """A process that runs jobs, as it last said; it counts as gone from `expires_at` on.
 
-    `skew`: how far its wall clock is ahead of the database's. `jobs`: of how many it has the functions.
+    `skew`: how far its wall clock is ahead of the database's. `jobs`: of how many it has the
+    functions.
     """
 
     id: UUID
@@ -104,8 +107,9 @@ class InstanceInfo:
 class Explanation:
     """What a job will do, what it did, and who can run it, as the tables say now; `print` it.
 
-    next_fires: up to ten. notes: what is surprising, changes of the clocks included. holder: who runs the fire under
-    way. why: the reason or error of `last_outcome`. runnable_on: the live instances that have its function.
+    next_fires: up to ten. notes: what is surprising, changes of the clocks included. holder: who
+    runs the fire under way. why: the reason or error of `last_outcome`. runnable_on: the live
+    instances that have its function.
     """
 
     tenant: str
@@ -133,7 +137,8 @@ class Explanation:
             lines.append(f"  last        {_moment(self.last_fire_at)} {self.last_outcome}{why}")
         lines.append(f"  runnable on {', '.join(self.runnable_on) or 'nobody'}")
         lines += [
-            f"  {'next' if number == 0 else '':11} {_moment(fire)}" for number, fire in enumerate(self.next_fires)
+            f"  {'next' if number == 0 else '':11} {_moment(fire)}"
+            for number, fire in enumerate(self.next_fires)
         ]
         return "\n".join([*lines, *(f"  note        {note}" for note in self.notes)])
 

@@ -28,7 +28,9 @@ class Priority(IntEnum):
 def checked_queue(queue: object) -> str:
     """Check the name of a queue: it is part of keys in Redis."""
     if not isinstance(queue, str) or not _QUEUE.fullmatch(queue):
-        raise InvalidName(f"queue must be 1 to 100 letters, digits, '_', '.' or '-', not {str(queue)[:120]!r}")
+        raise InvalidName(
+            f"queue must be 1 to 100 letters, digits, '_', '.' or '-', not {str(queue)[:120]!r}"
+        )
     return queue
 
 
@@ -38,7 +40,10 @@ def checked_tags(tags: object) -> dict[str, str] | None:
         return None
     if not isinstance(tags, Mapping) or len(tags) > MOST_TAGS:
         raise InvalidOption(f"tags must be a dict of at most {MOST_TAGS} texts")
-    return {name(key, what="a tag's name"): checked_text(value, f"tag {key!r}", 500) for key, value in tags.items()}
+    return {
+        name(key, what="a tag's name"): checked_text(value, f"tag {key!r}", 500)
+        for key, value in tags.items()
+    }
 
 
 def checked_url(url: object) -> str | None:
@@ -52,10 +57,14 @@ def checked_url(url: object) -> str | None:
     except ValueError:  # its port, or an address in brackets
         named = None
     if not named:
-        raise InvalidOption("callback_url must begin with http:// or https:// and name a host, and a port that exists")
+        raise InvalidOption(
+            "callback_url must begin with http:// or https:// and name a host, and a port that "
+            "exists"
+        )
     if "@" in parts.netloc:
         raise InvalidOption(
-            "callback_url must not contain a user or password: it is stored and shown; callbacks are signed, with the"
+            "callback_url must not contain a user or password: it is stored and shown; callbacks "
+            "are signed, with the"
             " callback_secret of the scheduler, and scheduler.verify_callback() checks them"
         )
     return text

@@ -17,10 +17,11 @@ from scheduler.model.states import State
 class Job:
     """A submitted job, live or ended.
 
-    state: derived from where the job is. attempt: the newest that is known, from 1; 0 before the first. attempts: each
-    with its `attempt_id`, `previous_attempt_id`, outcome and times. reason: why it ended without running to its end.
-    scheduled_at, started_at: of the attempt under way, or the last. completed_at: when it reached its final state.
-    progress, message: what its handler said with `ctx.progress()`, while it runs.
+    state: derived from where the job is. attempt: the newest that is known, from 1; 0 before the
+    first. attempts: each with its `attempt_id`, `previous_attempt_id`, outcome and times. reason:
+    why it ended without running to its end. scheduled_at, started_at: of the attempt under way, or
+    the last. completed_at: when it reached its final state. progress, message: what its handler
+    said with `ctx.progress()`, while it runs.
     """
 
     id: UUID
@@ -78,20 +79,32 @@ def attempt_id(job_id: UUID, attempt: int) -> UUID | None:
     return uuid5(job_id, str(attempt)) if attempt >= 1 else None
 
 
-def named_attempts(job_id: UUID, stored: Iterable[Mapping[str, Any]] | None) -> tuple[Mapping[str, Any], ...]:
-    """Give each attempt its names; they follow from the job's id and the attempt's number, and are not stored."""
+def named_attempts(
+    job_id: UUID, stored: Iterable[Mapping[str, Any]] | None
+) -> tuple[Mapping[str, Any], ...]:
+    """Give each attempt its names; they follow from the job's id and the attempt's number, and are
+    not stored.
+    """
     return tuple(
         {
             **each,
             "attempt_id": str(attempt_id(job_id, each["attempt"])),
-            "previous_attempt_id": str(attempt_id(job_id, each["attempt"] - 1)) if each["attempt"] > 1 else None,
+            "previous_attempt_id": str(attempt_id(job_id, each["attempt"] - 1))
+            if each["attempt"] > 1
+            else None,
         }
         for each in stored or ()
     )
 
 
 def live_state(
-    *, open_dependencies: int, retrying: bool, waits: bool, run_at: datetime, now: datetime, running: bool = False
+    *,
+    open_dependencies: int,
+    retrying: bool,
+    waits: bool,
+    run_at: datetime,
+    now: datetime,
+    running: bool = False,
 ) -> State:
     """Derive the state of a live job from its row; `running`: Redis says that a worker has it."""
     if running:

@@ -7,7 +7,9 @@ Kind = Literal["fire", "trigger", "audit", "job"]
 
 
 class Outcome(StrEnum):
-    """What a row of the ledger says: how a fire ended, how a submitted job did, or (the last five) what was changed."""
+    """What a row of the ledger says: how a fire ended, how a submitted job did, or (the last five)
+    what was changed.
+    """
 
     SUCCESS = "success"
     FAILED = "failed"

@@ -1,4 +1,6 @@
-"""Payloads: JSON or bytes, checked before anything is stored, and never shown in a message (section 9)."""
+"""Payloads: JSON or bytes, checked before anything is stored, and never shown in a message (section
+9).
+"""
 
 import math
 from collections.abc import Iterator
@@ -10,7 +12,11 @@ from scheduler.errors import InvalidPayload
 
 DEFAULT_LIMIT = 1024 * 1024
 LARGEST_LIMIT = 16 * 1024 * 1024
-_STRICT = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_SUBCLASS
+_STRICT = (
+    orjson.OPT_PASSTHROUGH_DATACLASS
+    | orjson.OPT_PASSTHROUGH_DATETIME
+    | orjson.OPT_PASSTHROUGH_SUBCLASS
+)
 
 DEEPEST = 250
 PLAIN = (bool, int, float, str, dict, list, tuple)
@@ -21,8 +27,12 @@ _NUL = rb"\u0000"
 Form = Literal["json", "bytes"]
 
 
-def encode(payload: object, *, limit: int = DEFAULT_LIMIT, what: str = "payload") -> tuple[Form, bytes]:
-    """Turn a payload into its form and its bytes; raises `InvalidPayload` with the place of what is wrong."""
+def encode(
+    payload: object, *, limit: int = DEFAULT_LIMIT, what: str = "payload"
+) -> tuple[Form, bytes]:
+    """Turn a payload into its form and its bytes; raises `InvalidPayload` with the place of what is
+    wrong.
+    """
     if isinstance(payload, _BYTES):
         form: Form = "bytes"
         encoded = bytes(payload)
@@ -30,7 +40,8 @@ def encode(payload: object, *, limit: int = DEFAULT_LIMIT, what: str = "payload"
         form, encoded = "json", _json(payload, what)
     if len(encoded) > limit:
         raise InvalidPayload(
-            f"{what} has {len(encoded):,} bytes, more than the {limit:,} that are allowed; store the data elsewhere and"
+            f"{what} has {len(encoded):,} bytes, more than the {limit:,} that are allowed; store "
+            "the data elsewhere and"
             " submit its key"
         )
     return form, encoded
@@ -42,8 +53,9 @@ def decode(form: Form, encoded: bytes) -> object:
 
 
 def _json(payload: object, what: str) -> bytes:
-    # orjson writes more than JSON has (UUIDs, enums) and NaN as null: what it would not read back is refused. Keys that
-    # are no texts it refuses itself, and a NUL is sooner found in what it wrote.
+    # orjson writes more than JSON has (UUIDs, enums) and NaN as null: what it would not read back
+    # is refused. Keys that are no texts it refuses itself, and a NUL is sooner found in what it
+    # wrote.
     try:
         if _plain(payload):
             encoded = orjson.dumps(payload, option=_STRICT)

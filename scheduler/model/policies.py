@@ -1,4 +1,6 @@
-"""The policy of a submitted job: its retries, its timeouts, and the form in which they are stored (sections 4, 5)."""
+"""The policy of a submitted job: its retries, its timeouts, and the form in which they are stored
+(sections 4, 5).
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -15,8 +17,9 @@ from scheduler.model.retries import RetryPolicy
 class Timeouts:
     """The four limits on a job's time.
 
-    execution: one attempt; a handler may ask for less, never for more. visibility: how long a worker may be silent
-    before its job is taken back. submission: how long `submit` may take. lifetime: from submission to its end.
+    execution: one attempt; a handler may ask for less, never for more. visibility: how long a
+    worker may be silent before its job is taken back. submission: how long `submit` may take.
+    lifetime: from submission to its end.
     """
 
     execution: timedelta | str = timedelta(minutes=30)
@@ -27,7 +30,9 @@ class Timeouts:
     def checked(self) -> "Timeouts":
         """Check all four."""
         names = ("execution", "visibility", "submission", "lifetime")
-        return Timeouts(**{each: duration(getattr(self, each), name=f"timeouts: {each}") for each in names})
+        return Timeouts(
+            **{each: duration(getattr(self, each), name=f"timeouts: {each}") for each in names}
+        )
 
     def for_handler(self, wish: timedelta | None) -> timedelta:
         """Return the limit on an attempt whose handler asks for one of its own."""

@@ -1,4 +1,6 @@
-"""What one sees of queues: how much is where, jobs as they are in Redis, dead letters, keys, ends by state."""
+"""What one sees of queues: how much is where, jobs as they are in Redis, dead letters, keys, ends
+by state.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,14 +13,15 @@ from scheduler.model.states import State
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueStats:
-    """How much is in a queue. While Redis is away (`error` says why) its numbers are 0, and `workers` is None.
+    """How much is in a queue. While Redis is away (`error` says why) its numbers are 0, and
+    `workers` is None.
 
-    paused: nobody takes jobs, whoever stopped it; paused_at: since when `pause_queue` has.
-    waiting, retrying, running, unsettled: in Redis; unsettled are ends that are not in the ledger yet.
-    dead: dead letters, of the ledger and of others. workers: those that live, as far as Redis tells.
-    breakers: how many of them have their circuit breaker in which state; those that have none are not among them.
-    ready: in Postgres, to be fed once they are due; oldest: since when the first of them could be. pending: wait for
-    other jobs.
+    paused: nobody takes jobs, whoever stopped it; paused_at: since when `pause_queue` has. waiting,
+    retrying, running, unsettled: in Redis; unsettled are ends that are not in the ledger yet. dead:
+    dead letters, of the ledger and of others. workers: those that live, as far as Redis tells.
+    breakers: how many of them have their circuit breaker in which state; those that have none are
+    not among them. ready: in Postgres, to be fed once they are due; oldest: since when the first of
+    them could be. pending: wait for other jobs.
     """
 
     name: str
@@ -40,10 +43,11 @@ class QueueStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueEntry:
-    """A job as it is in a queue. `tenant`: None if no ledger has it. `reason`: why it is a dead letter.
+    """A job as it is in a queue. `tenant`: None if no ledger has it. `reason`: why it is a dead
+    letter.
 
-    id: the job's, or the SHA-1 of what nobody can read. payload: JSON or bytes; None in dead letters of the ledger,
-    which `get` shows.
+    id: the job's, or the SHA-1 of what nobody can read. payload: JSON or bytes; None in dead
+    letters of the ledger, which `get` shows.
     """
 
     id: str
@@ -60,7 +64,9 @@ class QueueEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requeued:
-    """What became of dead letters: by id the job that runs in its place (itself, if no ledger has it), or why none."""
+    """What became of dead letters: by id the job that runs in its place (itself, if no ledger has
+    it), or why none.
+    """
 
     jobs: Mapping[str, str]
     refused: Mapping[str, str]

@@ -1,4 +1,6 @@
-"""When a failed attempt is tried again: the policy, its delays, and the one decision (sections 5 and 8)."""
+"""When a failed attempt is tried again: the policy, its delays, and the one decision (sections 5
+and 8).
+"""
 
 import random
 from collections.abc import Callable, Mapping
@@ -22,8 +24,9 @@ Backoff = Callable[[int, timedelta, timedelta], timedelta]
 class RetryPolicy:
     """How often a job is tried, and how long it waits between attempts.
 
-    backoff: "constant", "linear", "exponential", or a name given to `@scheduler.backoff` in the worker. jitter: each
-    delay varies by 10 %. retry_timeout, retry_system: whether a timeout, or the loss of a worker, is tried again.
+    backoff: "constant", "linear", "exponential", or a name given to `@scheduler.backoff` in the
+    worker. jitter: each delay varies by 10 %. retry_timeout, retry_system: whether a timeout, or
+    the loss of a worker, is tried again.
     """
 
     max_attempts: int = 3
@@ -38,15 +41,29 @@ class RetryPolicy:
     def checked(self) -> "RetryPolicy":
         """Check every part; raises with the name of the wrong one."""
         attempts: object = self.max_attempts
-        if isinstance(attempts, bool) or not isinstance(attempts, int) or not 1 <= attempts <= MOST_ATTEMPTS:
-            raise InvalidOption(f"retry: max_attempts must be a number from 1 to {MOST_ATTEMPTS}, not {attempts!r}")
+        if (
+            isinstance(attempts, bool)
+            or not isinstance(attempts, int)
+            or not 1 <= attempts <= MOST_ATTEMPTS
+        ):
+            raise InvalidOption(
+                f"retry: max_attempts must be a number from 1 to {MOST_ATTEMPTS}, not {attempts!r}"
+            )
         name(self.backoff, what="retry: backoff")
         factor: object = self.multiplier
-        if isinstance(factor, bool) or not isinstance(factor, int | float) or not 1 <= factor <= 1000:
-            raise InvalidOption(f"retry: multiplier must be a number from 1 to 1000, not {factor!r}")
+        if (
+            isinstance(factor, bool)
+            or not isinstance(factor, int | float)
+            or not 1 <= factor <= 1000
+        ):
+            raise InvalidOption(
+                f"retry: multiplier must be a number from 1 to 1000, not {factor!r}"
+            )
         for switch in ("jitter", "retry_timeout", "retry_system"):
             if not isinstance(getattr(self, switch), bool):
-                raise InvalidOption(f"retry: {switch} must be True or False, not {getattr(self, switch)!r}")
+                raise InvalidOption(
+                    f"retry: {switch} must be True or False, not {getattr(self, switch)!r}"
+                )
         return replace(
             self,
             multiplier=float(self.multiplier),
@@ -54,8 +71,12 @@ class RetryPolicy:
             max_delay=duration(self.max_delay, name="retry: max_delay"),
         )
 
-    def delay(self, attempt: int, *, rng: random.Random, backoffs: Mapping[str, Backoff] | None = None) -> timedelta:
-        """Return how long to wait after a failed attempt, counted from 1; never longer than `max_delay`."""
+    def delay(
+        self, attempt: int, *, rng: random.Random, backoffs: Mapping[str, Backoff] | None = None
+    ) -> timedelta:
+        """Return how long to wait after a failed attempt, counted from 1; never longer than
+        `max_delay`.
+        """
         first = duration(self.initial_delay, name="retry: initial_delay")
         longest = duration(self.max_delay, name="retry: max_delay")
         custom = (backoffs or {}).get(self.backoff)
@@ -72,14 +93,14 @@ class RetryPolicy:
 
 
 class Attempted(Protocol):
-    """What the decision needs to know of a job."""
+    """What the decision needs to know of a job. charged: its attempts that count, this one too."""
 
     @property
-    def attempt(self) -> int: ...  # noqa: D102
+    def charged(self) -> int: ...
     @property
-    def retry(self) -> RetryPolicy: ...  # noqa: D102
+    def retry(self) -> RetryPolicy: ...
     @property
-    def expires_at(self) -> datetime: ...  # noqa: D102
+    def expires_at(self) -> datetime: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +140,9 @@ def decide(
     policy = job.retry
     match failure.category:
         case Category.CANCELLED:
-            return Cancel() if now < job.expires_at else Bury()  # its lifetime ended it, not somebody
+            return (
+                Cancel() if now < job.expires_at else Bury()
+            )  # its lifetime ended it, not somebody
         case Category.PERMANENT:
             return Fail()
         case Category.TIMEOUT if not policy.retry_timeout:
@@ -127,10 +150,10 @@ def decide(
         case Category.SYSTEM if not policy.retry_system:
             return Fail()
         case _:
-            if job.attempt >= policy.max_attempts or now >= job.expires_at:
+            if job.charged >= policy.max_attempts or now >= job.expires_at:
                 return Bury()
     if failure.retry_after is None:
-        waits = policy.delay(job.attempt, rng=rng, backoffs=backoffs)
+        waits = policy.delay(job.charged, rng=rng, backoffs=backoffs)
     else:
         waits = min(failure.retry_after, duration(policy.max_delay, name="retry: max_delay"))
     return Retry(max(timedelta(0), min(waits, job.expires_at - now)))

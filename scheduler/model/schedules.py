@@ -1,6 +1,8 @@
-"""When a job fires: `Every`, `Cron` and `Once`, what becomes of late fires, and the pure arithmetic on all of them.
+"""When a job fires: `Every`, `Cron` and `Once`, what becomes of late fires, and the pure arithmetic
+on all of them.
 
-All instants are aware and in UTC. The next fire is always computed from the *scheduled* one, never from the clock.
+All instants are aware and in UTC. The next fire is always computed from the *scheduled* one, never
+from the clock.
 """
 
 import hashlib
@@ -34,7 +36,9 @@ class CatchUp:
         """Check both bounds."""
         count: object = self.max_count
         if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= 10_000:
-            raise InvalidOption(f"catch_up: max_count must be a number from 1 to 10000, not {count!r}")
+            raise InvalidOption(
+                f"catch_up: max_count must be a number from 1 to 10000, not {count!r}"
+            )
         return replace(self, max_age=duration(self.max_age, name="catch_up: max_age"))
 
 
@@ -56,7 +60,9 @@ USUAL = Policy()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Due:
-    """What a due job should do now: the fire to run (or, with a reason, to skip), what it stands for, what follows."""
+    """What a due job should do now: the fire to run (or, with a reason, to skip), what it stands
+    for, what follows.
+    """
 
     fire_at: datetime
     next_run_at: datetime | None
@@ -143,11 +149,15 @@ def schedule(
         raise InvalidSchedule("timezone belongs to cron; an interval is the same in every zone")
     if every is None:
         return Once(start_at=start, offset=offset)
-    return Every(every=duration(every, name="every", error=InvalidSchedule), start_at=start, offset=offset)
+    return Every(
+        every=duration(every, name="every", error=InvalidSchedule), start_at=start, offset=offset
+    )
 
 
 def offset_of(tenant: str, job_id: str, jitter: timedelta) -> timedelta:
-    """Place a job in the time that its fires may be spread over: always the same place, anywhere."""
+    """Place a job in the time that its fires may be spread over: always the same place,
+    anywhere.
+    """
     digest = hashlib.sha256(f"{len(tenant)}:{tenant}{job_id}".encode()).digest()
     return timedelta(milliseconds=jitter // MILLISECOND * int.from_bytes(digest[:4], "big") >> 32)
 
@@ -157,23 +167,28 @@ def instant(value: object, *, name: str) -> datetime:
     if not isinstance(value, datetime):
         raise InvalidSchedule(f"{name} must be a datetime, not {type(value).__name__}")
     if value.tzinfo is None or value.utcoffset() is None:
-        raise InvalidSchedule(f"{name} must carry a time zone; try {name}=datetime(..., tzinfo=timezone.utc)")
+        raise InvalidSchedule(
+            f"{name} must carry a time zone; try {name}=datetime(..., tzinfo=timezone.utc)"
+        )
     if (
         not EARLIEST.replace(tzinfo=None) + timedelta(days=1)
         <= value.replace(tzinfo=None)
         <= LATEST.replace(tzinfo=None)
     ):
-        raise InvalidSchedule(f"{name} must be between the years 1970 and 9000, not {value.isoformat()}")
+        raise InvalidSchedule(
+            f"{name} must be between the years 1970 and 9000, not {value.isoformat()}"
+        )
     return value.astimezone(UTC)
 
 
 def due(plan: Schedule, policy: Policy, *, seen: datetime, now: datetime) -> Due:
     """Decide what the job whose next fire is `seen` does at `now`.
 
-    A fire is missed when it is later than the grace. While the waiting one is not, it runs as itself and those behind
-    it run after it (or, with `queue_one`, all that wait are one run). Once it is, `run_once` makes everything that
-    waits one run of the newest fire: an overloaded or long absent fleet catches up with one run a job, not with a
-    storm. `skip` passes over what was missed; `catch_up` runs it, the oldest first, as far as the bounds allow.
+    A fire is missed when it is later than the grace. While the waiting one is not, it runs as
+    itself and those behind it run after it (or, with `queue_one`, all that wait are one run). Once
+    it is, `run_once` makes everything that waits one run of the newest fire: an overloaded or long
+    absent fleet catches up with one run a job, not with a storm. `skip` passes over what was
+    missed; `catch_up` runs it, the oldest first, as far as the bounds allow.
     """
     late = now - seen > policy.grace
     if policy.misfire == "run_once" or (policy.misfire == "skip" and not late):
@@ -182,9 +197,15 @@ def due(plan: Schedule, policy: Policy, *, seen: datetime, now: datetime) -> Due
     if not late:
         return together(plan, seen, seen)
     if policy.misfire == "skip":
-        return replace(together(plan, seen, now - policy.grace - timedelta.resolution), skipped="misfire")
+        return replace(
+            together(plan, seen, now - policy.grace - timedelta.resolution), skipped="misfire"
+        )
     dropped = _dropped(plan, policy.catch_up, seen=seen, now=now)
-    return together(plan, seen, seen) if dropped is None else replace(together(plan, seen, dropped), skipped="misfire")
+    return (
+        together(plan, seen, seen)
+        if dropped is None
+        else replace(together(plan, seen, dropped), skipped="misfire")
+    )
 
 
 def together(plan: Schedule, seen: datetime, moment: datetime) -> Due:
@@ -214,7 +235,9 @@ def _dropped(plan: Schedule, bounds: CatchUp, *, seen: datetime, now: datetime) 
         return last_old
     wanted = bounds.max_count + 1  # the newest that is one too many
     low, span = now, timedelta(seconds=1)
-    while _count(plan, low, now) < wanted and low > first:  # near now first: there may be years of fires before it
+    while (
+        _count(plan, low, now) < wanted and low > first
+    ):  # near now first: there may be years of fires before it
         low, span = max(first, now - span), 8 * span
     if _count(plan, low, now) < wanted:
         return last_old
@@ -245,12 +268,14 @@ def reschedule(
     now: datetime,
     before: Schedule | None,
 ) -> datetime | None:
-    """Return the next fire of a job that is registered anew (no `before`) or with a changed definition.
+    """Return the next fire of a job that is registered anew (no `before`) or with a changed
+    definition.
 
-    A definition that changed in something else keeps its fires, and one that is due stays due. A fire at or before the
-    last one is never given out again. A changed interval goes on from the last fire, so that a weekly job fires in an
-    app that deploys a change every day; a changed cron with its first fire after now; a changed one-time job fires
-    again only when it was given a new start.
+    A definition that changed in something else keeps its fires, and one that is due stays due. A
+    fire at or before the last one is never given out again. A changed interval goes on from the
+    last fire, so that a weekly job fires in an app that deploys a change every day; a changed cron
+    with its first fire after now; a changed one-time job fires again only when it was given a new
+    start.
     """
     if before == plan:
         return next_run_at

@@ -1,4 +1,6 @@
-"""The states of a submitted job, and the transitions between them, as data (the formal job model, section 2)."""
+"""The states of a submitted job, and the transitions between them, as data (the formal job model,
+section 2).
+"""
 
 from enum import StrEnum
 from types import MappingProxyType
@@ -44,8 +46,14 @@ _LISTED = {
 }
 TRANSITIONS = MappingProxyType(
     {
-        **{(state, State.CANCELLED): "somebody cancelled it, or a dependency of it" for state in LIVE},
-        **{(state, State.DEAD_LETTER): "its lifetime has passed, or a dependency died" for state in LIVE},
+        **{
+            (state, State.CANCELLED): "somebody cancelled it, or a dependency of it"
+            for state in LIVE
+        },
+        **{
+            (state, State.DEAD_LETTER): "its lifetime has passed, or a dependency died"
+            for state in LIVE
+        },
         **_LISTED,
     }
 )
@@ -54,7 +62,10 @@ TRANSITIONS = MappingProxyType(
 def transition(job_id: UUID, before: State, after: State) -> State:
     """Go from one state to another, if the table has it."""
     if (before, after) not in TRANSITIONS:
-        allowed = ", ".join(to for origin, to in TRANSITIONS if origin is before) or "nothing: it has ended"
+        allowed = (
+            ", ".join(to for origin, to in TRANSITIONS if origin is before)
+            or "nothing: it has ended"
+        )
         raise IllegalTransition(
             f"job {job_id} cannot go from {before} to {after}; from {before} it may go to {allowed}"
         )

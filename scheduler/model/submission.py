@@ -1,4 +1,6 @@
-"""What is submitted: the arguments of `submit`, checked, and a batch of them with its dependencies put in order."""
+"""What is submitted: the arguments of `submit`, checked, and a batch of them with its dependencies
+put in order.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,7 +36,9 @@ WIDEST = 1000
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """What `submit` returns: the job's id, and whether an earlier job with the same idempotency key stands for it."""
+    """What `submit` returns: the job's id, and whether an earlier job with the same idempotency key
+    stands for it.
+    """
 
     id: UUID
     duplicate: bool = False
@@ -61,7 +65,9 @@ class SubmitOptions(TypedDict, total=False):
 # Not frozen: they are made by the thousand, and freezing would cost three times as much.
 @dataclass(slots=True, eq=False)
 class NewJob:
-    """The arguments of `submit`, for `submit_many`, `chain` and `fan_out`; others of the call may come after it."""
+    """The arguments of `submit`, for `submit_many`, `chain` and `fan_out`; others of the call may
+    come after it.
+    """
 
     tenant: str
     type: str
@@ -86,9 +92,11 @@ Reference = NewJob | Submission | UUID | str
 
 @dataclass(slots=True)
 class Draft:
-    """A job that is being submitted: checked, with its id; what its dependencies add is filled in later.
+    """A job that is being submitted: checked, with its id; what its dependencies add is filled in
+    later.
 
-    Where they are made by the thousand their values stand in this order: by name it takes more than twice as long.
+    Where they are made by the thousand their values stand in this order: by name it takes more than
+    twice as long.
     """
 
     id: UUID
@@ -116,7 +124,9 @@ class Draft:
 
 
 def drafts(jobs: Iterable[NewJob], *, limit: int = DEFAULT_LIMIT) -> list[Draft]:
-    """Check a batch and give each job its id; raises before anything is touched, naming the job that is wrong."""
+    """Check a batch and give each job its id; raises before anything is touched, naming the job
+    that is wrong.
+    """
     batch = list(jobs)
     made = [draft for part in draft_parts(batch, limit=limit, size=len(batch)) for draft in part]
     if any(draft.after or draft.after_any for draft in made):
@@ -125,7 +135,9 @@ def drafts(jobs: Iterable[NewJob], *, limit: int = DEFAULT_LIMIT) -> list[Draft]
 
 
 def draft_parts(batch: Sequence[NewJob], *, limit: int, size: int) -> Iterator[list[Draft]]:
-    """Check a batch part by part, raising in the middle; who waits in a circle is not looked for."""
+    """Check a batch part by part, raising in the middle; who waits in a circle is not looked
+    for.
+    """
     ids = dict(zip(map(id, batch), new_ids(len(batch)), strict=True))
     if len(ids) < len(batch) or not set(map(type, batch)) <= {NewJob}:
         _refuse_strangers(batch)
@@ -136,9 +148,14 @@ def draft_parts(batch: Sequence[NewJob], *, limit: int, size: int) -> Iterator[l
 
 
 def independent(batch: Sequence[object]) -> bool:
-    """Whether no job of a batch waits for another or has a key, so that any part of it can be submitted by itself."""
+    """Whether no job of a batch waits for another or has a key, so that any part of it can be
+    submitted by itself.
+    """
     return all(
-        isinstance(job, NewJob) and job.idempotency_key is None and job.after == () and job.after_any == ()
+        isinstance(job, NewJob)
+        and job.idempotency_key is None
+        and job.after == ()
+        and job.after_any == ()
         for job in batch
     )
 
@@ -147,7 +164,9 @@ def _refuse_strangers(batch: Sequence[object]) -> None:
     seen: set[int] = set()
     for position, job in enumerate(batch):
         if not isinstance(job, NewJob):
-            raise InvalidOption(f"job {position} is of type {type(job).__name__}; submit_many takes NewJob objects")
+            raise InvalidOption(
+                f"job {position} is of type {type(job).__name__}; submit_many takes NewJob objects"
+            )
         if id(job) in seen:
             raise InvalidOption(f"job {position} is in this call twice; make a NewJob for each")
         seen.add(id(job))
@@ -167,8 +186,14 @@ class Labels(NamedTuple):
 
 def _labels(job: NewJob, seen: dict[object, Labels]) -> Labels:
     common = (
-        job.tenant, job.type, job.queue, id(job.priority), id(job.retry), id(job.timeouts), job.idempotency_window
-    )  # fmt: skip
+        job.tenant,
+        job.type,
+        job.queue,
+        id(job.priority),
+        id(job.retry),
+        id(job.timeouts),
+        job.idempotency_window,
+    )
     try:
         return seen[common]
     except KeyError:
@@ -194,7 +219,9 @@ def _checked(job: NewJob) -> Labels:
     )
 
 
-def _draft(job: NewJob, ids: dict[int, UUID], limit: int, seen: dict[object, Labels], trace: str | None) -> Draft:
+def _draft(
+    job: NewJob, ids: dict[int, UUID], limit: int, seen: dict[object, Labels], trace: str | None
+) -> Draft:
     labels = _labels(job, seen)
     if job.run_at is not None and job.delay is not None:
         raise InvalidOption("run_at and delay exclude each other; give one of them")
@@ -203,7 +230,9 @@ def _draft(job: NewJob, ids: dict[int, UUID], limit: int, seen: dict[object, Lab
     after = _references(job.after, ids, "after") if job.after != () else []
     after_any = _references(job.after_any, ids, "after_any") if job.after_any != () else []
     if len(after) + len(after_any) > WIDEST:
-        raise DependencyLimit(f"job {job.type!r} depends on {len(after) + len(after_any)} jobs, more than {WIDEST}")
+        raise DependencyLimit(
+            f"job {job.type!r} depends on {len(after) + len(after_any)} jobs, more than {WIDEST}"
+        )
     return Draft(
         ids[id(job)],
         labels.tenant,
@@ -219,7 +248,9 @@ def _draft(job: NewJob, ids: dict[int, UUID], limit: int, seen: dict[object, Lab
         orjson.dumps(tags).decode() if tags else None,
         None if job.correlation_id is None else checked_correlation(job.correlation_id),
         None if job.callback_url is None else checked_url(job.callback_url),
-        None if job.idempotency_key is None else checked_text(job.idempotency_key, "idempotency_key", LONGEST_KEY),
+        None
+        if job.idempotency_key is None
+        else checked_text(job.idempotency_key, "idempotency_key", LONGEST_KEY),
         labels.window,
         after,
         after_any,
@@ -243,7 +274,10 @@ def _reference(item: object, ids: dict[int, UUID], what: str) -> UUID:
         return item
     if isinstance(item, NewJob):
         if id(item) not in ids:
-            raise InvalidOption(f"{what} names a NewJob ({item.type!r}) that is not in this call; submit them together")
+            raise InvalidOption(
+                f"{what} names a NewJob ({item.type!r}) that is not in this call; submit them "
+                "together"
+            )
         return ids[id(item)]
     try:
         return UUID(item)  # type: ignore[arg-type]
@@ -252,9 +286,14 @@ def _reference(item: object, ids: dict[int, UUID], what: str) -> UUID:
 
 
 def check_cycles(batch: Sequence[Draft]) -> None:
-    """Walk the dependencies within the batch, level by level; what is never reached lies on a circle."""
+    """Walk the dependencies within the batch, level by level; what is never reached lies on a
+    circle.
+    """
     known = {draft.id: draft for draft in batch}
-    open_ = {draft.id: {each for each in (*draft.after, *draft.after_any) if each in known} for draft in batch}
+    open_ = {
+        draft.id: {each for each in (*draft.after, *draft.after_any) if each in known}
+        for draft in batch
+    }
     dependents: dict[UUID, list[UUID]] = {}
     for job_id, wanted in open_.items():
         for each in wanted:
@@ -268,5 +307,6 @@ def check_cycles(batch: Sequence[Draft]) -> None:
     if len(free) < len(batch):
         stuck = [known[job_id].type for job_id, wanted in open_.items() if wanted]
         raise DependencyCycle(
-            f"these jobs depend on each other in a circle, or on one that does: {', '.join(stuck[:5])}"
+            "these jobs depend on each other in a circle, or on one that does: "
+            f"{', '.join(stuck[:5])}"
         )

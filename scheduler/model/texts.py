@@ -22,7 +22,9 @@ def name(value: object, *, what: str) -> str:
 
 
 def storable(text: str, longest: int = LONGEST_ERROR) -> str:
-    """Make any text fit for Postgres: capped first (it may be huge), then NUL and lone surrogates escaped."""
+    """Make any text fit for Postgres: capped first (it may be huge), then NUL and lone surrogates
+    escaped.
+    """
     head = text[:longest].replace("\0", "\\x00")
     if not head.isascii():
         head = head.encode("utf-8", "backslashreplace").decode()

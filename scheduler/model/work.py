@@ -30,7 +30,9 @@ class Work:
             "queue": self.queue,
             "type": self.type,
             "priority": None if self.priority is Priority.NORMAL else int(self.priority),
-            "json": self.payload.decode() if self.form == "json" and self.payload != b"null" else None,
+            "json": self.payload.decode()
+            if self.form == "json" and self.payload != b"null"
+            else None,
             "bytes": base64.b64encode(self.payload).decode() if self.form == "bytes" else None,
             "policy": None if policy is None else json.loads(policy),
         }
@@ -46,7 +48,9 @@ class Work:
             type=data["type"],
             priority=Priority(data.get("priority", Priority.NORMAL)),
             form="json" if binary is None else "bytes",
-            payload=data.get("json", "null").encode() if binary is None else base64.b64decode(binary),
+            payload=data.get("json", "null").encode()
+            if binary is None
+            else base64.b64decode(binary),
             retry=retry,
             timeouts=timeouts,
         )

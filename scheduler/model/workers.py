@@ -21,9 +21,11 @@ class HeldJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerQueue:
-    """One queue of a worker: how many of its jobs it holds, some of them, the oldest first, and its circuit breaker.
+    """One queue of a worker: how many of its jobs it holds, some of them, the oldest first, and its
+    circuit breaker.
 
-    holds: None if nobody says. breaker: None if it has none; breaker_until: when an open one lets a job be tried.
+    holds: None if nobody says. breaker: None if it has none; breaker_until: when an open one lets a
+    job be tried.
     """
 
     name: str
@@ -37,9 +39,9 @@ class WorkerQueue:
 class WorkerInfo:
     """A worker that lives, as it last said; times are of Redis's clock.
 
-    kind: "scheduler" for ours; "bullmq" or "conveyor" for a worker of these projects' own, who say little of
-    themselves: what they do not is None. queues: empty where nobody says which. holds: in all of them.
-    seen_at: when it last said what it holds; None: it has not said anything yet.
+    kind: "scheduler" for ours; "bullmq" or "conveyor" for a worker of these projects' own, who say
+    little of themselves: what they do not is None. queues: empty where nobody says which. holds: in
+    all of them. seen_at: when it last said what it holds; None: it has not said anything yet.
     """
 
     name: str
@@ -53,12 +55,16 @@ class WorkerInfo:
     queues: tuple[WorkerQueue, ...] = ()
 
     def also(self, other: "WorkerInfo") -> "WorkerInfo":
-        """Add what the same worker said at another queue; what is of no queue in particular was only met again."""
+        """Add what the same worker said at another queue; what is of no queue in particular was
+        only met again.
+        """
         if not other.queues:
             return self
         latest = max(self, other, key=lambda each: each.seen_at or NEVER)
         holds = [each.holds for each in (self, other) if each.holds is not None]
-        return replace(latest, holds=sum(holds) if holds else None, queues=(*self.queues, *other.queues))
+        return replace(
+            latest, holds=sum(holds) if holds else None, queues=(*self.queues, *other.queues)
+        )
 
     def plain(self) -> dict[str, Any]:
         """Write it as JSON has it, breakers by their words."""

@@ -36,8 +36,13 @@ MOST = 50  # values of a label
 OTHER = "other"
 REASONS = frozenset(Category)
 OUTCOMES = (
-    Outcome.SUCCESS, Outcome.FAILED, Outcome.TIMEOUT, Outcome.CRASHED, Outcome.SKIPPED, Outcome.QUEUED
-)  # fmt: skip
+    Outcome.SUCCESS,
+    Outcome.FAILED,
+    Outcome.TIMEOUT,
+    Outcome.CRASHED,
+    Outcome.SKIPPED,
+    Outcome.QUEUED,
+)
 PRODUCED, CONSUMED, COMPLETED = "jobs_produced", "jobs_consumed", "jobs_completed"
 RETRIED, DEAD_LETTER = "jobs_retried", "jobs_dead_letter"
 REFED, REFUSED = "scheduler_jobs_refed", "scheduler_ends_refused"
@@ -48,7 +53,9 @@ BY_QUEUE = {
     RETRIED: "Attempts that failed and are tried again.",
     DEAD_LETTER: "Jobs that were given up.",
     REFED: "Jobs that Redis had lost and that are fed again.",
-    REFUSED: "Ends of attempts that came too late: the job was not the worker's any more, or had ended.",
+    REFUSED: (
+        "Ends of attempts that came too late: the job was not the worker's any more, or had ended."
+    ),
 }
 COUNTED_AS = {State.RETRYING: RETRIED, State.FAILED: DEAD_LETTER, State.DEAD_LETTER: DEAD_LETTER}
 DURATIONS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
@@ -94,7 +101,9 @@ class Counts:
     def __init__(self, labels: Labels) -> None:
         self._labels = labels
         self._lock = threading.Lock()
-        self._by_queue = {name: Counter(dict.fromkeys(sorted(labels.known), 0)) for name in BY_QUEUE}
+        self._by_queue = {
+            name: Counter(dict.fromkeys(sorted(labels.known), 0)) for name in BY_QUEUE
+        }
         self._failed: Counter[tuple[str, str]] = Counter()
         self._durations = {queue: Distribution(DURATIONS) for queue in sorted(labels.known)}
         self._fires: Counter[str] = Counter(dict.fromkeys(OUTCOMES, 0))
@@ -169,20 +178,29 @@ class Counts:
             for queue, count in self._by_queue[name].items():
                 by_queue.add_metric([queue], count)
             yield by_queue
-        failed = CounterMetricFamily("jobs_failed", "Attempts that failed.", labels=["queue", "reason"])
+        failed = CounterMetricFamily(
+            "jobs_failed", "Attempts that failed.", labels=["queue", "reason"]
+        )
         for (queue, reason), count in self._failed.items():
             failed.add_metric([queue, reason], count)
         yield failed
-        took = HistogramMetricFamily("job_processing_duration_seconds", "How long attempts took.", labels=["queue"])
+        took = HistogramMetricFamily(
+            "job_processing_duration_seconds", "How long attempts took.", labels=["queue"]
+        )
         for queue, durations in self._durations.items():
             took.add_metric([queue], *durations.told())
         yield took
 
     def _told(self) -> Iterator[Metric]:
-        moved, lost = "Jobs that were taken back from silent workers.", "Leases of running fires that were lost."
+        moved, lost = (
+            "Jobs that were taken back from silent workers.",
+            "Leases of running fires that were lost.",
+        )
         yield CounterMetricFamily("reaper_jobs_moved", moved, value=self._moved)
         yield CounterMetricFamily("scheduler_leases_lost", lost, value=self._lost)
-        fires = CounterMetricFamily("scheduler_fires", "Fires, by what became of them.", labels=["outcome"])
+        fires = CounterMetricFamily(
+            "scheduler_fires", "Fires, by what became of them.", labels=["outcome"]
+        )
         for outcome, count in self._fires.items():
             fires.add_metric([outcome], count)
         yield fires

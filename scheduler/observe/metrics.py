@@ -1,4 +1,6 @@
-"""Metrics for Prometheus: what happens is counted, what is at a moment is looked at when somebody asks."""
+"""Metrics for Prometheus: what happens is counted, what is at a moment is looked at when somebody
+asks.
+"""
 
 import contextlib
 import threading
@@ -25,7 +27,9 @@ class Metrics(Collector):
     sample_every: Redis is asked at most so often, however many ask us.
     """
 
-    def __init__(self, queues: Iterable[str], *, sample_every: timedelta = timedelta(seconds=2)) -> None:
+    def __init__(
+        self, queues: Iterable[str], *, sample_every: timedelta = timedelta(seconds=2)
+    ) -> None:
         self._labels = Labels(queues)
         self._counts = Counts(self._labels)
         self.hear = self._counts.hear
@@ -34,7 +38,9 @@ class Metrics(Collector):
         self._looked = float("-inf")
         self._looking = threading.Thread()
         self._sights: list[Sight] = []
-        self._firsts: dict[tuple[str, int], tuple[bytes, float]] = {}  # what is first in a list, and since when
+        self._firsts: dict[
+            tuple[str, int], tuple[bytes, float]
+        ] = {}  # what is first in a list, and since when
 
     def watch(self, watched: Watched) -> "Metrics":
         """Collect what a scheduler or a worker does, from now on."""
@@ -52,13 +58,16 @@ class Metrics(Collector):
         self._look()
         yield from self._queues([each for sight in self._sights for each in sight.queues])
         yield self._by_queue(
-            "circuit_breaker_state", "The circuit breaker of a queue in this process: 0 closed, 1 half-open, 2 open.",
+            "circuit_breaker_state",
+            "The circuit breaker of a queue in this process: 0 closed, 1 half-open, 2 open.",
             [each for sight in self._sights for each in sight.breakers],
-        )  # fmt: skip
+        )
         yield _gauge(
-            "scheduler_last_pass_age_seconds", "Seconds since the last good pass of a part of this process.", "part",
+            "scheduler_last_pass_age_seconds",
+            "Seconds since the last good pass of a part of this process.",
+            "part",
             {part.name: part.age for sight in self._sights for part in sight.parts},
-        )  # fmt: skip
+        )
         skews = [sight.skew.total_seconds() for sight in self._sights if sight.skew is not None]
         text = "How far the clock of this machine is ahead of the database's."
         yield from _single("scheduler_clock_skew_seconds", text, skews)
@@ -78,7 +87,9 @@ class Metrics(Collector):
         if self._looking.is_alive():
             self._sights = self._seen((), 0)
         if not self._sights:
-            self._looked = float("-inf")  # nothing is started: no server was asked, and something soon may be
+            self._looked = float(
+                "-inf"
+            )  # nothing is started: no server was asked, and something soon may be
 
     def _see(self) -> None:
         sights, now = self._seen(self._labels.known, OTHERS), time.monotonic()
@@ -93,33 +104,43 @@ class Metrics(Collector):
     def _seen(self, known: Collection[str], others: int) -> list[Sight]:
         sights = list[Sight]()
         for watched in self._watched:
-            with contextlib.suppress(LifecycleError):  # not started, or not any more: there is nothing to see
+            with contextlib.suppress(
+                LifecycleError
+            ):  # not started, or not any more: there is nothing to see
                 sights.append(watched.look(known, others))
         return sights
 
     def _queues(self, queues: Sequence[QueueSight]) -> Iterator[Metric]:
         yield self._by_queue(
-            "queue_length", "Jobs that wait in a queue of Redis.", [(each.name, each.waiting) for each in queues], sum
+            "queue_length",
+            "Jobs that wait in a queue of Redis.",
+            [(each.name, each.waiting) for each in queues],
+            sum,
         )
         yield self._by_queue(
-            "scheduler_oldest_waiting_seconds", "For how long the first job of a queue has been the first, at least.",
+            "scheduler_oldest_waiting_seconds",
+            "For how long the first job of a queue has been the first, at least.",
             [(each.name, self._waits(each)) for each in queues],
-        )  # fmt: skip
+        )
         yield self._by_queue(
-            "scheduler_feed_lag_seconds", "For how long the oldest job that is due waits to be fed.",
+            "scheduler_feed_lag_seconds",
+            "For how long the oldest job that is due waits to be fed.",
             [(each.name, each.feed_lag) for each in queues],
-        )  # fmt: skip
+        )
         yield self._by_queue(
-            "scheduler_settle_lag_seconds", "How long ago the oldest end was made that is not settled yet.",
+            "scheduler_settle_lag_seconds",
+            "How long ago the oldest end was made that is not settled yet.",
             [(each.name, each.settle_lag) for each in queues],
-        )  # fmt: skip
+        )
 
     def _waits(self, queue: QueueSight) -> float | None:
         if queue.waiting is None:
             return queue.feed_lag
         now = time.monotonic()
         firsts = [self._firsts.get((queue.name, place)) for place in range(len(queue.heads))]
-        return max([queue.feed_lag or 0.0, *(now - first[1] for first in firsts if first is not None)])
+        return max(
+            [queue.feed_lag or 0.0, *(now - first[1] for first in firsts if first is not None)]
+        )
 
     def _by_queue(
         self,
@@ -128,7 +149,9 @@ class Metrics(Collector):
         values: Iterable[tuple[str, float | None]],
         fold: Callable[[Iterable[float]], float] = max,
     ) -> GaugeMetricFamily:
-        """Write a gauge; a queue that two of us see is one, and those without a name of their own are folded."""
+        """Write a gauge; a queue that two of us see is one, and those without a name of their own
+        are folded.
+        """
         distinct: dict[str, float] = {}
         for queue, value in values:
             if value is not None:

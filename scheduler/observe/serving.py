@@ -1,4 +1,6 @@
-"""The port of a process: what it serves of schedulers, workers, producers. One that is taken keeps nobody from work."""
+"""The port of a process: what it serves of schedulers, workers, producers. One that is taken keeps
+nobody from work.
+"""
 
 import contextlib
 import logging
@@ -18,20 +20,27 @@ if TYPE_CHECKING:
 logger = logging.getLogger("scheduler")
 
 SAMPLE = timedelta(seconds=2)
+UNSERVED = "%s; this process runs without health checks and metrics"
 
 
 class Working(Watched, Protocol):
     """A worker of one process, or of several."""
 
-    processes: int
-    on_birth: Callable[[], object]
-    meanwhile: Callable[[float], object]
+    on_child_start: Callable[[], object]
+    idle: Callable[[float], object]
+
+    @property
+    def processes(self) -> int:
+        """The number of processes."""
 
 
 class Serving:
     """Serves what is watched, as a context manager."""
 
-    def __init__(self, port: int, queues: Iterable[str], sample_every: timedelta) -> None:
+    def __init__(
+        self, host: str, port: int, queues: Iterable[str], sample_every: timedelta
+    ) -> None:
+        self._host = host
         self._port = port
         self._watched: list[Watched] = []
         self._metrics = _metrics(queues, sample_every)
@@ -48,16 +57,22 @@ class Serving:
         """Where it is; None: nowhere."""
         return None if self._server is None else self._server.address
 
-    def __enter__(self) -> Self:
+    def bind(self, port: int | None = None) -> None:
+        """Start to serve, on `port` if it is given; raises ConfigError if it cannot be bound."""
         exposes = None
         if self._metrics is not None:
             from scheduler.observe.metrics import exposed  # noqa: PLC0415 - an extra
 
             exposes = exposed(self._metrics)
-        try:
-            self._server = Server(self._port, Pages(lambda: reasons(self._watched), exposes).answer)
-        except ConfigError as error:
-            logger.warning("%s", error)
+        pages = Pages(lambda: reasons(self._watched), exposes)
+        self._server = Server(self._host, self._port if port is None else port, pages.answer)
+
+    def __enter__(self) -> Self:
+        if self._server is None:
+            try:
+                self.bind()
+            except ConfigError as error:
+                logger.warning(UNSERVED, error)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -66,7 +81,9 @@ class Serving:
 
     @contextlib.contextmanager
     def around(self, worker: Working) -> Iterator[None]:
-        """Serve a worker while it runs; if it has several processes, their parent answers for all of them."""
+        """Serve a worker while it runs; if it has several processes, their parent answers for all
+        of them.
+        """
         if worker.processes == 1:
             self.watch(worker)
             with self:
@@ -74,7 +91,7 @@ class Serving:
             return
         shared = self._shared(worker)
         if shared is not None:
-            worker.on_birth, worker.meanwhile = shared.born, shared.serve
+            worker.on_child_start, worker.idle = shared.born, shared.serve
         try:
             yield
         finally:
@@ -88,9 +105,9 @@ class Serving:
         from scheduler.observe.shared import Shared  # noqa: PLC0415 - an extra
 
         try:
-            return Shared(self._port, worker.processes, self._metrics, worker)
+            return Shared(self._host, self._port, worker.processes, self._metrics, worker)
         except ConfigError as error:
-            logger.warning("%s", error)
+            logger.warning(UNSERVED, error)
             return None
 
 

@@ -1,4 +1,5 @@
-"""One port for several worker processes: each writes down what it counts, and their parent answers for all of them.
+"""One port for several worker processes: each writes down what it counts, and their parent answers
+for all of them.
 
 The parent has no threads, for it forks: it answers between two looks at its children.
 """
@@ -28,14 +29,18 @@ Families = list[list[Any]]  # name, text, type, samples: name, labels, value
 
 
 class Shared(Collector):
-    """What the processes of a worker tell. `born` is called in each of them, everything else in their parent."""
+    """What the processes of a worker tell. `born` is called in each of them, everything else in
+    their parent.
+    """
 
-    def __init__(self, port: int, processes: int, metrics: Metrics, worker: Watched) -> None:
+    def __init__(
+        self, host: str, port: int, processes: int, metrics: Metrics, worker: Watched
+    ) -> None:
         self._processes = processes
         self._metrics = metrics
         self._worker = worker
         self._gone: Families = []  # what those counted that are gone
-        self._http = listen(HTTPServer, port, Pages(self._reasons, exposed(self)).answer)
+        self._http = listen(HTTPServer, host, port, Pages(self._reasons, exposed(self)).answer)
         self._folder = Path(tempfile.mkdtemp(prefix="scheduler-"))
 
     def born(self) -> None:
@@ -79,7 +84,9 @@ class Shared(Collector):
         return TELL_EVERY
 
     def _heard(self) -> list[tuple[dict[str, Any], bool]]:
-        """Read what was told, and whether that was just now; keep what those counted that are gone."""
+        """Read what was told, and whether that was just now; keep what those counted that are
+        gone.
+        """
         found = []
         for place in sorted(self._folder.glob("*.json")):
             told = json.loads(place.read_text())
@@ -106,7 +113,9 @@ def written(metrics: Iterable[Metric]) -> Families:
 
 
 def together(told: Iterable[tuple[Families, bool]]) -> Iterator[Metric]:
-    """Put together what several processes told: counts are added, and the largest gauge of those that are here wins."""
+    """Put together what several processes told: counts are added, and the largest gauge of those
+    that are here wins.
+    """
     found: dict[str, tuple[Metric, dict[tuple[str, tuple[tuple[str, str], ...]], float]]] = {}
     for families, here in told:
         for name, text, kind, samples in families:

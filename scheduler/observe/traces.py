@@ -1,4 +1,6 @@
-"""Where spans go: to the provider of the app, or by OTLP to an endpoint. Needs the extra `tracing`."""
+"""Where spans go: to the provider of the app, or by OTLP to an endpoint. Needs the extra
+`tracing`.
+"""
 
 import os
 from typing import TYPE_CHECKING
@@ -16,9 +18,10 @@ SECONDS = 3  # for a batch: a collector that is away keeps no process from its e
 def configure(provider: "TracerProvider | None" = None, *, endpoint: str | None = None) -> None:
     """Make a span of every run and every attempt from now on; they cost nothing before.
 
-    provider: whose spans they are; by default those of the provider that the app has set, or will set, for the process.
-    endpoint: the URL of a collector, if nobody has set a provider: one is made that sends everything there by OTLP over
-    HTTP. An empty one is what OpenTelemetry's own environment variables say.
+    provider: whose spans they are; by default those of the provider that the app has set, or will
+    set, for the process. endpoint: the URL of a collector, if nobody has set a provider: one is
+    made that sends everything there by OTLP over HTTP. An empty one is what OpenTelemetry's own
+    environment variables say.
     """
     if endpoint is not None and provider is None:
         _send(endpoint)
@@ -40,12 +43,16 @@ def _send(endpoint: str) -> None:
         from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
         from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
     except ImportError:
-        raise ConfigError("tracing: OpenTelemetry is missing; pip install 'singleton-scheduler[tracing]'") from None
+        raise ConfigError(
+            "tracing: OpenTelemetry is missing; pip install 'singleton-scheduler[tracing]'"
+        ) from None
     if not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
         return
     named = {} if "OTEL_SERVICE_NAME" in os.environ else {SERVICE_NAME: "scheduler"}
     provider = TracerProvider(resource=Resource.create(named))
-    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=_address(endpoint), timeout=SECONDS)))
+    provider.add_span_processor(
+        BatchSpanProcessor(OTLPSpanExporter(endpoint=_address(endpoint), timeout=SECONDS))
+    )
     trace.set_tracer_provider(provider)
 
 

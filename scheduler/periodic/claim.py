@@ -1,8 +1,10 @@
-"""Claim: from what the mirror believes due to runs under a lease, and expired leases to second starts.
+"""Claim: from what the mirror believes due to runs under a lease, and expired leases to second
+starts.
 
-Why a fire runs once: the claim takes the rows of job and lease, both or neither, and compares the fire and the
-definition on their newest version. A stale mirror, a second instance or a repeated claim gets no row; a crash after
-the commit leaves a lease that only its own fire may take over, at a higher fence; a late finisher's fence is old.
+Why a fire runs once: the claim takes the rows of job and lease, both or neither, and compares the
+fire and the definition on their newest version. A stale mirror, a second instance or a repeated
+claim gets no row; a crash after the commit leaves a lease that only its own fire may take over, at
+a higher fence; a late finisher's fence is old.
 """
 
 import logging
@@ -51,7 +53,11 @@ class Claimer:
         self._database_clock = database_clock
         self._events = events
         self._enqueuer = Enqueuer(
-            registry=registry, locks=locks, clock=clock, database_clock=database_clock, events=events
+            registry=registry,
+            locks=locks,
+            clock=clock,
+            database_clock=database_clock,
+            events=events,
         )
         self.stale = False  # a claim met a definition that the mirror does not have
 
@@ -61,7 +67,9 @@ class Claimer:
         entries = self._registry.due(now, min(self._runner.room(), BATCH))
         theirs = [entry for entry in entries if entry.theirs and entry.trigger_at is None]
         if theirs:
-            entries = [entry for entry in entries if not entry.theirs or entry.trigger_at is not None]
+            entries = [
+                entry for entry in entries if not entry.theirs or entry.trigger_at is not None
+            ]
             self._look(theirs)
         asked: list[Entry] = []
         wanted: list[Wanted] = []
@@ -84,7 +92,9 @@ class Claimer:
             wanted.append(want)
         if wanted:
             self._ask(asked, wanted)
-        triggered = [entry for entry in entries if entry.trigger_at is not None and not _later(entry, now)]
+        triggered = [
+            entry for entry in entries if entry.trigger_at is not None and not _later(entry, now)
+        ]
         for entry in triggered:
             if entry.spec.work is not None:
                 self._enqueuer.trigger(entry)
@@ -93,7 +103,9 @@ class Claimer:
             self._pull(here, now)
 
     def rescue(self, tenants: Sequence[str] | None) -> None:
-        """Re-drive the fires of expired leases that this process can run, and bury those that may not start again."""
+        """Re-drive the fires of expired leases that this process can run, and bury those that may
+        not start again.
+        """
         expired = self._locks.expired(tenants)
         dead = {lease: reason for lease in expired if (reason := buried_because(lease))}
         self._redrive([lease for lease in expired if lease not in dead])
@@ -109,15 +121,24 @@ class Claimer:
         except StoreError:
             if len(dead) == 1:
                 key = next(iter(dead)).key
-                logger.exception("a crashed fire of %s/%s cannot be recorded", *key, extra=named(key))
+                logger.exception(
+                    "a crashed fire of %s/%s cannot be recorded", *key, extra=named(key)
+                )
                 return
-            for lease, reason in dead.items():  # one row that Postgres refuses must not hold back the others
+            for (
+                lease,
+                reason,
+            ) in dead.items():  # one row that Postgres refuses must not hold back the others
                 self._bury({lease: reason})
             return
         reasons = {lease.key: reason for lease, reason in dead.items()}
         for key, fire_at in buried:
             self._registry.hasten(key)
-            self._events.emit(FireCrashed(tenant=key.tenant, job_id=key.job_id, fire_at=fire_at, reason=reasons[key]))
+            self._events.emit(
+                FireCrashed(
+                    tenant=key.tenant, job_id=key.job_id, fire_at=fire_at, reason=reasons[key]
+                )
+            )
 
     def _ask(self, asked: list[Entry], wanted: list[Wanted]) -> None:
         sent = self._clock.monotonic()
@@ -130,11 +151,17 @@ class Claimer:
                 raise
             if len(asked) == 1:
                 key = asked[0].key
-                logger.exception("the claim of %s/%s is refused; trying again in a minute", *key, extra=named(key))
+                logger.exception(
+                    "the claim of %s/%s is refused; trying again in a minute",
+                    *key,
+                    extra=named(key),
+                )
                 not_before = self._database_clock.now() + REFUSED_RETRY
                 self._registry.put_back(asked[0], asked[0].next_run_at, not_before=not_before)
                 return
-            for entry, want in zip(asked, wanted, strict=True):  # one that Postgres refuses holds back no other
+            for entry, want in zip(
+                asked, wanted, strict=True
+            ):  # one that Postgres refuses holds back no other
                 self._ask([entry], [want])
             return
         self._database_clock.observe(answers[0].now, sent=sent, received=self._clock.monotonic())
@@ -154,7 +181,9 @@ class Claimer:
         self._begin(runs)
 
     def _look(self, theirs: list[Entry]) -> None:
-        """See whether others have taken what was to be theirs; what they left is asked for at the next step."""
+        """See whether others have taken what was to be theirs; what they left is asked for at the
+        next step.
+        """
         try:
             moved = self._locks.moved([(entry.key, entry.next_run_at) for entry in theirs])
         except StoreError:
@@ -167,11 +196,15 @@ class Claimer:
                 self._registry.put_back(entry, entry.next_run_at)
 
     def _pull(self, triggered: list[Entry], now: datetime) -> None:
-        """Take triggers; one whose job runs waits for it, one that somebody else has taken is forgotten."""
+        """Take triggers; one whose job runs waits for it, one that somebody else has taken is
+        forgotten.
+        """
         taken = [(entry, entry.trigger_at) for entry in triggered if entry.trigger_at is not None]
         sent = self._clock.monotonic()
         try:
-            answers = self._locks.claim_triggers([(entry.key, entry.spec_hash, at) for entry, at in taken])
+            answers = self._locks.claim_triggers(
+                [(entry.key, entry.spec_hash, at) for entry, at in taken]
+            )
         except StoreError as error:
             refused = not isinstance(error, StoreUnavailable)
             if refused and len(triggered) > 1:  # one that Postgres refuses holds back no other
@@ -184,7 +217,9 @@ class Claimer:
             if not refused:
                 raise
             key = triggered[0].key
-            logger.exception("the trigger of %s/%s is refused; trying again in a minute", *key, extra=named(key))
+            logger.exception(
+                "the trigger of %s/%s is refused; trying again in a minute", *key, extra=named(key)
+            )
             return
         self._database_clock.observe(answers[0].now, sent=sent, received=self._clock.monotonic())
         runs = []
@@ -196,17 +231,25 @@ class Claimer:
             else:
                 self._registry.pulled(entry, None)
                 if entry.body is not None:
-                    runs.append(_first_run(entry, trigger_at, answer.fence, answer.now, self._leases.until(sent)))
+                    runs.append(
+                        _first_run(
+                            entry, trigger_at, answer.fence, answer.now, self._leases.until(sent)
+                        )
+                    )
         self._begin(runs)
 
     def _redrive(self, expired: list[Expired]) -> None:
         """Start fires again, the last start of each alone.
 
-        A fire that kills its process then takes no other suspect with it, and an innocent one that shared two
-        crashes is not buried for the third.
+        A fire that kills its process then takes no other suspect with it, and an innocent one that
+        shared two crashes is not buried for the third.
         """
         recent = self._database_clock.now() - SUSPECT_FOR
-        suspects = [run.attempt for run in self._leases.held() if run.attempt > 1 and run.claimed_at > recent]
+        suspects = [
+            run.attempt
+            for run in self._leases.held()
+            if run.attempt > 1 and run.claimed_at > recent
+        ]
         if MOST_STARTS in suspects:
             return
         helpable: list[Expired] = []
@@ -245,11 +288,16 @@ class Claimer:
         self._begin(runs)
 
     def _begin(self, runs: list[Run]) -> None:
-        """Start runs whose leases are surely ours: this process may have been suspended before it read the answer."""
+        """Start runs whose leases are surely ours: this process may have been suspended before it
+        read the answer.
+        """
         now = self._clock.monotonic()
         ours = [run for run in runs if run.lease_until > now]
         if len(ours) < len(runs):
-            logger.warning("%d leases had run out before they were known here; not started", len(runs) - len(ours))
+            logger.warning(
+                "%d leases had run out before they were known here; not started",
+                len(runs) - len(ours),
+            )
         self._leases.add(ours)
         try:
             self._runner.take(ours)
@@ -260,19 +308,34 @@ class Claimer:
                 self._locks.release(ours, started=[False] * len(ours))
 
 
-def _first_run(entry: Entry, fire_at: datetime, fence: int, now: datetime, lease_until: float) -> Run:
+def _first_run(
+    entry: Entry, fire_at: datetime, fence: int, now: datetime, lease_until: float
+) -> Run:
     body, spec = entry.body, entry.spec
     assert body is not None  # noqa: S101 - whoever calls has looked
     return Run(
-        key=entry.key, fire_at=fire_at, attempt=1, fence=fence, body=body, timeout=spec.timeout, claimed_at=now,
+        key=entry.key,
+        fire_at=fire_at,
+        attempt=1,
+        fence=fence,
+        body=body,
+        timeout=spec.timeout,
+        claimed_at=now,
         lease_until=lease_until,
-    )  # fmt: skip
+    )
 
 
 def _after_trigger(entry: Entry, fire: datetime, now: datetime) -> bool:
-    """Whether a trigger goes first: of a job whose fires wait for each other there may always be one that is due."""
+    """Whether a trigger goes first: of a job whose fires wait for each other there may always be
+    one that is due.
+    """
     patient = entry.spec.policy.overlap == "queue_one" or entry.spec.policy.misfire == "catch_up"
-    return patient and entry.trigger_at is not None and entry.trigger_at <= fire and not _later(entry, now)
+    return (
+        patient
+        and entry.trigger_at is not None
+        and entry.trigger_at <= fire
+        and not _later(entry, now)
+    )
 
 
 def _later(entry: Entry, now: datetime) -> bool:

@@ -1,6 +1,8 @@
-"""Control: what people ask of one job - pause, resume, trigger, explain - answered from the tables, by any instance.
+"""Control: what people ask of one job - pause, resume, trigger, explain - answered from the tables,
+by any instance.
 
-Nothing here needs the job's function: the command line uses it too. Each change notifies the fleet with its commit.
+Nothing here needs the job's function: the command line uses it too. Each change notifies the fleet
+with its commit.
 """
 
 from collections.abc import Callable, Iterator
@@ -33,14 +35,18 @@ class Control:
     holder: str
 
     def pause(self, key: Key) -> datetime:
-        """Let its fires pass a job by from now on, in the whole fleet; one that is paused stays as it is."""
+        """Let its fires pass a job by from now on, in the whole fleet; one that is paused stays as
+        it is.
+        """
         paused_at = self.jobs.pause(key, holder=self.holder)
         if paused_at is None:
             raise _unknown(key)
         return paused_at
 
     def resume(self, key: Key) -> datetime | None:
-        """Go on with the first fire after now and return it; what passed meanwhile is one row of the ledger."""
+        """Go on with the first fire after now and return it; what passed meanwhile is one row of
+        the ledger.
+        """
         for _ in range(MOST_ROUNDS):
             (known,) = self.jobs.lookup([key])
             if known.spec is None:
@@ -49,23 +55,32 @@ class Control:
                 return known.next_run_at
             if JobSpec.from_json(known.spec).foreign:
                 raise InvalidSchedule(
-                    f"job {key.job_id!r} of tenant {key.tenant!r} cannot be resumed here: {FOREIGN}; resume it from an"
+                    f"job {key.job_id!r} of tenant {key.tenant!r} cannot be resumed here: "
+                    f"{FOREIGN}; resume it from an"
                     " instance that knows it"
                 )
             passed, next_run_at = _while_paused(known)
             if self.jobs.resume(key, known, passed, next_run_at, holder=self.holder):
                 return next_run_at
-        raise StoreUnavailable(f"job {key.job_id!r} of tenant {key.tenant!r} kept changing; try again")
+        raise StoreUnavailable(
+            f"job {key.job_id!r} of tenant {key.tenant!r} kept changing; try again"
+        )
 
     def trigger(self, key: Key) -> datetime:
-        """Ask for a run beside the schedule, also of a paused job; return the instant that names it."""
+        """Ask for a run beside the schedule, also of a paused job; return the instant that names
+        it.
+        """
         trigger_at = self.jobs.trigger(key)
         if trigger_at is None:
             raise _unknown(key)
         return trigger_at
 
-    def page(self, tenant: str, after: str, *, limit: int, has: Callable[[Key], bool]) -> list[JobInfo]:
-        """List a tenant's jobs by id, from the one after `after` on; `has` says whether a function is here."""
+    def page(
+        self, tenant: str, after: str, *, limit: int, has: Callable[[Key], bool]
+    ) -> list[JobInfo]:
+        """List a tenant's jobs by id, from the one after `after` on; `has` says whether a function
+        is here.
+        """
         return [_info(row, has) for row in self.jobs.page(tenant, after, limit=limit)]
 
     def explain(self, key: Key) -> Explanation:
@@ -95,7 +110,9 @@ class Control:
 
 @lru_cache(maxsize=1000)
 def _short(text: str) -> JobSpec:
-    """Read a definition; whoever looks at a page of jobs looks at it again, and few of them have changed."""
+    """Read a definition; whoever looks at a page of jobs looks at it again, and few of them have
+    changed.
+    """
     return JobSpec.from_json(text)
 
 
@@ -144,7 +161,11 @@ def _notes(facts: JobFacts, spec: JobSpec, runnable_on: tuple[str, ...]) -> list
     if not runnable_on:
         notes.append("no live instance can run it: none has registered its function")
     if facts.expires_at is not None and facts.expires_at < facts.now:
-        fate = "starts again on an instance that can run it" if spec.delivery == "at_least_once" else "is lost"
+        fate = (
+            "starts again on an instance that can run it"
+            if spec.delivery == "at_least_once"
+            else "is lost"
+        )
         notes.append(f"the process that ran it died: its fire {fate}")
     if isinstance(spec.schedule, Cron) and not spec.foreign:
         notes += spec.schedule.notes(facts.now)

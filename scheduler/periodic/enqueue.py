@@ -1,6 +1,8 @@
-"""Enqueue: a fire of a job with `queue=` becomes a submitted job; its rows and the schedule's in one statement.
+"""Enqueue: a fire of a job with `queue=` becomes a submitted job; its rows and the schedule's in
+one statement.
 
-No lease and no function: whatever mirrors the job may do it, and the compare-and-set of the claim lets one of them.
+No lease and no function: whatever mirrors the job may do it, and the compare-and-set of the claim
+lets one of them.
 """
 
 import logging
@@ -27,7 +29,13 @@ class Enqueuer:
     """Turns due fires and triggers into rows of job_queue."""
 
     def __init__(
-        self, *, registry: Registry, locks: LockTable, clock: Clock, database_clock: DatabaseClock, events: Events
+        self,
+        *,
+        registry: Registry,
+        locks: LockTable,
+        clock: Clock,
+        database_clock: DatabaseClock,
+        events: Events,
     ) -> None:
         self._registry = registry
         self._locks = locks
@@ -58,7 +66,9 @@ class Enqueuer:
         if trigger_at is None:
             return
         now = self._database_clock.now()
-        want = Wanted(entry.key, entry.spec_hash, trigger_at, Due(fire_at=trigger_at, next_run_at=None))
+        want = Wanted(
+            entry.key, entry.spec_hash, trigger_at, Due(fire_at=trigger_at, next_run_at=None)
+        )
         try:
             answer = self._ask(entry, want, triggered=True)
         except StoreUnavailable:
@@ -83,7 +93,9 @@ class Enqueuer:
             raise
         except StoreError:
             about = keys(namespace=entry.key.tenant, job_id=entry.key.job_id)
-            logger.exception("the claim of %s/%s is refused; trying again in a minute", *entry.key, extra=about)
+            logger.exception(
+                "the claim of %s/%s is refused; trying again in a minute", *entry.key, extra=about
+            )
             return None
         self._database_clock.observe(answer.now, sent=sent, received=self._clock.monotonic())
         tell(self._events, entry, want, answer.verdict, queued_id)
@@ -91,7 +103,8 @@ class Enqueuer:
 
 
 def heal(registry: Registry, entry: Entry, answer: Claimed) -> bool:
-    """Heal the mirror by the row as it is now; what is merely locked or leased is asked for again, ever later.
+    """Heal the mirror by the row as it is now; what is merely locked or leased is asked for again,
+    ever later.
 
     Says whether the mirror has to be read anew: its definition is not the row's.
     """
@@ -107,7 +120,13 @@ def heal(registry: Registry, entry: Entry, answer: Claimed) -> bool:
     return False
 
 
-def tell(events: Events, entry: Entry, want: Wanted, verdict: Verdict | None, queued_id: UUID | None = None) -> None:
+def tell(
+    events: Events,
+    entry: Entry,
+    want: Wanted,
+    verdict: Verdict | None,
+    queued_id: UUID | None = None,
+) -> None:
     """Say that a fire was queued or skipped, if it was and anybody listens."""
     if not events:
         return

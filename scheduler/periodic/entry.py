@@ -10,21 +10,37 @@ from scheduler.model.outcomes import Outcome
 from scheduler.store.job import JobRow
 
 ROUND = 100_000  # microseconds
-SHORTEST_GRACE = timedelta(seconds=5)  # of a job whose fires may wait for another instance: far from missed
+SHORTEST_GRACE = timedelta(
+    seconds=5
+)  # of a job whose fires may wait for another instance: far from missed
 
 
 class Entry:
-    """One mirrored job. `wake_at` is when the loop looks at it next; `epoch` orders local writes and syncs.
+    """One mirrored job. `wake_at` is when the loop looks at it next; `epoch` orders local writes
+    and syncs.
 
-    `fire_wait` and `trigger_wait` put off a fire or trigger that was asked for in vain. `theirs`: another instance took
-    the fire before, and is expected to take the next. `turn` is chance: of what is due at one moment, each instance
-    begins with other jobs.
+    `fire_wait` and `trigger_wait` put off a fire or trigger that was asked for in vain. `theirs`:
+    another instance took the fire before, and is expected to take the next. `turn` is chance: of
+    what is due at one moment, each instance begins with other jobs.
     """
 
     __slots__ = (
-        "body", "epoch", "fire_wait", "key", "next_run_at", "paused", "row", "spec", "spec_hash", "theirs",
-        "tries", "trigger_at", "trigger_wait", "turn", "wake_at",
-    )  # fmt: skip
+        "body",
+        "epoch",
+        "fire_wait",
+        "key",
+        "next_run_at",
+        "paused",
+        "row",
+        "spec",
+        "spec_hash",
+        "theirs",
+        "tries",
+        "trigger_at",
+        "trigger_wait",
+        "turn",
+        "wake_at",
+    )
 
     def __init__(self, key: Key, body: Body | None) -> None:
         self.key = key
@@ -51,13 +67,15 @@ class Entry:
     def lost(self, instances: int) -> None:
         """Note that another of so many instances has taken a fire.
 
-        One of those who did not wants the next all the same, by chance: so work spreads over all of them.
+        One of those who did not wants the next all the same, by chance: so work spreads over all of
+        them.
         """
         patient = random.random() >= 1 / max(2, instances)  # noqa: S311
         self.theirs = patient and self.spec.policy.grace >= SHORTEST_GRACE
 
     def look_at(self, fire: datetime, patience: timedelta) -> datetime:
-        """Say when to see to a fire: at once, or a little after whoever took the one before should have taken it.
+        """Say when to see to a fire: at once, or a little after whoever took the one before should
+        have taken it.
 
         Rounded up, so that one statement looks at many.
         """

@@ -1,6 +1,7 @@
 """Finish runs: free their leases and write their ledger rows, many in one statement.
 
-Comes in: `RunEnd`s from the workers, over a queue. Goes out: rows; a finish whose lease was lost is refused.
+Comes in: `RunEnd`s from the workers, over a queue. Goes out: rows; a finish whose lease was lost is
+refused.
 """
 
 import logging
@@ -26,14 +27,21 @@ class Finisher:
     """Sends what has ended, as it piles up while the statement before it is under way."""
 
     def __init__(
-        self, locks: LockTable, leases: Leases, events: Events, *, finished: Callable[[list[Key]], None]
+        self,
+        locks: LockTable,
+        leases: Leases,
+        events: Events,
+        *,
+        finished: Callable[[list[Key]], None],
     ) -> None:
         self._locks = locks
         self._leases = leases
         self._events = events
         self._finished = finished
         self._queue: queue.SimpleQueue[RunEnd | None] = queue.SimpleQueue()
-        self._unsure: list[RunEnd] = []  # sent without an answer: committed or not, the next answer tells
+        self._unsure: list[
+            RunEnd
+        ] = []  # sent without an answer: committed or not, the next answer tells
 
     def put(self, end: RunEnd) -> None:
         """Accept the end of a run."""
@@ -71,11 +79,17 @@ class Finisher:
         return ends
 
     def _refused(self, end: RunEnd) -> bool:
-        """Refuse here what was told to stop: a body cut short is no success, and its lease is not ours to free."""
+        """Refuse here what was told to stop: a body cut short is no success, and its lease is not
+        ours to free.
+        """
         if end.run.lost:
-            self._leases.drop([end.run])  # or it would be renewed for ever, and its fire never started again
+            self._leases.drop(
+                [end.run]
+            )  # or it would be renewed for ever, and its fire never started again
             self._refuse(end, LOST)
-        return end.run.lost or end.stopped  # a stopped one is handed back when the process has stopped
+        return (
+            end.run.lost or end.stopped
+        )  # a stopped one is handed back when the process has stopped
 
     def _send(self, ends: list[RunEnd]) -> None:
         runs = [end.run for end in ends]
@@ -95,9 +109,13 @@ class Finisher:
         self._finished([run.key for run in runs])
 
     def _finish(self, ends: list[RunEnd]) -> list[str | None]:
-        """Send ends, and say why each was refused; a row that Postgres will not have holds back no other."""
+        """Send ends, and say why each was refused; a row that Postgres will not have holds back no
+        other.
+        """
         try:
-            return [None if ours else LOST for ours in self._locks.finish([_row(end) for end in ends])]
+            return [
+                None if ours else LOST for ours in self._locks.finish([_row(end) for end in ends])
+            ]
         except StoreUnavailable:
             raise
         except StoreError as error:
@@ -106,7 +124,9 @@ class Finisher:
             text = ends[0].error
             if text is None or text.isascii():
                 return [str(error)]
-            return self._finish([replace(ends[0], error=text.encode("ascii", "backslashreplace").decode())])
+            return self._finish(
+                [replace(ends[0], error=text.encode("ascii", "backslashreplace").decode())]
+            )
 
     def _announce(self, end: RunEnd) -> None:
         if end.error is not None:
@@ -148,4 +168,6 @@ class Finisher:
 
 def _row(end: RunEnd) -> Finish:
     run = end.run
-    return Finish(run.key, run.fence, run.fire_at, end.outcome, end.error, end.started_at, end.finished_at)
+    return Finish(
+        run.key, run.fence, run.fire_at, end.outcome, end.error, end.started_at, end.finished_at
+    )

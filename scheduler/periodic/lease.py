@@ -1,7 +1,9 @@
-"""Keep leases: a thread of its own, with a connection of its own, renews what runs and notices what is lost.
+"""Keep leases: a thread of its own, with a connection of its own, renews what runs and notices what
+is lost.
 
-A body that is busy in Python cannot starve it; a C call that never releases the GIL can, and then the lease runs
-out, the fire is re-driven elsewhere and the late result is refused: fenced, recorded, never doubled.
+A body that is busy in Python cannot starve it; a C call that never releases the GIL can, and then
+the lease runs out, the fire is re-driven elsewhere and the late result is refused: fenced,
+recorded, never doubled.
 """
 
 import logging
@@ -37,7 +39,9 @@ class Leases:
         self.wake: Callable[[], None] = lambda: None
 
     def until(self, sent: float) -> float:
-        """Until when, by this machine's clock, a lease that was asked for at `sent` is surely ours."""
+        """Until when, by this machine's clock, a lease that was asked for at `sent` is surely
+        ours.
+        """
         return sent + self._lease - self.margin
 
     def add(self, runs: Iterable[Run]) -> None:
@@ -47,7 +51,9 @@ class Leases:
                 self._held[run.key] = run
 
     def restore(self, runs: Iterable[Run]) -> None:
-        """Keep leases again whose finish got no answer; where it was committed, a later run of the job may hold one."""
+        """Keep leases again whose finish got no answer; where it was committed, a later run of the
+        job may hold one.
+        """
         with self._lock:
             for run in runs:
                 if not run.lost:
@@ -75,8 +81,11 @@ class Leases:
             self.wake()
 
     def step(self) -> float:
-        """Renew if it is time, then cancel what is lost or past its timeout; return the seconds until the next look."""
-        self._lose_late()  # first: after a suspension a renewal would revive what is no longer trusted
+        """Renew if it is time, then cancel what is lost or past its timeout; return the seconds
+        until the next look.
+        """
+        # first: after a suspension a renewal would revive what is no longer trusted
+        self._lose_late()
         if self._clock.monotonic() >= self._renew_at:
             self._renew()
             self._lose_late()
@@ -84,7 +93,7 @@ class Leases:
         held = self.held()
         moments = [self._renew_at]
         for run in held:
-            if run.deadline is not None and run.cancelled.reason is None:
+            if run.deadline is not None and not run.cancelled.causes:
                 if run.deadline <= now:
                     run.cancelled.because(TIMED_OUT)
                 else:
@@ -95,7 +104,10 @@ class Leases:
 
     def _lose_late(self) -> None:
         now = self._clock.monotonic()
-        self._lose([run for run in self.held() if run.lease_until <= now], "it could not be renewed in time")
+        self._lose(
+            [run for run in self.held() if run.lease_until <= now],
+            "it could not be renewed in time",
+        )
 
     def _renew(self) -> None:
         self._renew_at = self._clock.monotonic() + self._lease / 3

@@ -1,4 +1,6 @@
-"""The loop: sync every minute, claim what is due, rescue what died, sleep until the next of these."""
+"""The loop: sync every minute, claim what is due, rescue what died, sleep until the next of
+these.
+"""
 
 import random
 from collections.abc import Callable, Sequence
@@ -51,7 +53,9 @@ class Loop:
 
     def sync_soon(self) -> None:
         """Sync at the next step, at most once a second, and the less often the longer it takes."""
-        self._sync_at = min(self._sync_at, max(self._clock.monotonic(), self._synced_at + self._pause))
+        self._sync_at = min(
+            self._sync_at, max(self._clock.monotonic(), self._synced_at + self._pause)
+        )
 
     def sync_now(self) -> None:
         """Sync at the next step."""

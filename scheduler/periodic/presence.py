@@ -1,4 +1,6 @@
-"""Presence: each instance says that it is alive and what it can run, and notices what nobody can."""
+"""Presence: each instance says that it is alive and what it can run, and notices what nobody
+can.
+"""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -42,7 +44,9 @@ class Presence:
         self._stranded: set[Key] = set()
 
     def beat(self) -> None:
-        """Say what this instance can run, and look for jobs that nobody can. No job waits for it to succeed."""
+        """Say what this instance can run, and look for jobs that nobody can. No job waits for it to
+        succeed.
+        """
         try:
             version, runs = self._registry.runs()
             self._say(None if version == self._told else runs) or self._say(runs)
@@ -56,7 +60,9 @@ class Presence:
     def _say(self, runs: list[Key] | None) -> bool:
         """Beat once; say whether what it can run is known now."""
         skew = self._database_clock.skew()
-        new, self._registry.instances = self._instances.beat(self._holder, lives=self._lives, skew=skew, runs=runs)
+        new, self._registry.instances = self._instances.beat(
+            self._holder, lives=self._lives, skew=skew, runs=runs
+        )
         return not new or runs is not None
 
     @property
@@ -72,11 +78,17 @@ class Presence:
             logger.info("the end of this instance could not be told, it will be noticed: %s", error)
 
     def _look(self) -> None:
-        """Report what nobody could run at two looks in a row: an instance that starts registers step by step."""
+        """Report what nobody could run at two looks in a row: an instance that starts registers
+        step by step.
+        """
         found = self._instances.stranded(self._tenants()) if self._registry.helpless() else set()
         for key in sorted((found & self._suspects) - self._stranded):
             about = keys(namespace=key.tenant, job_id=key.job_id)
-            logger.warning("no live instance can run %s/%s: none has registered its function", *key, extra=about)
+            logger.warning(
+                "no live instance can run %s/%s: none has registered its function",
+                *key,
+                extra=about,
+            )
             self._events.emit(JobStranded(tenant=key.tenant, job_id=key.job_id))
         self._stranded = found & (self._stranded | self._suspects)
         self._suspects = found

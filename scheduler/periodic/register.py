@@ -1,7 +1,8 @@
 """Register: write definitions, idempotently by their hash, and attach functions to them.
 
-Twenty instances register the same jobs at once: new rows are inserted where nobody was faster, changed ones are
-compare-and-set, and whoever lost looks again. An unchanged definition costs one read and touches nothing.
+Twenty instances register the same jobs at once: new rows are inserted where nobody was faster,
+changed ones are compare-and-set, and whoever lost looks again. An unchanged definition costs one
+read and touches nothing.
 """
 
 from collections.abc import Sequence
@@ -30,7 +31,9 @@ class Registrar:
         bodies: dict[Key, Body] = {}
         for item in items:
             if item.key in bodies:
-                raise DuplicateJob(f"job {item.key.job_id!r} of tenant {item.key.tenant!r} is in this call twice")
+                raise DuplicateJob(
+                    f"job {item.key.job_id!r} of tenant {item.key.tenant!r} is in this call twice"
+                )
             bodies[item.key] = item.body
         self.registry.reserve(bodies)
         try:
@@ -48,7 +51,9 @@ class Registrar:
             items = self._round(items)
             if not items:
                 return
-        raise StoreUnavailable(f"{len(items)} jobs kept changing while they were registered; try again")
+        raise StoreUnavailable(
+            f"{len(items)} jobs kept changing while they were registered; try again"
+        )
 
     def _round(self, items: list[CheckedRegistration]) -> list[CheckedRegistration]:
         """Look, decide, write; return whom somebody else was faster for."""
@@ -58,7 +63,9 @@ class Registrar:
             spec_hash = item.spec.hash()
             if known.spec_hash == spec_hash:
                 paused = known.paused_at is not None
-                self.registry.attach(item.key, item.spec, spec_hash, known.next_run_at, paused=paused)
+                self.registry.attach(
+                    item.key, item.spec, spec_hash, known.next_run_at, paused=paused
+                )
                 continue
             write = _decide(item, known, spec_hash)
             (changed if known.spec_hash else new)[item.key] = write
@@ -84,4 +91,6 @@ def _decide(item: CheckedRegistration, known: KnownJob, spec_hash: bytes) -> Job
         now=known.now,
         before=None if known.spec is None else JobSpec.from_json(known.spec).schedule,
     )
-    return JobWrite(key=item.key, spec=item.spec, spec_hash=spec_hash, next_run_at=next_run_at, known=known)
+    return JobWrite(
+        key=item.key, spec=item.spec, spec_hash=spec_hash, next_run_at=next_run_at, known=known
+    )

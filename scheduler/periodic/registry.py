@@ -1,7 +1,7 @@
 """The registry: what this process can run, and the mirror of the tables per tenant.
 
-Comes in: registrations, and rows from the sync. Goes out: what is due, and `jobs()` without a query.
-No I/O under its lock.
+Comes in: registrations, and rows from the sync. Goes out: what is due, and `jobs()` without a
+query. No I/O under its lock.
 """
 
 import heapq
@@ -29,13 +29,17 @@ class Registry:
         self._lock = threading.Lock()
         self._tenants: dict[str, dict[str, Entry]] = {}
         self._bodies = dict(bodies or {})
-        self._dormant: dict[Key, Body] = {}  # unregistered by another instance; run again if it comes back
+        self._dormant: dict[
+            Key, Body
+        ] = {}  # unregistered by another instance; run again if it comes back
         self._heap: list[tuple[datetime, float, Key]] = []
         self._patience = timedelta(seconds=random.uniform(*PATIENCE))  # noqa: S311 - spreads instances
         self._epoch = 0
         self.instances = 1  # how many live, as of the last beat
         self.version = 0  # grows whenever what this process can run changes
-        self._gone: dict[Key, int] = {}  # unregistered here, by epoch: a sync under way may still show them
+        self._gone: dict[
+            Key, int
+        ] = {}  # unregistered here, by epoch: a sync under way may still show them
 
     def reserve(self, bodies: dict[Key, Body]) -> None:
         """Take ids for this process before anything is written; all of them or none."""
@@ -43,7 +47,8 @@ class Registry:
             for key in bodies:
                 if key in self._bodies:
                     raise DuplicateJob(
-                        f"job {key.job_id!r} of tenant {key.tenant!r} is already registered in this process;"
+                        f"job {key.job_id!r} of tenant {key.tenant!r} is already registered in "
+                        "this process;"
                         " unregister it first, or choose another id"
                     )
             self._bodies.update(bodies)
@@ -62,7 +67,13 @@ class Registry:
                     entry.body = None
 
     def attach(
-        self, key: Key, spec: JobSpec, spec_hash: bytes, next_run_at: datetime | None, *, paused: bool = False
+        self,
+        key: Key,
+        spec: JobSpec,
+        spec_hash: bytes,
+        next_run_at: datetime | None,
+        *,
+        paused: bool = False,
     ) -> None:
         """Mirror a job that this process has just registered."""
         with self._lock:
@@ -82,7 +93,9 @@ class Registry:
             self._gone[key] = self._epoch
         here = mirrored is not None or body is not None
         if not here and not known:
-            raise UnknownJob(f"there is no job {key.job_id!r} of tenant {key.tenant!r} to unregister")
+            raise UnknownJob(
+                f"there is no job {key.job_id!r} of tenant {key.tenant!r} to unregister"
+            )
 
     def epoch(self) -> int:
         """Mark a moment: what is written here after it is newer than what a sync reads now."""
@@ -91,7 +104,9 @@ class Registry:
             return self._epoch
 
     def merge(self, rows: Iterable[JobRow], *, epoch: int) -> int:
-        """Mirror what a sync read; local writes since `epoch` are newer and stay. Returns how many jobs there are."""
+        """Mirror what a sync read; local writes since `epoch` are newer and stay. Returns how many
+        jobs there are.
+        """
         with self._lock:
             seen: set[Key] = set()
             for row in rows:
@@ -109,7 +124,8 @@ class Registry:
             return count
 
     def due(self, now: datetime, limit: int) -> list[Entry]:
-        """Take up to `limit` jobs that are due and runnable here; each must be handed back by `put_back`.
+        """Take up to `limit` jobs that are due and runnable here; each must be handed back by
+        `put_back`.
 
         Those that are another's do not count: they are only looked at.
         """
@@ -125,16 +141,27 @@ class Registry:
                 limit -= not entry.theirs
         return taken
 
-    def put_back(self, entry: Entry, next_run_at: datetime | None, *, not_before: datetime | None = None) -> None:
-        """Hand a taken job back with its next fire, to be looked at then, or not before a later moment."""
+    def put_back(
+        self, entry: Entry, next_run_at: datetime | None, *, not_before: datetime | None = None
+    ) -> None:
+        """Hand a taken job back with its next fire, to be looked at then, or not before a later
+        moment.
+        """
         with self._lock:
-            if self._tenants.get(entry.key.tenant, {}).get(entry.key.job_id) is entry and entry.wake_at is None:
+            if (
+                self._tenants.get(entry.key.tenant, {}).get(entry.key.job_id) is entry
+                and entry.wake_at is None
+            ):
                 entry.tries = entry.tries + 1 if not_before else 0
                 entry.fire_wait = not_before
                 self._touch(entry, next_run_at)
 
-    def pulled(self, entry: Entry, trigger_at: datetime | None, *, not_before: datetime | None = None) -> None:
-        """Note what became of a job's trigger: taken (None), or still there and to be asked for again later."""
+    def pulled(
+        self, entry: Entry, trigger_at: datetime | None, *, not_before: datetime | None = None
+    ) -> None:
+        """Note what became of a job's trigger: taken (None), or still there and to be asked for
+        again later.
+        """
         with self._lock:
             if self._tenants.get(entry.key.tenant, {}).get(entry.key.job_id) is entry:
                 entry.trigger_at, entry.trigger_wait = trigger_at, not_before
@@ -144,7 +171,11 @@ class Registry:
         """Look at a job that waited for its own run as soon as it is due; say whether it waited."""
         with self._lock:
             entry = self._tenants.get(key.tenant, {}).get(key.job_id)
-            if entry is None or entry.wake_at is None or not (entry.fire_wait or entry.trigger_wait):
+            if (
+                entry is None
+                or entry.wake_at is None
+                or not (entry.fire_wait or entry.trigger_wait)
+            ):
                 return False
             entry.fire_wait = entry.trigger_wait = None
             self._schedule(entry, entry.next_run_at)
@@ -165,7 +196,11 @@ class Registry:
         """Return what to run for a job and its present definition, if this process can run it."""
         with self._lock:
             entry = self._tenants.get(key.tenant, {}).get(key.job_id)
-            return None if entry is None or entry.body is None or entry.spec.foreign else (entry.body, entry.spec)
+            return (
+                None
+                if entry is None or entry.body is None or entry.spec.foreign
+                else (entry.body, entry.spec)
+            )
 
     def runs(self) -> tuple[int, list[Key]]:
         """List the jobs whose functions this process has, with the version of that list."""
@@ -175,7 +210,9 @@ class Registry:
     def helpless(self) -> bool:
         """Whether there is a job here whose function this process has not."""
         with self._lock:
-            return any(not entry.runnable for jobs in self._tenants.values() for entry in jobs.values())
+            return any(
+                not entry.runnable for jobs in self._tenants.values() for entry in jobs.values()
+            )
 
     def tenants(self) -> list[str]:
         """List the tenants of which this process runs something."""
@@ -183,14 +220,18 @@ class Registry:
             return sorted({key.tenant for key in (*self._bodies, *self._dormant)})
 
     def inherited(self) -> dict[Key, Body]:
-        """Copy what the parent of a fork could run; without the lock, whose holder may not exist here."""
+        """Copy what the parent of a fork could run; without the lock, whose holder may not exist
+        here.
+        """
         return {**self._dormant, **self._bodies}
 
     def jobs(self, tenant: str | None) -> list[JobInfo]:
         """Show the mirror."""
         with self._lock:
             chosen = self._tenants if tenant is None else {tenant: self._tenants.get(tenant, {})}
-            return [entry.info() for name in sorted(chosen) for _, entry in sorted(chosen[name].items())]
+            return [
+                entry.info() for name in sorted(chosen) for _, entry in sorted(chosen[name].items())
+            ]
 
     def _mirror(self, entry: Entry, row: JobRow) -> None:
         entry.row = row
@@ -206,7 +247,9 @@ class Registry:
 
     def _drop_unseen(self, seen: set[Key], epoch: int) -> None:
         for tenant, jobs in list(self._tenants.items()):
-            for entry in [entry for entry in jobs.values() if entry.key not in seen and entry.epoch <= epoch]:
+            for entry in [
+                entry for entry in jobs.values() if entry.key not in seen and entry.epoch <= epoch
+            ]:
                 del jobs[entry.key.job_id]
                 self._sleep(entry.key)
             if not jobs:
@@ -215,7 +258,11 @@ class Registry:
     def _rebuild(self) -> None:
         """Forget the heap entries of jobs that were unregistered or moved before they came due."""
         entries = [entry for jobs in self._tenants.values() for entry in jobs.values()]
-        self._heap = [(entry.wake_at, entry.turn, entry.key) for entry in entries if entry.wake_at and entry.runnable]
+        self._heap = [
+            (entry.wake_at, entry.turn, entry.key)
+            for entry in entries
+            if entry.wake_at and entry.runnable
+        ]
         heapq.heapify(self._heap)
 
     def _sleep(self, key: Key) -> None:
@@ -244,7 +291,9 @@ class Registry:
         entry.next_run_at = next_run_at
         moments = []
         if next_run_at is not None and not entry.paused:
-            moments.append(max(next_run_at, entry.fire_wait or entry.look_at(next_run_at, self._patience)))
+            moments.append(
+                max(next_run_at, entry.fire_wait or entry.look_at(next_run_at, self._patience))
+            )
         if entry.trigger_at is not None:
             moments.append(entry.trigger_wait or AT_ONCE)
         entry.wake_at = min(moments, default=None)

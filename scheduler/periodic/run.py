@@ -1,6 +1,7 @@
 """Run fires: a bounded pool of threads that calls bodies and never raises.
 
-Comes in: a claimed `Run`. Goes out: a `RunEnd` with outcome, error and times, handed to the finisher.
+Comes in: a claimed `Run`. Goes out: a `RunEnd` with outcome, error and times, handed to the
+finisher.
 """
 
 import inspect
@@ -29,12 +30,24 @@ LOST = "lost"
 
 
 class Run:
-    """One execution of a fire under a lease; what happens to it is written here by whoever sees it first."""
+    """One execution of a fire under a lease; what happens to it is written here by whoever sees it
+    first.
+    """
 
     __slots__ = (
-        "attempt", "body", "cancelled", "claimed_at", "deadline", "fence", "fire_at", "key", "lease_until", "lost",
-        "started", "timeout",
-    )  # fmt: skip
+        "attempt",
+        "body",
+        "cancelled",
+        "claimed_at",
+        "deadline",
+        "fence",
+        "fire_at",
+        "key",
+        "lease_until",
+        "lost",
+        "started",
+        "timeout",
+    )
 
     def __init__(
         self,
@@ -63,7 +76,11 @@ class Run:
 
     def about(self) -> Keys:
         """Name it in a line of the log."""
-        named: Keys = {"namespace": self.key.tenant, "job_id": self.key.job_id, "fire_at": self.fire_at.isoformat()}
+        named: Keys = {
+            "namespace": self.key.tenant,
+            "job_id": self.key.job_id,
+            "fire_at": self.fire_at.isoformat(),
+        }
         return {**named, "attempt": self.attempt, "fence": self.fence}
 
 
@@ -80,7 +97,9 @@ class RunEnd:
 
 
 class Runner:
-    """Threads that take runs from a queue; started when there is work for them, at most `workers`."""
+    """Threads that take runs from a queue; started when there is work for them, at most
+    `workers`.
+    """
 
     def __init__(
         self,
@@ -110,10 +129,11 @@ class Runner:
         self.on_start: Callable[[Run], None] = lambda _: None
 
     def room(self) -> int:
-        """Say how many more fires to take: free workers, and what they ended lately in a fifth of a second.
+        """Say how many more fires to take: free workers, and what they ended lately in a fifth of a
+        second.
 
-        Claims then come in large batches where bodies are quick, and one by one where they are slow and another
-        instance could start them sooner.
+        Claims then come in large batches where bodies are quick, and one by one where they are slow
+        and another instance could start them sooner.
         """
         now = self._clock.monotonic()
         with self._lock:
@@ -144,7 +164,9 @@ class Runner:
 
     def _grow(self, wanted: int) -> None:
         while len(self._threads) < wanted:
-            thread = threading.Thread(target=self._work, name=f"scheduler-run-{len(self._threads)}", daemon=True)
+            thread = threading.Thread(
+                target=self._work, name=f"scheduler-run-{len(self._threads)}", daemon=True
+            )
             try:
                 thread.start()
             except RuntimeError:  # a limit on processes, say; those that live do it all
@@ -188,7 +210,7 @@ class Runner:
                     self._call(run, started_at)
         except BaseException as raised:  # noqa: BLE001 - SystemExit and friends end the body, not the worker
             error = raised
-        outcome, stopped = outcome_of(error, run.cancelled), run.cancelled.reason == STOPPING
+        outcome, stopped = outcome_of(error, run.cancelled), STOPPING in run.cancelled.causes
         text = None if error is None or outcome is Outcome.SUCCESS else describe(error)
         if span is not None:
             span.end(LOST if run.lost else outcome, None if text is None else named(text))
@@ -234,7 +256,9 @@ class Runner:
         body = run.body
         if body.imported_as is not None:
             values = self._values(run, started_at) if body.takes_context else None
-            self._processes.run(body.imported_as, values, run.cancelled, began=lambda: self._count_down(run))
+            self._processes.run(
+                body.imported_as, values, run.cancelled, began=lambda: self._count_down(run)
+            )
             return
         result = body.fn(self._context(run, started_at)) if body.takes_context else body.fn()
         if body.is_async or inspect.isawaitable(result):

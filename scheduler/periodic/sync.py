@@ -36,7 +36,9 @@ class Sync:
             sent = self._clock.monotonic()
             moment = self._jobs.instant()
             received = self._clock.monotonic()
-            if self._database_clock.observe(moment, sent=sent, received=received, certain=attempt == TRIES - 1):
+            if self._database_clock.observe(
+                moment, sent=sent, received=received, certain=attempt == TRIES - 1
+            ):
                 break
 
     def sync(self) -> None:

@@ -1,4 +1,6 @@
-"""Queues as a person sees them: how much is where, the next jobs, dead letters, pauses; for commands and `app`."""
+"""Queues as a person sees them: how much is where, the next jobs, dead letters, pauses; for
+commands and `app`.
+"""
 
 import contextlib
 from collections import Counter
@@ -37,16 +39,27 @@ class Seen(NamedTuple):
 
 
 class Queues:
-    """All queues. `ledger`: None where there is no Postgres. `originals`: keys of queues that the original names."""
+    """All queues. `ledger`: None where there is no Postgres. `originals`: keys of queues that the
+    original names.
+    """
 
-    def __init__(self, ring: Ring, ledger: Ledger | None, originals: Mapping[str, Keys] = MappingProxyType({})) -> None:
+    def __init__(
+        self,
+        ring: Ring,
+        ledger: Ledger | None,
+        originals: Mapping[str, Keys] = MappingProxyType({}),
+    ) -> None:
         self._ring = ring
         self._ledger = ledger
         self._originals = originals
 
     def names(self) -> list[str]:
         """Name the queues: those that are configured, were ever fed, or have jobs that wait."""
-        fed = [] if self._ledger is None else [row[0] for row in self._ledger.rows(self._ledger.jobs.queues.names())]
+        fed = (
+            []
+            if self._ledger is None
+            else [row[0] for row in self._ledger.rows(self._ledger.jobs.queues.names())]
+        )
         return sorted({*fed, *self._ring.configured(), *self._originals})
 
     def queue(self, name: str) -> "QueueAdmin":
@@ -58,7 +71,9 @@ class Queues:
         return self._opened(name)
 
     def stats(self, most: int | None = None) -> list[QueueStats]:
-        """Say how much is in each, counted up to `most`; once Redis does not answer, it is not asked again."""
+        """Say how much is in each, counted up to `most`; once Redis does not answer, it is not
+        asked again.
+        """
         found: list[QueueStats] = []
         away: str | None = None
         names = self.names()
@@ -111,7 +126,9 @@ class Queues:
 
 
 class QueueAdmin:
-    """One queue. Its dead letters are those of the ledger, and in Redis those that no ledger has."""
+    """One queue. Its dead letters are those of the ledger, and in Redis those that no ledger
+    has.
+    """
 
     def __init__(self, name: str, redis: Admin, dialect: str, ledger: Ledger | None) -> None:
         self.name = name
@@ -142,7 +159,11 @@ class QueueAdmin:
         if away is not None:
             return known
         try:
-            depths, crew, paused = self.redis.depths(), self.redis.workers(SOME), self.redis.paused()
+            depths, crew, paused = (
+                self.redis.depths(),
+                self.redis.workers(SOME),
+                self.redis.paused(),
+            )
             dead = letters + self.redis.dead_count()
         except QueueError as error:
             return replace(known, error=str(error))
@@ -155,7 +176,9 @@ class QueueAdmin:
             unsettled=depths.unsettled,
             dead=dead,
             workers=crew.alive,
-            breakers=Counter(at.breaker for each in crew.workers for at in each.queues if at.breaker is not None),
+            breakers=Counter(
+                at.breaker for each in crew.workers for at in each.queues if at.breaker is not None
+            ),
         )
 
     def workers(self) -> list[WorkerInfo]:
@@ -163,20 +186,28 @@ class QueueAdmin:
         return sorted(self.redis.workers(SOME).workers, key=lambda each: (each.name, each.kind))
 
     def peek(self, n: int = 10) -> list[QueueEntry]:
-        """Read the next jobs in Redis, in the order in which they are taken, and leave them where they are."""
+        """Read the next jobs in Redis, in the order in which they are taken, and leave them where
+        they are.
+        """
         return self.redis.peek(_number(n, "n"))
 
     def dead(self, n: int = 100, skip: int = 0) -> list[QueueEntry]:
-        """Read dead letters: those of the ledger, newest first, then those of others, newest first."""
+        """Read dead letters: those of the ledger, newest first, then those of others, newest
+        first.
+        """
         n, skip = _number(n, "n"), _number(skip, "skip", least=0)
         found = [] if self._letters is None else self._letters.page(n, skip=skip)
         if len(found) < n:
-            passed = skip if found or not skip or self._letters is None else self._letters.count(skip)
+            passed = (
+                skip if found or not skip or self._letters is None else self._letters.count(skip)
+            )
             found += self.redis.dead(n - len(found), skip=skip - passed)
         return found
 
     def requeue(self, ids: Iterable[str] | None = None) -> Requeued:
-        """Let dead letters run again, all or some: the ledger's as `retry_job` does, others in their own list."""
+        """Let dead letters run again, all or some: the ledger's as `retry_job` does, others in
+        their own list.
+        """
         seen = list(self.requeueing(ids))
         return Requeued(
             jobs={each.id: each.job for each in seen if each.job is not None},
@@ -199,14 +230,18 @@ class QueueAdmin:
             self.redis.forget({each for each in known if met[each].job is not None})
 
     def purge(self) -> int:
-        """Drop all dead letters, and return how many; the ledger keeps what it knows of its jobs."""
+        """Drop all dead letters, and return how many; the ledger keeps what it knows of its
+        jobs.
+        """
         return sum(self.purging())
 
     def purging(self) -> Iterator[int]:
         """Drop all dead letters, some at a time."""
         while self._letters is not None and (gone := self._letters.purge(SOME)):
             yield gone
-        left = self.redis.dead_count()  # of the ledger's jobs Redis may have letters too, which are no others
+        left = (
+            self.redis.dead_count()
+        )  # of the ledger's jobs Redis may have letters too, which are no others
         while gone := self.redis.purge(SOME):
             yield min(gone, left)
             left -= min(gone, left)
@@ -231,7 +266,9 @@ class QueueAdmin:
 
     def _of_ledger(self, wanted: list[str] | None) -> Iterator[QueueEntry]:
         skip = 0
-        while self._letters is not None and (page := self._letters.page(SOME, skip=skip, ids=wanted)):
+        while self._letters is not None and (
+            page := self._letters.page(SOME, skip=skip, ids=wanted)
+        ):
             yield from page
             skip += len(page)
 
@@ -245,7 +282,9 @@ class QueueAdmin:
 def _rows(ledger: Ledger | None, names: list[str], most: int | None) -> dict[str, Row]:
     if ledger is None:
         return {}
-    return {name: tuple(rest) for name, *rest in ledger.rows(ledger.jobs.queues.stats(names, most=most))}
+    return {
+        name: tuple(rest) for name, *rest in ledger.rows(ledger.jobs.queues.stats(names, most=most))
+    }
 
 
 def _number(value: object, what: str, *, least: int = 1) -> int:

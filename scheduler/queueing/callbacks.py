@@ -1,7 +1,9 @@
-"""Callbacks: tell the `callback_url` of a job that it has ended, signed, until it says that it knows.
+"""Callbacks: tell the `callback_url` of a job that it has ended, signed, until it says that it
+knows.
 
-Each is claimed by moving its `due_at` on, posted without a transaction, and noted. Whoever dies in between leaves it to
-be claimed again after the lease: a receiver may be told twice, with the same `Scheduler-Delivery`, but never at once.
+Each is claimed by moving its `due_at` on, posted without a transaction, and noted. Whoever dies in
+between leaves it to be claimed again after the lease: a receiver may be told twice, with the same
+`Scheduler-Delivery`, but never at once.
 """
 
 import logging
@@ -47,7 +49,7 @@ PASSING = (408, 425, 429)
 class Told:
     """One attempt to tell, as the retry decision sees it."""
 
-    attempt: int
+    charged: int
     expires_at: datetime
     retry: RetryPolicy = POLICY
 
@@ -56,7 +58,13 @@ class Callbacks:
     """Posts what is due, a few at once. `wake` is called when there is room for another."""
 
     def __init__(
-        self, ledger: Ledger, table: CallbackTable, *, now: Callable[[], datetime], secret: str | None, private: bool
+        self,
+        ledger: Ledger,
+        table: CallbackTable,
+        *,
+        now: Callable[[], datetime],
+        secret: str | None,
+        private: bool,
     ) -> None:
         self._ledger = ledger
         self._table = table
@@ -83,7 +91,9 @@ class Callbacks:
         rows = self._ledger.rows(self._table.claim(limit=room, lease=LEASE)) if room else []
         for row in rows:
             arguments = (claimed(row), self._secret, Deadline(began + DEADLINE))
-            thread = threading.Thread(target=self._call, args=arguments, name="scheduler-callback", daemon=True)
+            thread = threading.Thread(
+                target=self._call, args=arguments, name="scheduler-callback", daemon=True
+            )
             with self._condition:
                 self._posting += 1
             try:
@@ -101,7 +111,10 @@ class Callbacks:
     def _unsigned(self) -> float:
         if not self._warned and self._ledger.rows(self._table.waiting()):
             self._warned = True
-            logger.warning("callbacks wait: nobody is told without a signature; give Scheduler a callback_secret")
+            logger.warning(
+                "callbacks wait: nobody is told without a signature; give Scheduler a "
+                "callback_secret"
+            )
         return UNSIGNED_EVERY
 
     def _call(self, callback: Callback, secret: str, deadline: Deadline) -> None:
@@ -124,7 +137,9 @@ class Callbacks:
 
     def _tell(self, callback: Callback, secret: str, deadline: Deadline) -> Statement:
         """Tell the receiver; return what is to be noted of it."""
-        if callback.attempt > POLICY.max_attempts:  # whoever made the last attempt did not live to note it
+        if (
+            callback.attempt > POLICY.max_attempts
+        ):  # whoever made the last attempt did not live to note it
             return self._give_up(callback, "its last attempt was never noted")
         body = body_of(callback)
         headers = {
@@ -138,7 +153,9 @@ class Callbacks:
         except Refused as error:
             return self._give_up(callback, str(error))
         except (OSError, HTTPException) as error:
-            failure = Failure(category=Category.TEMPORARY, message=f"{type(error).__name__}: {error}")
+            failure = Failure(
+                category=Category.TEMPORARY, message=f"{type(error).__name__}: {error}"
+            )
         else:
             found = failure_of(answer, now=self._now())
             if found is None:
@@ -148,8 +165,15 @@ class Callbacks:
         decision = decide(told, failure, now=self._now(), rng=self._rng)
         if not isinstance(decision, Retry):
             return self._give_up(callback, failure.message)
-        logger.info("callback of job %s: %s; trying again", callback.job_id, failure.message, extra=about(callback))
-        return self._table.again(callback, delay=decision.delay, error=storable(failure.message, 2000))
+        logger.info(
+            "callback of job %s: %s; trying again",
+            callback.job_id,
+            failure.message,
+            extra=about(callback),
+        )
+        return self._table.again(
+            callback, delay=decision.delay, error=storable(failure.message, 2000)
+        )
 
     def _give_up(self, callback: Callback, reason: str) -> Statement:
         said = f"given up at attempt {callback.attempt}: {reason}"
@@ -175,7 +199,10 @@ def body_of(callback: Callback) -> bytes:
         labels = callback.labels or {}
         said["type"], said["queue"] = callback.type, callback.queue
         said["attempt"], said["reason"] = callback.job_attempt, callback.reason
-        said["correlation_id"], said["tags"] = labels.get("correlation_id"), labels.get("tags") or {}
+        said["correlation_id"], said["tags"] = (
+            labels.get("correlation_id"),
+            labels.get("tags") or {},
+        )
     if callback.error is not None:
         said["error"] = callback.error
     if callback.result is not None:
@@ -191,10 +218,15 @@ def failure_of(answer: Answer, *, now: datetime) -> Failure | None:
     message = f"the receiver answered {status}"
     if 300 <= status < 400:
         where = f" to {answer.location[:200]}" if answer.location else ""
-        return Failure(category=Category.PERMANENT, message=f"{message}, a redirect{where}, which is not followed")
+        return Failure(
+            category=Category.PERMANENT,
+            message=f"{message}, a redirect{where}, which is not followed",
+        )
     if 400 <= status < 500 and status not in PASSING:
         return Failure(category=Category.PERMANENT, message=message)
-    return Failure(category=Category.TEMPORARY, message=message, retry_after=_wish(answer.retry_after, now))
+    return Failure(
+        category=Category.TEMPORARY, message=message, retry_after=_wish(answer.retry_after, now)
+    )
 
 
 def _wish(text: str | None, now: datetime) -> timedelta | None:

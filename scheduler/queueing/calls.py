@@ -1,4 +1,6 @@
-"""The calls about submitted jobs, as methods of `Scheduler`: arguments checked, then steps run where they belong."""
+"""The calls about submitted jobs, as methods of `Scheduler`: arguments checked, then steps run
+where they belong.
+"""
 
 import asyncio
 from abc import abstractmethod
@@ -15,7 +17,14 @@ from scheduler.model.durations import duration
 from scheduler.model.policies import Timeouts
 from scheduler.model.queues import QueueStats, Totals
 from scheduler.model.retries import RetryPolicy
-from scheduler.model.submission import NewJob, Submission, SubmitOptions, draft_parts, drafts, independent
+from scheduler.model.submission import (
+    NewJob,
+    Submission,
+    SubmitOptions,
+    draft_parts,
+    drafts,
+    independent,
+)
 from scheduler.model.workers import WorkerInfo
 from scheduler.queueing.admin import QueueAdmin, Queues
 from scheduler.queueing.job_calls import JobCalls
@@ -35,19 +44,39 @@ class QueueCalls(JobCalls):
     settings: Settings
 
     def submit(
-        self, tenant: str, type: str, payload: object = None, *, connection: object = None,  # noqa: A002
+        self,
+        tenant: str,
+        type: str,  # noqa: A002
+        payload: object = None,
+        *,
+        connection: object = None,
         **options: Unpack[SubmitOptions],
-    ) -> Submission:  # fmt: skip
-        """Submit a one-shot job; return its id, and whether an earlier job with the same key stands for it.
+    ) -> Submission:
+        """Submit a one-shot job and return its `Submission`.
 
-        type: which handler runs it. payload: JSON or bytes, at most 1 MB by default.
-        connection: a psycopg or SQLAlchemy connection, or a Session: the job commits with your data, or not at all.
-        queue: through which queue ("default"). priority: `Priority.NORMAL`; a job has at least that of those it waits
-            for. run_at, delay: not before then.
-        idempotency_key, idempotency_window: the same (tenant, type, key) within the window ("24h") is one job.
-        after, after_any: jobs that must have succeeded, or one that must have ended, before it runs.
-        retry, timeouts: a `RetryPolicy` and `Timeouts`. tags, correlation_id: labels of yours. callback_url: is
-            called when it ends.
+        The submission has the id of the job, or the id of an earlier job with the same idempotency
+        key.
+
+        Args:
+            tenant: The tenant that the job belongs to.
+            type: Name of the handler that runs the job.
+            payload: JSON value or bytes, at most `max_payload` bytes.
+            connection: A psycopg or SQLAlchemy connection, or a Session. The job is committed with
+                your transaction, or not at all.
+            queue: Name of the queue ("default").
+            priority: A `Priority` (NORMAL). A job inherits the highest priority of the jobs that it
+                depends on.
+            run_at: Earliest time at which the job can run.
+            delay: The same as a duration from now.
+            idempotency_key: Jobs with the same tenant, type and key within the window are one job.
+            idempotency_window: Length of that window ("24h").
+            after: Jobs that must succeed before this job runs.
+            after_any: Jobs of which one must end before this job runs.
+            retry: A `RetryPolicy`.
+            timeouts: A `Timeouts`.
+            tags: Labels of the job, by name.
+            correlation_id: Your id for the work that this job is part of.
+            callback_url: URL that receives a signed request when the job ends.
         """
         return self.submit_many([_new(tenant, type, payload, options)], connection=connection)[0]
 
@@ -59,20 +88,33 @@ class QueueCalls(JobCalls):
         return self._submit_many(batch)
 
     async def asubmit(
-        self, tenant: str, type: str, payload: object = None, *, connection: object = None,  # noqa: A002
+        self,
+        tenant: str,
+        type: str,  # noqa: A002
+        payload: object = None,
+        *,
+        connection: object = None,
         **options: Unpack[SubmitOptions],
-    ) -> Submission:  # fmt: skip
+    ) -> Submission:
         """Submit from async code; `connection` may be an async one, of psycopg or SQLAlchemy."""
-        return (await self.asubmit_many([_new(tenant, type, payload, options)], connection=connection))[0]
+        return (
+            await self.asubmit_many([_new(tenant, type, payload, options)], connection=connection)
+        )[0]
 
-    async def asubmit_many(self, new: Iterable[NewJob], *, connection: object = None) -> list[Submission]:
-        """Submit many from async code; `connection` may be an async one, of psycopg or SQLAlchemy."""
+    async def asubmit_many(
+        self, new: Iterable[NewJob], *, connection: object = None
+    ) -> list[Submission]:
+        """Submit many from async code; `connection` may be an async one, of psycopg or
+        SQLAlchemy.
+        """
         batch = self._carried(new)
         if connection is not None:
             return await run_inside_async(connection, self._submitting(batch))
         return await asyncio.to_thread(self._submit_many, batch)
 
-    def chain(self, tenant: str, new: Sequence[NewJob], *, connection: object = None) -> list[Submission]:
+    def chain(
+        self, tenant: str, new: Sequence[NewJob], *, connection: object = None
+    ) -> list[Submission]:
         """Submit jobs that run one after another; a failure ends the rest of the chain."""
         linked: list[NewJob] = []
         for job in _of_tenant(tenant, new):
@@ -80,9 +122,16 @@ class QueueCalls(JobCalls):
         return self.submit_many(linked, connection=connection)
 
     def fan_out(
-        self, tenant: str, new: Sequence[NewJob], *, then: NewJob | None = None, connection: object = None
+        self,
+        tenant: str,
+        new: Sequence[NewJob],
+        *,
+        then: NewJob | None = None,
+        connection: object = None,
     ) -> list[Submission]:
-        """Submit jobs that run side by side, and `then` one that waits for the success of all; it comes last."""
+        """Submit jobs that run side by side, and `then` one that waits for the success of all; it
+        comes last.
+        """
         several = list(_of_tenant(tenant, new))
         if then is not None:
             (last,) = _of_tenant(tenant, [then])
@@ -100,19 +149,23 @@ class QueueCalls(JobCalls):
     def queues(self, *, most: int | None = None) -> list[QueueStats]:
         """Say how much is in each queue that is configured, was ever fed, or has jobs that wait.
 
-        most: what Postgres knows (ready, pending, dead) is counted up to so many, which takes no longer where there are
-        millions; None: all.
+        most: what Postgres knows (ready, pending, dead) is counted up to so many, which takes no
+        longer where there are millions; None: all.
         """
         return self._queues().stats(most)
 
     def queue(self, name: str) -> QueueAdmin:
-        """Look at a queue, and see to its dead letters; `UnknownQueue` if there is none of that name."""
+        """Look at a queue, and see to its dead letters; `UnknownQueue` if there is none of that
+        name.
+        """
         return self._queues().queue(name)
 
     def workers(self) -> list[WorkerInfo]:
-        """Say which workers live, at which queues, what each holds, and how its circuit breakers are; by name.
+        """Say which workers live, at which queues, what each holds, and how its circuit breakers
+        are; by name.
 
-        Ours say it with their heartbeats; of BullMQ's and Conveyor's own what Redis shows. At most 500 at each queue.
+        Ours say it with their heartbeats; of BullMQ's and Conveyor's own what Redis shows. At most
+        500 at each queue.
         """
         return self._queues().workers()
 
@@ -121,7 +174,9 @@ class QueueCalls(JobCalls):
         return self._queues().totals(duration(since, name="since"))
 
     def pause_queue(self, name: str) -> datetime:
-        """Stop a queue: nothing is fed to it and nothing taken from it; return since when. What runs goes on."""
+        """Stop a queue: nothing is fed to it and nothing taken from it; return since when. What
+        runs goes on.
+        """
         return self._queues().pause(name)
 
     def resume_queue(self, name: str) -> bool:
@@ -141,13 +196,17 @@ class QueueCalls(JobCalls):
         if reason is not None:
             raise UnsupportedByDialect(f"queue {queue!r}: {reason}")
 
-    def _submitting(self, batch: Sequence[NewJob], way: Way | None = None) -> Steps[list[Submission]]:
+    def _submitting(
+        self, batch: Sequence[NewJob], way: Way | None = None
+    ) -> Steps[list[Submission]]:
         """Check a batch and return the steps that submit it."""
         _, table, limit = self._queue()
         return submit(table, drafts(batch, limit=limit), way)
 
     def _submit_many(self, batch: Sequence[NewJob]) -> list[Submission]:
-        """Submit a batch in a transaction of our own, and push it after the commit if it may go straight."""
+        """Submit a batch in a transaction of our own, and push it after the commit if it may go
+        straight.
+        """
         shortcut = self._shortcut()
         way = None if shortcut is None else shortcut.way(batch)
         made = self._inserted(batch, way)
@@ -178,8 +237,14 @@ def _listed(new: Iterable[NewJob]) -> list[NewJob]:
 
 def _patience(batch: Sequence[NewJob]) -> float:
     """Tell how many seconds the submission of each job may take."""
-    wanted: Iterable[object] = {id(job.timeouts): job.timeouts for job in batch}.values()  # not all are checked yet
-    limits = [duration(each.submission, name="submission") for each in wanted if isinstance(each, Timeouts)]
+    wanted: Iterable[object] = {
+        id(job.timeouts): job.timeouts for job in batch
+    }.values()  # not all are checked yet
+    limits = [
+        duration(each.submission, name="submission")
+        for each in wanted
+        if isinstance(each, Timeouts)
+    ]
     return min(limits, default=HALF_A_MINUTE).total_seconds()
 
 
@@ -189,7 +254,8 @@ def _new(tenant: str, type_: str, payload: object, options: SubmitOptions) -> Ne
     except TypeError:
         unknown = sorted(set(options) - set(SubmitOptions.__annotations__))
         raise InvalidOption(
-            f"submit() has no option {unknown[0]!r}; there are {', '.join(SubmitOptions.__annotations__)}"
+            f"submit() has no option {unknown[0]!r}; there are "
+            f"{', '.join(SubmitOptions.__annotations__)}"
         ) from None
 
 

@@ -1,4 +1,6 @@
-"""End jobs: rows into the ledger, and what that means for those that wait for them, as far as it goes."""
+"""End jobs: rows into the ledger, and what that means for those that wait for them, as far as it
+goes.
+"""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -19,7 +21,8 @@ class Ended(NamedTuple):
 def end(table: QueueTable, endings: Sequence[Ending]) -> Steps[Ended]:
     """End jobs and all that ends with them, in one transaction.
 
-    A job that another transaction holds (somebody is about to depend on it) is passed over and not returned.
+    A job that another transaction holds (somebody is about to depend on it) is passed over and not
+    returned.
     """
     ended, freed = list[tuple[JobKey, State]](), False
     # Of several ends of one job a success is what counts.
@@ -38,15 +41,23 @@ def end(table: QueueTable, endings: Sequence[Ending]) -> Steps[Ended]:
 
 
 def propagate(table: QueueTable, keys: Sequence[JobKey]) -> Steps[Ended]:
-    """Do for jobs that have ended what their end should have done for those that wait; return who ended with them."""
+    """Do for jobs that have ended what their end should have done for those that wait; return who
+    ended with them.
+    """
     rows = yield table.ended(keys)
-    endings, some = yield from _follow(table, [(JobKey(tenant, id_), State(state)) for tenant, id_, state in rows])
+    endings, some = yield from _follow(
+        table, [(JobKey(tenant, id_), State(state)) for tenant, id_, state in rows]
+    )
     ended, freed = yield from end(table, endings)
     return Ended(ended, freed or some)
 
 
-def _follow(table: QueueTable, over: Sequence[tuple[JobKey, State]]) -> Steps[tuple[list[Ending], bool]]:
-    """Let those go that waited for jobs which have ended; return those that end with them, and whether any may go."""
+def _follow(
+    table: QueueTable, over: Sequence[tuple[JobKey, State]]
+) -> Steps[tuple[list[Ending], bool]]:
+    """Let those go that waited for jobs which have ended; return those that end with them, and
+    whether any may go.
+    """
     if not over or not (yield table.any_dependents())[0][0]:
         return [], False
     states = dict(over)
@@ -68,5 +79,8 @@ def _swept_along(edges: Sequence[Dependency], states: dict[JobKey, State]) -> li
         state = inflicted(edge.kind, states[JobKey(edge.tenant, edge.depends_on)])
         if state is not None:
             key = JobKey(edge.tenant, edge.job_id)
-            found.setdefault(key, Ending(key=key, state=state, reason=f"its dependency {edge.depends_on} {state}"))
+            found.setdefault(
+                key,
+                Ending(key=key, state=state, reason=f"its dependency {edge.depends_on} {state}"),
+            )
     return list(found.values())

@@ -1,8 +1,10 @@
-"""Feeder: takes what is due out of `job_ready` and pushes it into Redis, in one transaction for each batch.
+"""Feeder: takes what is due out of `job_ready` and pushes it into Redis, in one transaction for
+each batch.
 
-Why nothing is lost or doubled: the rows are gone only when the push was answered and the transaction commits. A crash
-in between leaves them, and the push that follows finds them known, or finished. The mark of the queue is held
-meanwhile: whoever declares its Redis lost waits for us, or we see that it is.
+Why nothing is lost or doubled: the rows are gone only when the push was answered and the
+transaction commits. A crash in between leaves them, and the push that follows finds them known, or
+finished. The mark of the queue is held meanwhile: whoever declares its Redis lost waits for us, or
+we see that it is.
 """
 
 import logging
@@ -38,7 +40,9 @@ PRIORITIES = tuple(Priority)
 
 
 class Feeder:
-    """Feeds all queues of an instance; `lost` is called with the name of a queue whose Redis has lost its memory."""
+    """Feeds all queues of an instance; `lost` is called with the name of a queue whose Redis has
+    lost its memory.
+    """
 
     def __init__(
         self,
@@ -54,11 +58,19 @@ class Feeder:
         self._events = events
         self._now = now
         self._lost = lost
-        self.before: Callable[[], None] = lambda: None  # waits for pushes under way here, of what was committed before
-        self._turns: dict[tuple[str, int], str] = {}  # by queue and priority, the tenant that was served last
+        self.before: Callable[[], None] = lambda: (
+            None
+        )  # waits for pushes under way here, of what was committed before
+        self._turns: dict[
+            tuple[str, int], str
+        ] = {}  # by queue and priority, the tenant that was served last
         self._from: Place = FIRST
-        self._rooms: dict[str, tuple[dict[int, int], float]] = {}  # by queue; until when it is known
-        self.due_since: dict[str, datetime] = {}  # by queue, the oldest that was due at the last look
+        self._rooms: dict[
+            str, tuple[dict[int, int], float]
+        ] = {}  # by queue; until when it is known
+        self.due_since: dict[
+            str, datetime
+        ] = {}  # by queue, the oldest that was due at the last look
         self.stopping = False
 
     def step(self) -> float:
@@ -104,13 +116,19 @@ class Feeder:
         return 0.0
 
     def _room(self, queue: Queue) -> dict[int, int]:
-        """Say how much more may wait in Redis: as it was when we last looked, less what we fed since."""
+        """Say how much more may wait in Redis: as it was when we last looked, less what we fed
+        since.
+        """
         room, until = self._rooms.get(queue.name, ({}, 0.0))
         if time.monotonic() >= until:
             depths = queue.depths()
             free = {int(priority): MOST_WAITING - depths.waiting[priority] for priority in Priority}
-            # A little room is none, or each job that is taken from a full level would cost Postgres a transaction.
-            room = {priority: left if left >= MOST_WAITING // 10 else 0 for priority, left in free.items()}
+            # A little room is none, or each job that is taken from a full level would cost Postgres
+            # a transaction.
+            room = {
+                priority: left if left >= MOST_WAITING // 10 else 0
+                for priority, left in free.items()
+            }
             self._rooms[queue.name] = room, time.monotonic() + LOOK_AT_ROOM
         return room
 
@@ -125,7 +143,9 @@ class Feeder:
         for _, _, _, priority, *_ in fed:
             room[priority] -= 1
         if fed:
-            self._ring.say((JobKey(tenant, UUID(id_)), State.SCHEDULED) for _, tenant, id_, *_ in fed)
+            self._ring.say(
+                (JobKey(tenant, UUID(id_)), State.SCHEDULED) for _, tenant, id_, *_ in fed
+            )
         return len(fed)
 
     def _in_turn(self, due: Sequence[Waiting]) -> list[Waiting]:
@@ -148,7 +168,9 @@ class Feeder:
         mark, tenant, *_ = rows[0]
         if tenant is None:
             return []
-        jobs = [queued(queue.name, row, self._ledger.installation) for row in rows if row[4] is not None]
+        jobs = [
+            queued(queue.name, row, self._ledger.installation) for row in rows if row[4] is not None
+        ]
         if jobs:
             self.before()
             pushing = time.monotonic()
@@ -156,7 +178,9 @@ class Feeder:
             if self._events:
                 seconds = time.monotonic() - pushing
                 keys = tuple((job.tenant, job.id) for job in jobs)
-                self._events.emit(JobsFed(queue=queue.name, count=len(jobs), seconds=seconds, jobs=keys))
+                self._events.emit(
+                    JobsFed(queue=queue.name, count=len(jobs), seconds=seconds, jobs=keys)
+                )
         return rows
 
     def _until_next(self, waiting: Sequence[Waiting]) -> float:
@@ -175,10 +199,39 @@ def _oldest(due: Sequence[Waiting], known: Mapping[str, datetime]) -> dict[str, 
 def queued(queue: str, row: Row, installation: str) -> QueuedJob:
     """Make what travels of a row that was fed."""
     (
-        _, tenant, id_, priority, type_, feed, attempt, json, payload, policy, tags, correlation_id, created_at,
-        expires_at, checkpoint, trace,
-    ) = row  # fmt: skip
+        _,
+        tenant,
+        id_,
+        priority,
+        type_,
+        feed,
+        attempt,
+        json,
+        payload,
+        policy,
+        tags,
+        correlation_id,
+        created_at,
+        expires_at,
+        checkpoint,
+        trace,
+    ) = row
     return QueuedJob(
-        id_, tenant, type_, queue, PRIORITIES[priority], feed, attempt, "json" if json else "bytes", payload, policy,
-        tags, correlation_id, created_at, expires_at, installation, checkpoint, trace,
-    )  # fmt: skip
+        id_,
+        tenant,
+        type_,
+        queue,
+        PRIORITIES[priority],
+        feed,
+        attempt,
+        "json" if json else "bytes",
+        payload,
+        policy,
+        tags,
+        correlation_id,
+        created_at,
+        expires_at,
+        installation,
+        checkpoint,
+        trace,
+    )

@@ -1,4 +1,6 @@
-"""The calls about jobs that were submitted, as methods of `Scheduler`: look at them, wait for them, steer them."""
+"""The calls about jobs that were submitted, as methods of `Scheduler`: look at them, wait for them,
+steer them.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -63,11 +65,13 @@ class JobCalls(ABC):
         cursor: str | None = None,
         most: int | None = None,
     ) -> Page:
-        """Find submitted jobs: live ones, newest first, then those that ended, the last to end first.
+        """Find submitted jobs: live ones, newest first, then those that ended, the last to end
+        first.
 
-        tag: a tag's name, or {name: value}. most: look at no more than so many rows for a page, None: at all that it
-        takes. A page with a `cursor` is followed by another, also if it is short or empty: the look stopped there, or
-        what was found does not run, which is known only in Redis.
+        tag: a tag's name, or {name: value}. most: look at no more than so many rows for a page,
+        None: at all that it takes. A page with a `cursor` is followed by another, also if it is
+        short or empty: the look stopped there, or what was found does not run, which is known only
+        in Redis.
         """
         databases, table, _ = self._queue()
         label, value = _tag(tag)
@@ -75,7 +79,9 @@ class JobCalls(ABC):
         steps = jobs.find(
             table,
             name(tenant, what="tenant"),
-            states=[*wanted, *FED] if ring is not None and wanted and State.RUNNING in wanted else wanted,
+            states=[*wanted, *FED]
+            if ring is not None and wanted and State.RUNNING in wanted
+            else wanted,
             filters={"type": type, "queue": queue, "tag": label, "tag_value": value},
             limit=_limit(limit),
             cursor=cursor,
@@ -85,24 +91,36 @@ class JobCalls(ABC):
         if ring is None:
             return page
         refined = ring.refined(page.jobs)
-        return replace(page, jobs=tuple(job for job in refined if wanted is None or job.state in wanted))
+        return replace(
+            page, jobs=tuple(job for job in refined if wanted is None or job.state in wanted)
+        )
 
-    def wait(self, tenant: str, job_id: UUID | str, timeout: timedelta | str | float | None = None) -> Job:
+    def wait(
+        self, tenant: str, job_id: UUID | str, timeout: timedelta | str | float | None = None
+    ) -> Job:
         """Wait until a job has ended, and return it; `WaitTimeout` if it has not by then."""
         return wait(self.get, self.subscribe, _key(tenant, job_id), _seconds(timeout))
 
-    def events(self, tenant: str, *, until: Callable[[], bool] = lambda: False) -> Iterator[JobChange]:
-        """Go through the state changes of a tenant's jobs, in the whole fleet, from now on, until the scheduler ends.
+    def events(
+        self, tenant: str, *, until: Callable[[], bool] = lambda: False
+    ) -> Iterator[JobChange]:
+        """Go through the state changes of a tenant's jobs, in the whole fleet, from now on, until
+        the scheduler ends.
 
         until: or until this says so; it is asked twice a second.
 
-        They come through Redis as they happen, each from whoever sees it: SCHEDULED may be heard after RUNNING. Those
-        that happen while Redis is away are not said.
+        They come through Redis as they happen, each from whoever sees it: SCHEDULED may be heard
+        after RUNNING. Those that happen while Redis is away are not said.
         """
         ring = self._ring()
         if ring is None:
-            raise ConfigError("redis: state changes come through Redis, and this scheduler has none; pass redis=...")
-        return ring.channel.listen(name(tenant, what="tenant"), lambda: until() or self._ring() is not ring)
+            raise ConfigError(
+                "redis: state changes come through Redis, and this scheduler has none; pass "
+                "redis=..."
+            )
+        return ring.channel.listen(
+            name(tenant, what="tenant"), lambda: until() or self._ring() is not ring
+        )
 
     def update_job(
         self,
@@ -114,7 +132,9 @@ class JobCalls(ABC):
         correlation_id: str | None = None,
         callback_url: str | None = None,
     ) -> Job:
-        """Change a live job; its priority until it is fed. Type and payload never change: submit a new job."""
+        """Change a live job; its priority until it is fed. Type and payload never change: submit a
+        new job.
+        """
         databases, table, _ = self._queue()
         steps = jobs.update(
             table,
@@ -126,11 +146,13 @@ class JobCalls(ABC):
         )
         return run(databases, steps)
 
-    def cancel_job(self, tenant: str, job_id: UUID | str, *, reason: str | None = None, force: bool = False) -> State:
+    def cancel_job(
+        self, tenant: str, job_id: UUID | str, *, reason: str | None = None, force: bool = False
+    ) -> State:
         """End a job that has not begun, with all that wait for its success; return its state.
 
-        One that has begun is asked to end (`ctx.cancelled`), and stays RUNNING until it does; with `force` it ends at
-        once, and whatever its handler does is refused.
+        One that has begun is asked to end (`ctx.cancelled`), and stays RUNNING until it does; with
+        `force` it ends at once, and whatever its handler does is refused.
         """
         databases, table, _ = self._queue()
         why = None if reason is None else storable(reason, 1000)
@@ -168,9 +190,13 @@ def _seconds(timeout: object) -> float | None:
 
 def _key(tenant: object, job_id: object) -> JobKey:
     try:
-        return JobKey(name(tenant, what="tenant"), job_id if isinstance(job_id, UUID) else UUID(str(job_id)))
+        return JobKey(
+            name(tenant, what="tenant"), job_id if isinstance(job_id, UUID) else UUID(str(job_id))
+        )
     except ValueError:
-        raise InvalidOption(f"job_id must be the UUID that submit() returned, not {str(job_id)[:60]!r}") from None
+        raise InvalidOption(
+            f"job_id must be the UUID that submit() returned, not {str(job_id)[:60]!r}"
+        ) from None
 
 
 def _states(state: State | Iterable[State] | None) -> list[State] | None:

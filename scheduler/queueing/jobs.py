@@ -1,4 +1,6 @@
-"""Look at submitted jobs and steer them: get, find, update, cancel, retry. A tenant sees its own jobs only."""
+"""Look at submitted jobs and steer them: get, find, update, cancel, retry. A tenant sees its own
+jobs only.
+"""
 
 import base64
 import binascii
@@ -60,15 +62,24 @@ def find(
 ) -> Steps[Page]:
     """Read a page: live jobs first, newest first, then those that ended, the last to end first.
 
-    `most`: look at so many rows of either; where that is not enough for a page, its cursor is where the look stopped.
+    `most`: look at so many rows of either; where that is not enough for a page, its cursor is where
+    the look stopped.
     """
     found: list[Job] = []
     while True:
         jobs, cursor = yield from _look(
-            table, tenant, states=states, filters=filters, limit=limit - len(found), cursor=cursor, most=most or LOOK
+            table,
+            tenant,
+            states=states,
+            filters=filters,
+            limit=limit - len(found),
+            cursor=cursor,
+            most=most or LOOK,
         )
         found += jobs
-        over = {job.id for job in found if job.state in TERMINAL}  # one may have ended between two looks
+        over = {
+            job.id for job in found if job.state in TERMINAL
+        }  # one may have ended between two looks
         found = [job for job in found if job.state in TERMINAL or job.id not in over]
         if cursor is None or len(found) == limit or most is not None:
             return Page(tuple(found), cursor)
@@ -84,7 +95,9 @@ def _look(
     cursor: str | None,
     most: int,
 ) -> Steps[tuple[list[Job], str | None]]:
-    """Look at so many rows of either; return what fits, and where the look stopped if there may be more."""
+    """Look at so many rows of either; return what fits, and where the look stopped if there may be
+    more.
+    """
     part, before, before_id = _read(cursor) if cursor else ("live", None, None)
     found: list[Job] = []
     for name, of, shape in (("live", LIVE, _live), ("over", TERMINAL, _over)):
@@ -109,14 +122,20 @@ def _look(
     return found, None
 
 
-def update(table: QueueTable, key: JobKey, *, priority: Priority | None, **changes: str | None) -> Steps[Job]:
+def update(
+    table: QueueTable, key: JobKey, *, priority: Priority | None, **changes: str | None
+) -> Steps[Job]:
     """Change a live job; its priority until it is fed."""
     waited = (yield from _take_back(table, key)) if priority is not None else False
     job = yield from get(table, key)  # after it: a feeder cannot take it between the two
     if job.state.terminal:
-        raise IllegalTransition(f"job {key.id} has ended ({job.state}): nothing of it changes any more")
+        raise IllegalTransition(
+            f"job {key.id} has ended ({job.state}): nothing of it changes any more"
+        )
     if priority is not None and not waited and job.state is not State.PENDING:
-        raise IllegalTransition(f"job {key.id} has been fed ({job.state}): its priority can no longer change")
+        raise IllegalTransition(
+            f"job {key.id} has been fed ({job.state}): its priority can no longer change"
+        )
     yield table.of_job("update", key, priority=priority, **changes)
     if waited:
         yield table.of_job("put_back", key)
@@ -131,30 +150,40 @@ def cancel(
     force: bool,
     ask: Callable[[str, str], Cancelling | None],
 ) -> Steps[State]:
-    """End a job that no worker has; of one that has begun, ask for its end. `ask` asks Redis; None: it is away."""
+    """End a job that no worker has; of one that has begun, ask for its end. `ask` asks Redis; None:
+    it is away.
+    """
     waited = yield from _take_back(table, key)
     job = yield from get(table, key)
     if job.state is State.CANCELLED:
         return job.state
     transition(key.id, job.state, State.CANCELLED)
-    answer = ask(job.queue, str(key.id))  # also what waits: a feeder that crashed may have pushed it
+    answer = ask(
+        job.queue, str(key.id)
+    )  # also what waits: a feeder that crashed may have pushed it
     begun = not waited and job.state is not State.PENDING
     if begun and answer is Cancelling.REFUSED and not force:
         raise IllegalTransition(
-            f"job {key.id} is in the hands of a worker of BullMQ or Conveyor itself, which cannot be told to end it;"
-            " wait for it, or cancel it with force=True: it ends here, and whatever comes of it is refused"
+            f"job {key.id} is in the hands of a worker of BullMQ or Conveyor itself, which cannot "
+            "be told to end it;"
+            " wait for it, or cancel it with force=True: it ends here, and whatever comes of it is "
+            "refused"
         )
     if begun and (answer is None or (answer is Cancelling.RUNNING and not force)):
         yield table.of_job("ask_to_cancel", key, force=force, reason=reason)
         return State.RUNNING if answer is Cancelling.RUNNING else job.state
-    ended = yield from end(table, [Ending(key=key, state=State.CANCELLED, reason=reason or "cancelled")])
+    ended = yield from end(
+        table, [Ending(key=key, state=State.CANCELLED, reason=reason or "cancelled")]
+    )
     if not ended.jobs:
         raise StoreUnavailable(f"job {key.id} is held by another transaction; try again")
     return State.CANCELLED
 
 
 def _take_back(table: QueueTable, key: JobKey) -> Steps[bool]:
-    """Take a job out of what waits to be fed; nobody else makes it ready, or changes where it waits, until we end."""
+    """Take a job out of what waits to be fed; nobody else makes it ready, or changes where it
+    waits, until we end.
+    """
     yield table.of_job("hold", key)
     return bool((yield table.of_job("take_back", key)))
 
@@ -163,7 +192,9 @@ def retried(table: QueueTable, key: JobKey) -> Steps[Draft]:
     """Make a new job of one that ended without success; its own row stays."""
     job = yield from get(table, key)
     if job.state not in RETRIABLE:
-        what = "it is still live" if not job.state.terminal else "it has completed; submit a new one"
+        what = (
+            "it is still live" if not job.state.terminal else "it has completed; submit a new one"
+        )
         raise IllegalTransition(f"job {key.id} cannot be retried: {what}")
     return Draft(
         id=uuid4(),
@@ -191,43 +222,117 @@ def retried(table: QueueTable, key: JobKey) -> Steps[Draft]:
 
 def _live(tenant: str, row: Sequence[Any]) -> Job:
     (
-        id_, type_, queue, priority, run_at, created_at, updated_at, expires_at, attempt, retrying, open_dependencies,
-        json, payload, policy, tags, correlation_id, callback_url, retried_from, attempts, waits, cancel_at, now, _,
-    ) = row  # fmt: skip
+        id_,
+        type_,
+        queue,
+        priority,
+        run_at,
+        created_at,
+        updated_at,
+        expires_at,
+        attempt,
+        retrying,
+        open_dependencies,
+        json,
+        payload,
+        policy,
+        tags,
+        correlation_id,
+        callback_url,
+        retried_from,
+        attempts,
+        waits,
+        cancel_at,
+        now,
+        _,
+    ) = row
     retry, timeouts = policy_of(policy)
     state = live_state(
         open_dependencies=open_dependencies, retrying=retrying, waits=waits, run_at=run_at, now=now
-    )  # fmt: skip
+    )
     return Job(
-        id=id_, tenant=tenant, type=type_, queue=queue, priority=Priority(priority), state=state, attempt=attempt,
-        created_at=created_at, updated_at=updated_at, run_at=run_at, expires_at=expires_at, tags=tags or {},
-        correlation_id=correlation_id, callback_url=callback_url, retry=retry, timeouts=timeouts,
-        attempts=named_attempts(id_, attempts), retried_from=retried_from, cancel_requested_at=cancel_at, json=json,
+        id=id_,
+        tenant=tenant,
+        type=type_,
+        queue=queue,
+        priority=Priority(priority),
+        state=state,
+        attempt=attempt,
+        created_at=created_at,
+        updated_at=updated_at,
+        run_at=run_at,
+        expires_at=expires_at,
+        tags=tags or {},
+        correlation_id=correlation_id,
+        callback_url=callback_url,
+        retry=retry,
+        timeouts=timeouts,
+        attempts=named_attempts(id_, attempts),
+        retried_from=retried_from,
+        cancel_requested_at=cancel_at,
+        json=json,
         raw_payload=payload,
-    )  # fmt: skip
+    )
 
 
 def _over(tenant: str, row: Sequence[Any]) -> Job:
     (
-        id_, outcome, reason, attempt, worker, started_at, finished_at, error, attempts, type_, queue, priority, run_at,
-        created_at, json, rarer, payload, result, at,
-    ) = row  # fmt: skip
+        id_,
+        outcome,
+        reason,
+        attempt,
+        worker,
+        started_at,
+        finished_at,
+        error,
+        attempts,
+        type_,
+        queue,
+        priority,
+        run_at,
+        created_at,
+        json,
+        rarer,
+        payload,
+        result,
+        at,
+    ) = row
     labels = rarer or {}
     retry, timeouts = policy_of(labels.get("policy"))
     retried_from = labels.get("retried_from")
     known = list(attempts or ())
-    if started_at is not None and (not known or known[-1]["attempt"] < attempt):  # the row says all of its last one
+    if started_at is not None and (
+        not known or known[-1]["attempt"] < attempt
+    ):  # the row says all of its last one
         times = {"started_at": started_at.isoformat(), "finished_at": finished_at.isoformat()}
         known.append({"attempt": attempt, "outcome": outcome, **times, "worker": worker})
     return Job(
-        id=UUID(id_), tenant=tenant, type=type_, queue=queue, priority=Priority(priority), state=State(outcome),
-        attempt=attempt, created_at=created_at, updated_at=at, run_at=run_at, expires_at=None,
-        started_at=started_at, completed_at=at, tags=labels.get("tags", {}),
-        correlation_id=labels.get("correlation_id"), callback_url=labels.get("callback_url"), retry=retry,
-        timeouts=timeouts, attempts=named_attempts(UUID(id_), known), reason=reason, error=error,
-        retried_from=UUID(retried_from) if retried_from else None, json=json,
-        raw_payload=payload, raw_result=result,
-    )  # fmt: skip
+        id=UUID(id_),
+        tenant=tenant,
+        type=type_,
+        queue=queue,
+        priority=Priority(priority),
+        state=State(outcome),
+        attempt=attempt,
+        created_at=created_at,
+        updated_at=at,
+        run_at=run_at,
+        expires_at=None,
+        started_at=started_at,
+        completed_at=at,
+        tags=labels.get("tags", {}),
+        correlation_id=labels.get("correlation_id"),
+        callback_url=labels.get("callback_url"),
+        retry=retry,
+        timeouts=timeouts,
+        attempts=named_attempts(UUID(id_), known),
+        reason=reason,
+        error=error,
+        retried_from=UUID(retried_from) if retried_from else None,
+        json=json,
+        raw_payload=payload,
+        raw_result=result,
+    )
 
 
 def _cursor(part: str, row: Row) -> str:

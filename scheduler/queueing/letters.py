@@ -1,4 +1,6 @@
-"""Dead letters of the ledger: jobs of a queue that failed or died, until somebody has seen to them."""
+"""Dead letters of the ledger: jobs of a queue that failed or died, until somebody has seen to
+them.
+"""
 
 from collections.abc import Sequence
 from uuid import UUID
@@ -24,7 +26,9 @@ class Letters:
 
     def page(self, n: int, *, skip: int, ids: Sequence[str] | None = None) -> list[QueueEntry]:
         """Read some, newest first; of `ids` alone if they are given."""
-        rows = self._ledger.rows(self._ledger.jobs.queues.letters(self._queue, limit=n, skip=skip, ids=ids))
+        rows = self._ledger.rows(
+            self._ledger.jobs.queues.letters(self._queue, limit=n, skip=skip, ids=ids)
+        )
         return [_letter(row) for row in rows]
 
     def count(self, most: int) -> int:

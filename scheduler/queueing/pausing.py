@@ -1,4 +1,6 @@
-"""Pauses of queues: a row in Postgres, which stops the feeders, and a flag in Redis, which stops the workers."""
+"""Pauses of queues: a row in Postgres, which stops the feeders, and a flag in Redis, which stops
+the workers.
+"""
 
 import logging
 from datetime import datetime
@@ -61,7 +63,11 @@ class Pausing:
             if not self._agrees(name, paused=paused_now):
                 admin = self._ring.admin(name)
                 (admin.pause if paused_now else admin.resume)()
-                logger.info("queue %s: Redis hears that it is %s", name, "paused" if paused_now else "not paused")
+                logger.info(
+                    "queue %s: Redis hears that it is %s",
+                    name,
+                    "paused" if paused_now else "not paused",
+                )
 
         self._ledger.run(steps())
 

@@ -1,7 +1,7 @@
 """Posting: one HTTP request to an address that was checked, with a deadline on the whole of it.
 
-A name is resolved once, every address it has is checked, and the connection goes to one of those: what a name server
-says a moment later (DNS rebinding) changes nothing. Redirects are not followed.
+A name is resolved once, every address it has is checked, and the connection goes to one of those:
+what a name server says a moment later (DNS rebinding) changes nothing. Redirects are not followed.
 """
 
 import http.client
@@ -59,19 +59,28 @@ class Deadline:
         return min(left, most)
 
 
-def post(url: str, headers: Mapping[str, str], body: bytes, *, private: bool, deadline: Deadline) -> Answer:
-    """Post; raises `Refused`, or an OSError or HTTPException if there is no answer. `private`: any address will do."""
+def post(
+    url: str, headers: Mapping[str, str], body: bytes, *, private: bool, deadline: Deadline
+) -> Answer:
+    """Post; raises `Refused`, or an OSError or HTTPException if there is no answer. `private`: any
+    address will do.
+    """
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port or PORTS.get(parts.scheme, 0)
     except ValueError as error:
         raise Refused(f"its URL cannot be read: {error}") from None
     if not host or not port or "@" in parts.netloc:
-        raise Refused("its URL must begin with http:// or https://, name a host, and contain no user")
+        raise Refused(
+            "its URL must begin with http:// or https://, name a host, and contain no user"
+        )
     addresses = resolve(host, port)
     for address in addresses:
         if not private and not is_public(str(address.place[0])):
-            raise Refused(f"{host} leads to {address.place[0]}, which is not a public address; see callback_private")
+            raise Refused(
+                f"{host} leads to {address.place[0]}, which is not a public address; see "
+                "callback_private"
+            )
     opened = _open(addresses, deadline)
     try:
         if parts.scheme == "https":
@@ -92,7 +101,9 @@ def resolve(host: str, port: int) -> list[Address]:
 
 
 def is_public(text: str) -> bool:
-    """Whether an address belongs to the whole Internet, also the one that is wrapped in an IPv6 address."""
+    """Whether an address belongs to the whole Internet, also the one that is wrapped in an IPv6
+    address.
+    """
     address = ip_address(text)
     if isinstance(address, IPv6Address):
         teredo = address.teredo
@@ -107,7 +118,9 @@ def is_public(text: str) -> bool:
 def _is_public(address: IPv4Address | IPv6Address) -> bool:
     if isinstance(address, IPv6Address) and address not in UNICAST:
         return False
-    odd = address.is_private or address.is_loopback or address.is_link_local or address.is_unspecified
+    odd = (
+        address.is_private or address.is_loopback or address.is_link_local or address.is_unspecified
+    )
     return address.is_global and not (odd or address.is_multicast or address.is_reserved)
 
 
@@ -139,19 +152,25 @@ def _connected(address: Address, timeout: float) -> socket.socket:
     return opened
 
 
-def _exchange(bounded: "_Bounded", parts: SplitResult, headers: Mapping[str, str], body: bytes) -> Answer:
+def _exchange(
+    bounded: "_Bounded", parts: SplitResult, headers: Mapping[str, str], body: bytes
+) -> Answer:
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port or PORTS[parts.scheme])
     connection.default_port = PORTS[parts.scheme]  # else its Host header names the port
     connection.auto_open = 0
     connection.sock = cast("Any", bounded)
-    target = quote(parts.path or "/", safe=_PLAIN) + (f"?{quote(parts.query, safe=_PLAIN)}" if parts.query else "")
+    target = quote(parts.path or "/", safe=_PLAIN) + (
+        f"?{quote(parts.query, safe=_PLAIN)}" if parts.query else ""
+    )
     connection.request("POST", target, body, {**headers, "Connection": "close"})
     response = connection.getresponse()
     with suppress(OSError, http.client.HTTPException):  # it has answered; the rest is politeness
         response.read(LONGEST_ANSWER)
     response.close()
     return Answer(
-        status=response.status, location=response.headers["Location"], retry_after=response.headers["Retry-After"]
+        status=response.status,
+        location=response.headers["Location"],
+        retry_after=response.headers["Retry-After"],
     )
 
 

@@ -1,4 +1,6 @@
-"""The producer: one pass through a folder, its files into queues as the original's jobs, and what came of it."""
+"""The producer: one pass through a folder, its files into queues as the original's jobs, and what
+came of it.
+"""
 
 import logging
 import random
@@ -25,7 +27,8 @@ LAST_BACKOFF = 5.0
 
 
 class Producer:
-    """Queues the files of a folder that are new or have changed; `progress` is told after each batch.
+    """Queues the files of a folder that are new or have changed; `progress` is told after each
+    batch.
 
     queue: what the workers call the queue of these keys; events of this producer name it.
     """
@@ -59,7 +62,9 @@ class Producer:
         self._reached()
 
     def run(self, stop: threading.Event) -> Summary:
-        """Go through the folder once, until the end or until `stop` is set; wait for a Redis that is away."""
+        """Go through the folder once, until the end or until `stop` is set; wait for a Redis that
+        is away.
+        """
         summary = Summary()
         for batch in _batches(Scan(self._rule, summary, stop)):
             self._put(batch, summary, stop)

@@ -1,4 +1,6 @@
-"""The queues of an instance: which dialect each has, and the calls that ask Redis about jobs under way."""
+"""The queues of an instance: which dialect each has, and the calls that ask Redis about jobs under
+way.
+"""
 
 import logging
 import os
@@ -54,13 +56,19 @@ class Ring:
             if found is None:
                 options = self._dialects.get(name, RELIABLE)
                 found = open_queue(
-                    self._client, name, options, installation=self._installation, worker=self._reader
-                )  # fmt: skip
+                    self._client,
+                    name,
+                    options,
+                    installation=self._installation,
+                    worker=self._reader,
+                )
                 self._queues[name] = found
             return found
 
     def check(self, draft: Draft) -> None:
-        """Refuse a job that the dialect of its queue cannot carry; a handler that submits knows no dialects."""
+        """Refuse a job that the dialect of its queue cannot carry; a handler that submits knows no
+        dialects.
+        """
         retry, _ = policy_of(None if draft.policy is None else orjson.loads(draft.policy))
         if reason := unsupported(self._dialects.get(draft.queue, RELIABLE), retry):
             raise UnsupportedByDialect(f"queue {draft.queue!r}: {reason}")
@@ -70,7 +78,9 @@ class Ring:
         return self._dialects.get(name, RELIABLE)["dialect"]
 
     def exact(self, name: str) -> bool:
-        """Whether Redis knows each job of a queue from its push until its end is in the ledger, whoever works it."""
+        """Whether Redis knows each job of a queue from its push until its end is in the ledger,
+        whoever works it.
+        """
         return self.dialect(name) == RELIABLE["dialect"]
 
     def configured(self) -> list[str]:
@@ -78,12 +88,18 @@ class Ring:
         return sorted(self._dialects)
 
     def admin(self, name: str, original: Keys | None = None) -> Admin:
-        """Return a queue as a person sees it; `original`: its keys, if they are named as the original does."""
+        """Return a queue as a person sees it; `original`: its keys, if they are named as the
+        original does.
+        """
         options = self._dialects.get(name, RELIABLE)
-        return open_admin(self._client, name, options, installation=self._installation, original=original)
+        return open_admin(
+            self._client, name, options, installation=self._installation, original=original
+        )
 
     def refined(self, jobs: Iterable[Job]) -> list[Job]:
-        """Add what Redis knows of jobs that were fed; while it is away they are as the rows have them."""
+        """Add what Redis knows of jobs that were fed; while it is away they are as the rows have
+        them.
+        """
         listed = list(jobs)
         by_queue: dict[str, list[int]] = {}
         for place, job in enumerate(listed):
@@ -93,7 +109,12 @@ class Ring:
             try:
                 found = self.queue(name).known([str(listed[place].id) for place in places])
             except QueueError as error:
-                logger.warning("queue %s: jobs are shown as Postgres has them: %s", name, error, extra=keys(queue=name))
+                logger.warning(
+                    "queue %s: jobs are shown as Postgres has them: %s",
+                    name,
+                    error,
+                    extra=keys(queue=name),
+                )
                 continue
             for place, known in zip(places, found, strict=True):
                 if known is not None and known.state is not None:
@@ -105,14 +126,18 @@ class Ring:
         try:
             return self.queue(queue).cancel(list(ids), force=force)
         except QueueError as error:
-            logger.warning("queue %s: will be asked later to cancel: %s", queue, error, extra=keys(queue=queue))
+            logger.warning(
+                "queue %s: will be asked later to cancel: %s", queue, error, extra=keys(queue=queue)
+            )
             return None
 
     def say(self, changes: Iterable[tuple[JobKey, State]]) -> None:
         """Say state changes aloud, if anybody listens; if Redis is away nobody hears them."""
         try:
             if self.channel.watched():
-                self.channel.say([(key.tenant, str(key.id), state) for key, state in changes], self._now())
+                self.channel.say(
+                    [(key.tenant, str(key.id), state) for key, state in changes], self._now()
+                )
         except QueueError as error:
             logger.debug("state changes are not said: %s", error)
 

@@ -1,6 +1,7 @@
 """A walk through a folder: files that a producer takes, one after another, however many there are.
 
-Links to files are followed, links to folders are not: so nothing goes in circles, or out of the folder.
+Links to files are followed, links to folders are not: so nothing goes in circles, or out of the
+folder.
 """
 
 import errno
@@ -30,7 +31,9 @@ REASONS = {
 
 
 class Scan:
-    """One walk. What it leaves out is counted in the summary; of each folder that it is in, a handle is open."""
+    """One walk. What it leaves out is counted in the summary; of each folder that it is in, a
+    handle is open.
+    """
 
     def __init__(self, rule: ProducerRule, summary: Summary, stop: threading.Event) -> None:
         self._rule = rule
@@ -96,7 +99,9 @@ class Scan:
         elif not os.access(entry.path, os.R_OK, effective_ids=True):
             self._summary.skip(entry.path, UNREADABLE)
         else:
-            return File(entry.path, known.st_size, known.st_mtime_ns, self._rule.priority(entry.name))
+            return File(
+                entry.path, known.st_size, known.st_mtime_ns, self._rule.priority(entry.name)
+            )
         return None
 
     def _enter(self, entry: os.DirEntry[str], relative: str) -> None:
@@ -104,7 +109,9 @@ class Scan:
             self._summary.excluded += 1
         else:
             listing = os.scandir(entry.path)
-            self._open.append((listing if len(self._open) < MOST_OPEN else _kept(listing), f"{relative}/"))
+            self._open.append(
+                (listing if len(self._open) < MOST_OPEN else _kept(listing), f"{relative}/")
+            )
 
     def _leave(self) -> None:
         listing, _ = self._open.pop()

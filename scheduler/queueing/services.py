@@ -1,4 +1,6 @@
-"""The ring of an instance, running: threads that feed, tend and call back, and one for each queue that settles."""
+"""The ring of an instance, running: threads that feed, tend and call back, and one for each queue
+that settles.
+"""
 
 import threading
 import time
@@ -13,18 +15,19 @@ from scheduler.queueing.callbacks import Callbacks
 from scheduler.queueing.feeder import Feeder
 from scheduler.queueing.ledger import Ledger
 from scheduler.queueing.ring import Ring
-from scheduler.queueing.seeing import seen
 from scheduler.queueing.settler import Settled, Settler
 from scheduler.queueing.shortcut import Shortcut
 from scheduler.queueing.upkeep import Upkeep
 from scheduler.service import Service
-from scheduler.sight import QueueSight
+from scheduler.sight import QueueSight, queue_statuses
 
 LAST_BACKOFF = 5.0
 
 
 class RingServices:
-    """Feeder, upkeep, callbacks and settlers with their threads; a settler starts when its queue is first met."""
+    """Feeder, upkeep, callbacks and settlers with their threads; a settler starts when its queue is
+    first met.
+    """
 
     def __init__(
         self,
@@ -36,7 +39,9 @@ class RingServices:
         callbacks: Callbacks,
         quick: Client,
     ) -> None:
-        """Put them together; `quick`: a client that gives up soon, for those who wait for `submit`."""
+        """Put them together; `quick`: a client that gives up soon, for those who wait for
+        `submit`.
+        """
         self.ring = ring
         self._quick = quick
         self._ledger = ledger
@@ -69,7 +74,9 @@ class RingServices:
         with self._lock:
             if queue in self._settling or not self._started:
                 return
-            settler = Settler(self.ring.queue(queue), self._ledger, self._events, self._settled, self.ring.check)
+            settler = Settler(
+                self.ring.queue(queue), self._ledger, self._events, self._settled, self.ring.check
+            )
             service = Service(f"settle-{queue}", settler.step, last_backoff=LAST_BACKOFF)
             self._settling[queue], self._settlers[queue] = service, settler
         service.start()
@@ -93,15 +100,21 @@ class RingServices:
             return [self._feeding, self._tending, self._calling, *self._settling.values()]
 
     def look(self, known: Collection[str], others: int) -> list[QueueSight]:
-        """Look at queues that were met, the known and some others, and at how far feeder and settlers are behind."""
+        """Look at queues that were met, the known and some others, and at how far feeder and
+        settlers are behind.
+        """
         with self._lock:
             names = list(self._settlers)
         found = []
-        for each in seen(map(self.ring.queue, names), known, others):
+        for each in queue_statuses(map(self.ring.queue, names), known, others):
             settler = self._settlers.get(each.name)
             settle_lag = self._behind(settler.waits_since if settler is not None else None)
             found.append(
-                replace(each, feed_lag=self._behind(self.feeder.due_since.get(each.name)), settle_lag=settle_lag)
+                replace(
+                    each,
+                    feed_lag=self._behind(self.feeder.due_since.get(each.name)),
+                    settle_lag=settle_lag,
+                )
             )
         return found
 
@@ -116,7 +129,9 @@ class RingServices:
         services, end = self.services(), time.monotonic() + timeout
         for service in services:
             service.stop(timeout=0)
-        settling = dict(self._settling)  # what is on its way to those, or in their hands, would wait for 30 s
+        settling = dict(
+            self._settling
+        )  # what is on its way to those, or in their hands, would wait for 30 s
         while settling:
             for name in [name for name, service in settling.items() if service.stop(timeout=0.01)]:
                 del settling[name]

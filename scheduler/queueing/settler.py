@@ -1,8 +1,10 @@
-"""Settler: reads ends of attempts out of Redis and writes them into the ledger, a batch in one transaction.
+"""Settler: reads ends of attempts out of Redis and writes them into the ledger, a batch in one
+transaction.
 
-Why each is settled once: an end takes its row away, or moves its attempt on, and is forgotten in Redis only after the
-commit; what comes again finds no row to end. A success of any feed counts, a failure only of the newest. An end whose
-row is held by another transaction stays with us and is tried again.
+Why each is settled once: an end takes its row away, or moves its attempt on, and is forgotten in
+Redis only after the commit; what comes again finds no row to end. A success of any feed counts, a
+failure only of the newest. An end whose row is held by another transaction stays with us and is
+tried again.
 """
 
 import logging
@@ -38,21 +40,26 @@ logger = logging.getLogger("scheduler")
 ENDS = 1000
 MOST_ENDS = 2 * ENDS  # in one transaction; what is read at once may be more than is asked for
 MOST_BYTES = 32 * 1024 * 1024  # in one transaction; and so many more as one batch has
-BUSY = 100  # ends in a second: from then on they are let come together, however many workers send them
+BUSY = (
+    100  # ends in a second: from then on they are let come together, however many workers send them
+)
 ENOUGH = ENDS // 4
 LINGER = 0.05
 PATIENCE = 5.0
 HELD = 0.05
 REFUSED = 5.0
 DEADLINE = 30.0
-COMPLETED, RETRYING = State.COMPLETED, State.RETRYING  # looked up once: it is dear, and this is done for every end
+COMPLETED, RETRYING = (
+    State.COMPLETED,
+    State.RETRYING,
+)  # looked up once: it is dear, and this is done for every end
 
 
 class Settled(NamedTuple):
     """What came of ends.
 
-    held: those whose rows others hold. missed: how many these are and those that are refused. changes: who went into
-    which state. freed: jobs may be fed that could not be before.
+    held: those whose rows others hold. missed: how many these are and those that are refused.
+    changes: who went into which state. freed: jobs may be fed that could not be before.
     """
 
     held: list[AttemptEnd]
@@ -92,7 +99,9 @@ class Settler:
         """Settle what came back; return when to look again."""
         if self._settled:
             self._acknowledge()
-        if not (self._failing and self._left):  # else what we have is enough, until Postgres takes it
+        if not (
+            self._failing and self._left
+        ):  # else what we have is enough, until Postgres takes it
             read = self._queue.outcomes(ENDS, timeout=0.001 if self._left else PATIENCE)
             known = {each.token for each in self._left}
             self._left += [each for each in read if each.token not in known]
@@ -111,7 +120,9 @@ class Settler:
         """Settle ends in one transaction, and let Redis forget them; return how many there were."""
         ends = [end for batch in batches for end in batch.ends]
         held = {id(each) for each in self._settle(ends)}
-        self._settled = [batch for batch in batches if not any(id(end) in held for end in batch.ends)]
+        self._settled = [
+            batch for batch in batches if not any(id(end) in held for end in batch.ends)
+        ]
         done = {batch.token for batch in self._settled}
         self._left = [batch for batch in self._left if batch.token not in done]
         self._acknowledge()
@@ -125,7 +136,9 @@ class Settler:
             logger.debug("queue %s: ends wait until others find them: %s", self._queue.name, error)
 
     def _pause(self, ends: int) -> float:
-        """Say how long to wait for more: many small transactions cost Postgres more than some large ones."""
+        """Say how long to wait for more: many small transactions cost Postgres more than some large
+        ones.
+        """
         now = time.monotonic()
         self._lately.append((now, ends))
         while self._lately[0][0] < now - 1.0:
@@ -138,7 +151,9 @@ class Settler:
         self._settled = []
 
     def _settle(self, ends: Sequence[AttemptEnd]) -> list[AttemptEnd]:
-        """Settle ends; return those that could not be yet. A batch that is refused is settled one by one."""
+        """Settle ends; return those that could not be yet. A batch that is refused is settled one
+        by one.
+        """
         try:
             return self._run(ends)
         except (StoreUnavailable, QueueError):
@@ -165,7 +180,13 @@ class Settler:
             reason = storable(f"its end could not be settled: {describe(error)}", 2000)
             try:
                 key = JobKey(culprit.tenant, read_id(culprit.job_id))
-                ending = Ending(key=key, state=State.FAILED, feed=culprit.feed, attempt=culprit.attempt, reason=reason)
+                ending = Ending(
+                    key=key,
+                    state=State.FAILED,
+                    feed=culprit.feed,
+                    attempt=culprit.attempt,
+                    reason=reason,
+                )
                 self._ledger.run(end(self._ledger.jobs, [ending]), deadline=DEADLINE)
                 rows = self._ledger.rows(self._ledger.ring.standing([key]))
                 return [culprit for _, _, feed, _ in rows if feed <= culprit.feed]
@@ -184,13 +205,17 @@ class Settler:
             changes = tuple((key.tenant, str(key.id), state) for key, state in settled.changes)
             repeated, refused = len(ends) - len(settled.changes), settled.missed - len(settled.held)
             self._events.emit(
-                JobsSettled(queue=self._queue.name, jobs=changes, repeated=repeated, refused=refused)
-            )  # fmt: skip
+                JobsSettled(
+                    queue=self._queue.name, jobs=changes, repeated=repeated, refused=refused
+                )
+            )
         return settled.held
 
 
 def _parts(batches: Sequence[Outcomes]) -> list[list[Outcomes]]:
-    """Divide what there is into transactions that are not too large: Postgres takes no message of a gigabyte."""
+    """Divide what there is into transactions that are not too large: Postgres takes no message of a
+    gigabyte.
+    """
     parts: list[list[Outcomes]] = [[]]
     count = size = 0
     for batch in batches:
@@ -202,11 +227,15 @@ def _parts(batches: Sequence[Outcomes]) -> list[list[Outcomes]]:
     return parts
 
 
-def settle(ledger: Ledger, ends: Sequence[AttemptEnd], check: Callable[[Draft], None]) -> Steps[Settled]:
+def settle(
+    ledger: Ledger, ends: Sequence[AttemptEnd], check: Callable[[Draft], None]
+) -> Steps[Settled]:
     """Settle ends in one transaction."""
     keyed = [(JobKey(each.tenant, read_id(each.job_id)), each) for each in ends]
     retries = _retries([(key, each) for key, each in keyed if each.state is RETRYING])
-    finals = [(key, each) for key, each in keyed if each.state is not RETRYING] if retries else keyed
+    finals = (
+        [(key, each) for key, each in keyed if each.state is not RETRYING] if retries else keyed
+    )
     settled, freed = list[tuple[JobKey, State]](), False
     if retries:
         rows = yield ledger.ring.retry(retries)
@@ -216,8 +245,15 @@ def settle(ledger: Ledger, ends: Sequence[AttemptEnd], check: Callable[[Draft], 
         settled += over
         if any(each.spawned for _, each in finals):
             ended = dict(over)
-            last = {key: each.spawned for key, each in finals if each.state is COMPLETED}  # as `end` chooses
-            drafts = [draft_of(new) for key, news in last.items() if ended.get(key) is COMPLETED for new in news]
+            last = {
+                key: each.spawned for key, each in finals if each.state is COMPLETED
+            }  # as `end` chooses
+            drafts = [
+                draft_of(new)
+                for key, news in last.items()
+                if ended.get(key) is COMPLETED
+                for new in news
+            ]
             for draft in drafts:
                 check(draft)
             yield from submit(ledger.jobs, drafts)
@@ -279,7 +315,12 @@ def _ending(key: JobKey, each: AttemptEnd) -> Ending:
 
 def _plain(each: AttemptEnd) -> bool:
     """Whether the row of a job that ended says all that there is to say of its last attempt."""
-    return each.state is COMPLETED and each.checkpoint is None and each.category is None and each.code is None
+    return (
+        each.state is COMPLETED
+        and each.checkpoint is None
+        and each.category is None
+        and each.code is None
+    )
 
 
 def record(each: AttemptEnd) -> dict[str, Any]:

@@ -1,12 +1,14 @@
-"""Shortcut: jobs that were submitted in a transaction of our own go straight into Redis after its commit.
+"""Shortcut: jobs that were submitted in a transaction of our own go straight into Redis after its
+commit.
 
-Few are there when `submit` returns. Many are pushed while their submitter goes on, to its next batch perhaps; whoever
-pushes waits for those before.
+Few are there when `submit` returns. Many are pushed while their submitter goes on, to its next
+batch perhaps; whoever pushes waits for those before.
 
-Why nothing is lost or doubled: the statement that inserts jobs decides whether they go straight, and then makes no rows
-for the feeders, so one pushes them, once. What is not pushed, or not answered, is left to the feeders as it is, and a
-queue that has it knows it. Who dies in between leaves jobs that Redis does not know: upkeep asks about all that are
-young, and by then Redis refuses the push of one who was only suspended. The order holds: nothing goes straight while an
+Why nothing is lost or doubled: the statement that inserts jobs decides whether they go straight,
+and then makes no rows for the feeders, so one pushes them, once. What is not pushed, or not
+answered, is left to the feeders as it is, and a queue that has it knows it. Who dies in between
+leaves jobs that Redis does not know: upkeep asks about all that are young, and by then Redis
+refuses the push of one who was only suspended. The order holds: nothing goes straight while an
 older job of its tenant and priority waits to be fed, nor after a push that failed before it.
 """
 
@@ -47,9 +49,13 @@ MANY = 100  # jobs: to push these takes longer than to hand them over
 
 
 class Shortcut:
-    """Which queues jobs may go straight into, and the push. It waits for Redis only as long as its `client` does."""
+    """Which queues jobs may go straight into, and the push. It waits for Redis only as long as its
+    `client` does.
+    """
 
-    def __init__(self, ledger: Ledger, ring: Ring, feeder: Feeder, *, client: Client, events: Events) -> None:
+    def __init__(
+        self, ledger: Ledger, ring: Ring, feeder: Feeder, *, client: Client, events: Events
+    ) -> None:
         self._ledger = ledger
         self._ring = ring
         self._feeder = feeder
@@ -57,17 +63,27 @@ class Shortcut:
         self._events = events
         self._channel = Channel(client, ledger.installation)
         self._queues: dict[str, ReliableQueue] = {}
-        self._marks: dict[str, tuple[int, float]] = {}  # by queue, its mark and until when it counts
-        self._rooms: dict[str, tuple[dict[int, int], float]] = {}  # by queue, how much more may wait there; until when
+        self._marks: dict[
+            str, tuple[int, float]
+        ] = {}  # by queue, its mark and until when it counts
+        self._rooms: dict[
+            str, tuple[dict[int, int], float]
+        ] = {}  # by queue, how much more may wait there; until when
         self._watched = False
-        self._failures: dict[str, int] = {}  # by queue, how many pushes have been left to the feeders
+        self._failures: dict[
+            str, int
+        ] = {}  # by queue, how many pushes have been left to the feeders
         self._pusher = ThreadPoolExecutor(1, "scheduler-push")  # a process that ends waits for it
         self._pushing: Future[None] | None = None  # the last that was handed over
-        self._pusher_id: int | None = None  # its thread, while it pushes: who listens there may submit, or cancel us
+        self._pusher_id: int | None = (
+            None  # its thread, while it pushes: who listens there may submit, or cancel us
+        )
         self._lock = threading.Lock()
 
     def way(self, batch: Sequence[NewJob]) -> Way | None:
-        """Find the way for a batch that is not checked yet; None: it waits for something, or the feeders have it."""
+        """Find the way for a batch that is not checked yet; None: it waits for something, or the
+        feeders have it.
+        """
         queue = batch[0].queue if batch and isinstance(batch[0], NewJob) else None
         if not isinstance(queue, str) or not all(_goes(job, queue) for job in batch):
             return None
@@ -83,9 +99,15 @@ class Shortcut:
         return Way(Straight(queue, epoch), now, failures) if entered else None
 
     def push(self, way: Way) -> None:
-        """Push what was inserted for it, after the commit; whatever goes wrong is not the submitter's to see."""
+        """Push what was inserted for it, after the commit; whatever goes wrong is not the
+        submitter's to see.
+        """
         self.wait()
-        if sum(len(drafts) for drafts, _ in way.parts) < MANY or self._is_pusher() or not self._handed_over(way):
+        if (
+            sum(len(drafts) for drafts, _ in way.parts) < MANY
+            or self._is_pusher()
+            or not self._handed_over(way)
+        ):
             self._push(way)
 
     def wait(self) -> None:
@@ -116,7 +138,11 @@ class Shortcut:
             self._pusher_id = None
 
     def _push(self, way: Way) -> None:
-        jobs = [job for drafts, now in way.parts for job in _queued(drafts, now, self._ledger.installation)]
+        jobs = [
+            job
+            for drafts, now in way.parts
+            for job in _queued(drafts, now, self._ledger.installation)
+        ]
         if not jobs:
             return
         name, began = way.straight.queue, time.monotonic()
@@ -127,27 +153,37 @@ class Shortcut:
         except QueueError as error:
             self._leave(way, error)
             return
-        jobs = [job for job, answer in zip(jobs, answers, strict=True) if answer is not Pushed.FINISHED]
+        jobs = [
+            job for job, answer in zip(jobs, answers, strict=True) if answer is not Pushed.FINISHED
+        ]
         if jobs and self._events:
             ids = tuple((job.tenant, job.id) for job in jobs)
-            self._events.emit(JobsFed(queue=name, count=len(jobs), seconds=time.monotonic() - began, jobs=ids))
+            self._events.emit(
+                JobsFed(queue=name, count=len(jobs), seconds=time.monotonic() - began, jobs=ids)
+            )
         if jobs and self._watched:
             self._say(jobs)
 
     def _close_way(self, name: str) -> None:
-        """Let nobody past those that could not be pushed: whoever has his way already leaves it too."""
+        """Let nobody past those that could not be pushed: whoever has his way already leaves it
+        too.
+        """
         self._marks.pop(name, None)
         self._failures[name] = self._failures.get(name, 0) + 1
 
     def marked(self, name: str, epoch: int | None) -> None:
-        """Hear of upkeep that Redis has the mark of a queue, which opens the way; None: it has not."""
+        """Hear of upkeep that Redis has the mark of a queue, which opens the way; None: it has
+        not.
+        """
         if epoch is None or not self._ring.exact(name) or self._client.clustered:
             self._marks.pop(name, None)
         else:
             self._marks[name] = epoch, time.monotonic() + HOLDS
 
     def _enter(self, name: str, levels: Collection[int], count: int) -> bool:
-        """Take room for jobs of some levels; when it is long ago that we looked, or there is none any more, look."""
+        """Take room for jobs of some levels; when it is long ago that we looked, or there is none
+        any more, look.
+        """
         room, until = self._rooms.get(name, ({}, 0.0))
         if time.monotonic() >= until or any(room.get(each, 0) < count for each in levels):
             queue = self._queue(name)
@@ -170,12 +206,17 @@ class Shortcut:
     def _queue(self, name: str) -> ReliableQueue:
         found = self._queues.get(name)
         if found is None:
-            found = self._queues[name] = ReliableQueue(self._client, name, installation=self._ledger.installation)
+            found = self._queues[name] = ReliableQueue(
+                self._client, name, installation=self._ledger.installation
+            )
         return found
 
     def _leave(self, way: Way, error: QueueError) -> None:
         """Leave jobs to the feeders."""
-        name, jobs = way.straight.queue, [JobKey(each.tenant, each.id) for drafts, _ in way.parts for each in drafts]
+        name, jobs = (
+            way.straight.queue,
+            [JobKey(each.tenant, each.id) for drafts, _ in way.parts for each in drafts],
+        )
         self._marks.pop(name, None)
         said = "queue %s: %d jobs are left to the feeders: %s"
         logger.warning(said, name, len(jobs), error, extra=keys(queue=name))
@@ -184,11 +225,15 @@ class Shortcut:
         except StoreError as away:
             logger.warning("queue %s: or rather to upkeep: %s", name, away, extra=keys(queue=name))
         finally:
-            self._close_way(name)  # again: upkeep may have opened it before they were ready to be fed
+            self._close_way(
+                name
+            )  # again: upkeep may have opened it before they were ready to be fed
 
     def _say(self, jobs: Sequence[QueuedJob]) -> None:
         try:
-            self._channel.say([(job.tenant, job.id, State.SCHEDULED) for job in jobs], jobs[0].created_at)
+            self._channel.say(
+                [(job.tenant, job.id, State.SCHEDULED) for job in jobs], jobs[0].created_at
+            )
         except QueueError as error:
             logger.debug("state changes are not said: %s", error)
 
@@ -196,9 +241,14 @@ class Shortcut:
 def _goes(job: object, queue: str) -> bool:
     """Whether nothing is known yet that keeps a job from going at once."""
     return (
-        isinstance(job, NewJob) and job.queue == queue and job.run_at is None and job.delay is None
-        and job.after == () and job.after_any == () and isinstance(job.priority, int)
-    )  # fmt: skip
+        isinstance(job, NewJob)
+        and job.queue == queue
+        and job.run_at is None
+        and job.delay is None
+        and job.after == ()
+        and job.after_any == ()
+        and isinstance(job.priority, int)
+    )
 
 
 def _queued(drafts: Sequence[Draft], now: datetime, installation: str) -> list[QueuedJob]:

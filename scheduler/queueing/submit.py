@@ -1,8 +1,8 @@
 """Submit: from checked drafts to rows, in one transaction, ours or the caller's.
 
-Why nothing slips through: a dependency is held from ending until the job that waits for it is committed; one that was
-gone by then has a ledger row that a later statement sees. An idempotency key is one row, and whoever comes second
-waits for the first to commit or to roll back.
+Why nothing slips through: a dependency is held from ending until the job that waits for it is
+committed; one that was gone by then has a ledger row that a later statement sees. An idempotency
+key is one row, and whoever comes second waits for the first to commit or to roll back.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,7 +19,9 @@ from scheduler.store.job_queue import Dependency, Ending, JobKey, QueueTable
 from scheduler.store.steps import Statement, Steps
 
 
-def submit(table: QueueTable, drafts: Sequence[Draft], way: Way | None = None) -> Steps[list[Submission]]:
+def submit(
+    table: QueueTable, drafts: Sequence[Draft], way: Way | None = None
+) -> Steps[list[Submission]]:
     """Insert jobs with their keys and dependencies, all or nothing; return what stands for each.
 
     way: they may go straight into Redis after the commit, and it hears which do.
@@ -32,7 +34,9 @@ def submit(table: QueueTable, drafts: Sequence[Draft], way: Way | None = None) -
         doomed = []
         if new:
             straight = None if way is None else way.sent(new)
-            statement = table.submit_one(new[0], straight) if len(new) == 1 else table.submit(new, straight)
+            statement = (
+                table.submit_one(new[0], straight) if len(new) == 1 else table.submit(new, straight)
+            )
             rows = yield statement._replace(alone=all(draft.key is None for draft in drafts))
             if way is not None:
                 way.answered(rows)
@@ -40,13 +44,20 @@ def submit(table: QueueTable, drafts: Sequence[Draft], way: Way | None = None) -
         yield from end(table, doomed)
     if not stands_for:
         return [Submission(draft.id) for draft in drafts]
-    return [Submission(stands_for.get(draft.id, draft.id), draft.id in stands_for) for draft in drafts]
+    return [
+        Submission(stands_for.get(draft.id, draft.id), draft.id in stands_for) for draft in drafts
+    ]
 
 
 def submit_parts(
-    table: QueueTable, parts: Iterable[Sequence[Draft]], made: list[Submission], way: Way | None = None
+    table: QueueTable,
+    parts: Iterable[Sequence[Draft]],
+    made: list[Submission],
+    way: Way | None = None,
 ) -> Iterator[Statement]:
-    """Insert jobs without keys and dependencies part by part, each made only when it is asked for; `made` grows."""
+    """Insert jobs without keys and dependencies part by part, each made only when it is asked for;
+    `made` grows.
+    """
     for part in parts:
         made += [Submission(draft.id) for draft in part]
         yield table.submit(part, None if way is None else way.sent(part))
@@ -64,15 +75,23 @@ def _claim_keys(table: QueueTable, drafts: Sequence[Draft]) -> Steps[dict[UUID, 
     return {ours: owner for ours, owner in found.items() if owner != ours}
 
 
-def _depend(table: QueueTable, new: Sequence[Draft], stands_for: dict[UUID, UUID]) -> Steps[list[Ending]]:
+def _depend(
+    table: QueueTable, new: Sequence[Draft], stands_for: dict[UUID, UUID]
+) -> Steps[list[Ending]]:
     """Insert jobs with their edges; return those that end at once, because a dependency has."""
     known = {JobKey(draft.tenant, draft.id): draft for draft in new}
     for draft in new:
         draft.after = list(dict.fromkeys(stands_for.get(each, each) for each in draft.after))
-        draft.after_any = list(dict.fromkeys(stands_for.get(each, each) for each in draft.after_any))
+        draft.after_any = list(
+            dict.fromkeys(stands_for.get(each, each) for each in draft.after_any)
+        )
     if stands_for:
         check_cycles(new)  # one that only a key closes
-    wanted = {JobKey(draft.tenant, each): draft for draft in new for each in chain(draft.after, draft.after_any)}
+    wanted = {
+        JobKey(draft.tenant, each): draft
+        for draft in new
+        for each in chain(draft.after, draft.after_any)
+    }
     outside = [key for key in wanted if key not in known]
     live: dict[JobKey, tuple[int, int]] = {}
     over: dict[JobKey, State] = {}
@@ -85,7 +104,9 @@ def _depend(table: QueueTable, new: Sequence[Draft], stands_for: dict[UUID, UUID
             over = {JobKey(tenant, id_): State(state) for tenant, id_, state in rows}
     for key in outside:
         if key not in live and key not in over:
-            raise UnknownDependency(f"job {key.id}, which {wanted[key].type!r} is to wait for, does not exist")
+            raise UnknownDependency(
+                f"job {key.id}, which {wanted[key].type!r} is to wait for, does not exist"
+            )
     edges: list[Dependency] = []
     doomed: list[Ending] = []
     for draft in _in_order(new, known):
@@ -103,7 +124,9 @@ def _attach(
     live: dict[JobKey, tuple[int, int]],
     over: dict[JobKey, State],
 ) -> list[Dependency]:
-    """Fill in what a job's dependencies mean for it, and return its edges to those that have not ended."""
+    """Fill in what a job's dependencies mean for it, and return its edges to those that have not
+    ended.
+    """
     edges: list[Dependency] = []
     priorities, depths = [], [0]
     for kind, ids in (("after", draft.after), ("after_any", draft.after_any)):
@@ -123,7 +146,9 @@ def _attach(
     draft.priority = inherited(draft.priority, priorities)
     draft.depth = max(depths)
     if draft.depth > DEEPEST:
-        raise DependencyLimit(f"job {draft.type!r} would wait through {draft.depth} jobs, more than {DEEPEST}")
+        raise DependencyLimit(
+            f"job {draft.type!r} would wait through {draft.depth} jobs, more than {DEEPEST}"
+        )
     return edges
 
 
@@ -131,8 +156,16 @@ def _doom(draft: Draft, over: dict[JobKey, State]) -> list[Ending]:
     for each in draft.after:
         state = over.get(JobKey(draft.tenant, each), State.COMPLETED)
         if state is not State.COMPLETED:
-            draft.open_dependencies = max(1, draft.open_dependencies)  # it may not be fed before it ends
-            return [Ending(key=JobKey(draft.tenant, draft.id), state=state, reason=f"its dependency {each} {state}")]
+            draft.open_dependencies = max(
+                1, draft.open_dependencies
+            )  # it may not be fed before it ends
+            return [
+                Ending(
+                    key=JobKey(draft.tenant, draft.id),
+                    state=state,
+                    reason=f"its dependency {each} {state}",
+                )
+            ]
     return []
 
 
@@ -143,7 +176,9 @@ def _in_order(new: Sequence[Draft], known: dict[JobKey, Draft]) -> Iterable[Draf
         stack = [draft]
         while stack:
             last = stack[-1]
-            before = [known.get(JobKey(last.tenant, each)) for each in chain(last.after, last.after_any)]
+            before = [
+                known.get(JobKey(last.tenant, each)) for each in chain(last.after, last.after_any)
+            ]
             open_ = [each for each in before if each is not None and each.id not in done]
             if open_:
                 stack.append(open_[0])

@@ -1,7 +1,9 @@
-"""Upkeep: what puts right whatever Redis lost or time has ended. Every instance does it; rows are claimed, not parts.
+"""Upkeep: what puts right whatever Redis lost or time has ended. Every instance does it; rows are
+claimed, not parts.
 
-Lost memory: a queue's mark is gone, and all that was fed is fed again. A lost job: fed, silent for longer than it may
-be, and unknown to Redis. Cancels that could not be said at once, lifetimes, and edges that a race left behind.
+Lost memory: a queue's mark is gone, and all that was fed is fed again. A lost job: fed, silent for
+longer than it may be, and unknown to Redis. Cancels that could not be said at once, lifetimes, and
+edges that a race left behind.
 """
 
 import logging
@@ -31,8 +33,8 @@ EVERY = 1.0
 SOME = 500
 SWEPT = 2000
 SWEEP_EVERY = 2  # steps
-# Not long after it was fed a job is asked about too, in microseconds from and to: its submitter may have died before it
-# pushed it, or Redis lost its last second.
+# Not long after it was fed a job is asked about too, in microseconds from and to: its submitter may
+# have died before it pushed it, or Redis lost its last second.
 YOUNG_US = (10_000_000, 60_000_000)
 DEADLINE = 60.0
 EXPIRED = "its lifetime has passed"
@@ -42,7 +44,8 @@ CANCELLED = "cancelled"
 class Upkeep:
     """Looks after all queues of the installation.
 
-    `found` is called with the name of each, `marked` with its mark if Redis has it too, else with None.
+    `found` is called with the name of each, `marked` with its mark if Redis has it too, else with
+    None.
     """
 
     def __init__(
@@ -91,27 +94,41 @@ class Upkeep:
             self._ledger.run(self._feed_all_again(queue, epoch, known), deadline=DEADLINE)
 
     def pauses(self) -> None:
-        """Pause in Redis what is paused in Postgres, and let the rest go on: whoever asked may not have got through."""
+        """Pause in Redis what is paused in Postgres, and let the rest go on: whoever asked may not
+        have got through.
+        """
         for name, paused in self._ledger.rows(self._ledger.jobs.queues.pauses()):
             self._pausing.align(name, paused=paused)
 
     def asked(self) -> None:
-        """End jobs that somebody wants to end, if no worker has them or they are forced; ask the worker if one has."""
+        """End jobs that somebody wants to end, if no worker has them or they are forced; ask the
+        worker if one has.
+        """
         rows = self._ledger.rows(self._ledger.ring.asked(after=self._asked, limit=SOME))
         # Those whose handlers do not heed it are asked again and again: others have their turn.
         self._asked = (rows[-1][5], JobKey(*rows[-1][:2])) if len(rows) == SOME else (None, NOBODY)
         for forced in (False, True):
-            jobs = [(JobKey(*key), queue, why or CANCELLED) for *key, queue, why, how, _ in rows if how is forced]
+            jobs = [
+                (JobKey(*key), queue, why or CANCELLED)
+                for *key, queue, why, how, _ in rows
+                if how is forced
+            ]
             self._end(jobs, State.CANCELLED, forced=forced)
 
     def sweep(self) -> None:
-        """Look at some jobs at a time: feed those again that Redis does not know, end those past their lifetime."""
+        """Look at some jobs at a time: feed those again that Redis does not know, end those past
+        their lifetime.
+        """
         visibility = microseconds(duration(TIMEOUTS.visibility, name="visibility"))
-        look = self._ledger.ring.sweep(after=self._at, visibility_us=visibility, young_us=YOUNG_US, limit=SWEPT)
+        look = self._ledger.ring.sweep(
+            after=self._at, visibility_us=visibility, young_us=YOUNG_US, limit=SWEPT
+        )
         rows = self._ledger.rows(look)
         self._at = JobKey(rows[-1][0], rows[-1][1]) if len(rows) == SWEPT else NOBODY
         jobs = [(JobKey(tenant, id_), *others) for tenant, id_, *others in rows]
-        self._expire([(key, queue, waits) for key, queue, _, _, _, expired, waits in jobs if expired])
+        self._expire(
+            [(key, queue, waits) for key, queue, _, _, _, expired, waits in jobs if expired]
+        )
         silent: dict[str, list[tuple[JobKey, int]]] = {}
         for key, queue, feed, is_silent, is_young, expired, _ in jobs:
             if (is_silent or (is_young and self._ring.exact(queue))) and not expired:
@@ -126,12 +143,18 @@ class Upkeep:
                 self._events.emit(JobsFedAgain(queue=name, count=len(again)))
 
     def _expire(self, jobs: Sequence[tuple[JobKey, str, bool]]) -> None:
-        endings = [Ending(key=key, state=State.DEAD_LETTER, reason=EXPIRED) for key, _, waits in jobs if waits]
+        endings = [
+            Ending(key=key, state=State.DEAD_LETTER, reason=EXPIRED)
+            for key, _, waits in jobs
+            if waits
+        ]
         ended: list[tuple[JobKey, State]] = []
         if endings:
             ended, _ = self._ledger.run(end(self._ledger.jobs, endings), deadline=DEADLINE)
             self._ring.say(ended)
-        ended += self._end([(key, queue, EXPIRED) for key, queue, waits in jobs if not waits], State.DEAD_LETTER)
+        ended += self._end(
+            [(key, queue, EXPIRED) for key, queue, waits in jobs if not waits], State.DEAD_LETTER
+        )
         queues = {key: queue for key, queue, _ in jobs}
         for queue, count in Counter(queues[key] for key, _ in ended if key in queues).items():
             self._events.emit(JobsExpired(queue=queue, count=count))
@@ -139,7 +162,9 @@ class Upkeep:
     def sweep_edges(self) -> None:
         """Do what the end of a job should have done for those that wait for it, some at a time."""
         after, depends_on = self._edge
-        rows = self._ledger.rows(self._ledger.ring.sweep_edges(after=after, depends_on=depends_on, limit=SWEPT))
+        rows = self._ledger.rows(
+            self._ledger.ring.sweep_edges(after=after, depends_on=depends_on, limit=SWEPT)
+        )
         last = rows[-1] if len(rows) == SWEPT else ("", NIL, NIL, False)
         self._edge = (JobKey(last[0], last[1]), last[2])
         over = {JobKey(tenant, depends) for tenant, _, depends, is_over in rows if is_over}
@@ -154,12 +179,16 @@ class Upkeep:
         for key, queue, reason in jobs:
             by_queue.setdefault(queue, {})[key] = reason
         for queue, reasons in by_queue.items():
-            ended = self._ledger.run(self._ended(queue, reasons, state, forced=forced), deadline=DEADLINE)
+            ended = self._ledger.run(
+                self._ended(queue, reasons, state, forced=forced), deadline=DEADLINE
+            )
             self._ring.say(ended.jobs)
             over += ended.jobs
         return over
 
-    def _ended(self, queue: str, reasons: dict[JobKey, str], state: State, *, forced: bool) -> Steps[Ended]:
+    def _ended(
+        self, queue: str, reasons: dict[JobKey, str], state: State, *, forced: bool
+    ) -> Steps[Ended]:
         """End what is not fed, and what Redis gives back or does not know."""
         held = [JobKey(*row) for row in (yield self._ledger.ring.hold_all(reasons))]
         rows = yield self._ledger.ring.take_back_all(held)
@@ -169,10 +198,17 @@ class Upkeep:
             answers = self._ring.queue(queue).cancel([str(key.id) for key in fed])
             gone = tuple(Cancelling) if forced else (Cancelling.REMOVED, Cancelling.UNKNOWN)
             free |= {key for key, answer in zip(fed, answers, strict=True) if answer in gone}
-        return (yield from end(self._ledger.jobs, [Ending(key=key, state=state, reason=reasons[key]) for key in free]))
+        return (
+            yield from end(
+                self._ledger.jobs,
+                [Ending(key=key, state=state, reason=reasons[key]) for key in free],
+            )
+        )
 
     def _feed_all_again(self, queue: Queue, epoch: int, known: int) -> Steps[None]:
-        """Feed all of a queue again. The mark is set before the commit: who sees the new row must not miss the mark."""
+        """Feed all of a queue again. The mark is set before the commit: who sees the new row must
+        not miss the mark.
+        """
         name = queue.name
         if not (yield self._ledger.ring.of_queue("seize_epoch", name, epoch=epoch)):
             return

@@ -1,4 +1,6 @@
-"""Wait for the end of a job: woken when this instance settles it, and looking now and then in case another does."""
+"""Wait for the end of a job: woken when this instance settles it, and looking now and then in case
+another does.
+"""
 
 import threading
 import time
@@ -35,7 +37,9 @@ def wait(
         while not (job := get(*key)).state.terminal:
             left = look if until is None else min(look, until - time.monotonic())
             if left <= 0:
-                raise WaitTimeout(f"job {key.id} has not ended within {timeout:g} s; it is {job.state}")
+                raise WaitTimeout(
+                    f"job {key.id} has not ended within {timeout:g} s; it is {job.state}"
+                )
             if settled.wait(left):
                 settled.clear()
             look = min(look * 1.5, LAST_LOOK)

@@ -16,7 +16,9 @@ class Way:
         self.began = began  # on the monotonic clock
         self.failures = failures  # of pushes into its queue, before
         self._sent: list[Sequence[Draft]] = []
-        self.parts: list[tuple[Sequence[Draft], datetime]] = []  # those that go straight, with their created_at
+        self.parts: list[
+            tuple[Sequence[Draft], datetime]
+        ] = []  # those that go straight, with their created_at
 
     def sent(self, drafts: Sequence[Draft]) -> Straight:
         """Note a part whose statement is about to be sent; return where it would go."""

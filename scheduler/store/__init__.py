@@ -1,1 +1,3 @@
-"""Postgres: the only importer of psycopg and SQLAlchemy. One module a table; its statements are in sql/."""
+"""Postgres: the only importer of psycopg and SQLAlchemy. One module a table; its statements are in
+sql/.
+"""

@@ -1,4 +1,6 @@
-"""Large arrays of parameters, packed as Postgres reads them: psycopg looks at each element, several times."""
+"""Large arrays of parameters, packed as Postgres reads them: psycopg looks at each element, several
+times.
+"""
 
 import struct
 from collections.abc import Iterable, Sequence
@@ -11,14 +13,18 @@ from psycopg.abc import Buffer
 from psycopg.adapt import Dumper
 from psycopg.pq import Format
 
-HEAD = struct.Struct("!iiIii")  # dimensions, whether there are nulls, type of the elements, how many, from which on
+HEAD = struct.Struct(
+    "!iiIii"
+)  # dimensions, whether there are nulls, type of the elements, how many, from which on
 LENGTH = struct.Struct("!i")
 NULL = LENGTH.pack(-1)
 SIXTEEN = LENGTH.pack(16)
 EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
 TOGETHER = 64  # numbers that are packed in one call, each after its size
-INTEGERS, INSTANTS = ((struct.Struct(f"!{kind}"), struct.Struct("!" + kind * TOGETHER)) for kind in ("ii", "iq"))
+INTEGERS, INSTANTS = (
+    (struct.Struct(f"!{kind}"), struct.Struct("!" + kind * TOGETHER)) for kind in ("ii", "iq")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +81,9 @@ def instants(values: Iterable[datetime | None]) -> Instants:
     return Instants(_numbers(1184, 8, *INSTANTS, numbers))
 
 
-def _numbers(oid: int, size: int, one: struct.Struct, some: struct.Struct, values: Sequence[int | None]) -> bytes:
+def _numbers(
+    oid: int, size: int, one: struct.Struct, some: struct.Struct, values: Sequence[int | None]
+) -> bytes:
     parts, together = [], 0
     if None not in values:
         together = len(values) - len(values) % TOGETHER
@@ -109,6 +117,12 @@ class _PackedDumper(Dumper):
         return obj.data
 
 
-for _kind, _oid in ((Texts, 1009), (Uuids, 2951), (Blobs, 1001), (Integers, 1007), (Instants, 1185)):
+for _kind, _oid in (
+    (Texts, 1009),
+    (Uuids, 2951),
+    (Blobs, 1001),
+    (Integers, 1007),
+    (Instants, 1185),
+):
     _dumper = type(f"_{_kind.__name__}Dumper", (_PackedDumper,), {"oid": _oid})
     psycopg.adapters.register_dumper(_kind, _dumper)

@@ -1,4 +1,6 @@
-"""What the doctor asks of Postgres: of the server, and of our tables. Every question is bounded in rows and time."""
+"""What the doctor asks of Postgres: of the server, and of our tables. Every question is bounded in
+rows and time.
+"""
 
 import time
 from datetime import UTC, datetime, timedelta
@@ -27,7 +29,9 @@ class DoctorTable:
 
     def rows(self, name: str, **parameters: object) -> list[Row]:
         """Ask."""
-        return self._database.run(statement("doctor", name, self.schema), {"schema": self.schema, **parameters})
+        return self._database.run(
+            statement("doctor", name, self.schema), {"schema": self.schema, **parameters}
+        )
 
     def run(self, asked: Statement) -> list[Row]:
         """Run a statement of another table that only reads."""
@@ -55,7 +59,9 @@ class DoctorTable:
         return True
 
     def hears(self, direct: str | None = None) -> bool:
-        """Whether what is said on a channel is heard, over the database or a direct connection beside it."""
+        """Whether what is said on a channel is heard, over the database or a direct connection
+        beside it.
+        """
         channel, until = f"doctor_{uuid4().hex}", time.monotonic() + 1.0
         database = self._opened(direct or self._dsn)
         try:

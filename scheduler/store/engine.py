@@ -1,6 +1,7 @@
 """Connections: a pool, a deadline on every statement, and third-party errors turned into ours.
 
-Works behind PgBouncer in transaction mode: autocommit, no session state but `plan_cache_mode` on direct connections.
+Works behind PgBouncer in transaction mode: autocommit, no session state but `plan_cache_mode` on
+direct connections.
 """
 
 import contextlib
@@ -35,16 +36,20 @@ logger = logging.getLogger("scheduler")
 Row = tuple[Any, ...]
 STATEMENT_DEADLINE = 10.0
 CONNECT_TIMEOUT = 10
-# One plan for every batch size, kept for the session: made while the tables were empty it must not scan them when they
-# are large, so each statement probes by key. Given at the start of a connection: a pooler, whose other clients would
-# inherit them, refuses them there.
-# Such plans look dearer than they are, and what is soon done is not compiled first.
+# One plan for every batch size, kept for the session: made while the tables were empty it must not
+# scan them when they are large, so each statement probes by key. Given at the start of a
+# connection: a pooler, whose other clients would inherit them, refuses them there. Such plans look
+# dearer than they are, and what is soon done is not compiled first.
 PLANS = (
-    "-c plan_cache_mode=force_generic_plan -c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off"
+    "-c plan_cache_mode=force_generic_plan -c enable_seqscan=off -c enable_hashjoin=off"
+    " -c enable_mergejoin=off"
     " -c jit=off"
 )
 POOLER = "database: there is a pooler in between, like PgBouncer; pass prepare=False"
-NOT_A_DSN = "database: not a DSN; write postgresql://user:password@host/name, or host=... dbname=... user=..."
+NOT_A_DSN = (
+    "database: not a DSN; write postgresql://user:password@host/name, or host=... dbname=... "
+    "user=..."
+)
 _AWAY = (
     psycopg.OperationalError,
     psycopg.InterfaceError,
@@ -63,17 +68,22 @@ class DeadlineExceeded(psycopg.OperationalError):
 
 
 class BoundedConnection(psycopg.Connection[Row]):
-    """A connection whose every wait ends: a server, a pooler or a network that is silent cannot hold a thread."""
+    """A connection whose every wait ends: a server, a pooler or a network that is silent cannot
+    hold a thread.
+    """
 
     deadline: float = STATEMENT_DEADLINE
     adopted: bool = False
 
     def wait(self, gen: Any, *args: Any, **kwargs: Any) -> Any:
-        """Wait for the server, at most until the deadline; then the connection is no longer usable."""
+        """Wait for the server, at most until the deadline; then the connection is no longer
+        usable.
+        """
         try:
             return super().wait(_until(time.monotonic() + self.deadline, gen), *args, **kwargs)
         except DeadlineExceeded:
-            # The server may still be at work and hold locks: tell it to stop, on a connection of its own.
+            # The server may still be at work and hold locks: tell it to stop, on a connection of
+            # its own.
             with contextlib.suppress(Exception):
                 self.cancel_safe(timeout=2.0)
             self.pgconn.finish()
@@ -81,7 +91,9 @@ class BoundedConnection(psycopg.Connection[Row]):
 
 
 class UtcLoader(Loader):
-    """Instants as aware datetimes in UTC, whatever the session's zone: arithmetic on them then knows no DST."""
+    """Instants as aware datetimes in UTC, whatever the session's zone: arithmetic on them then
+    knows no DST.
+    """
 
     format = Format.BINARY
 
@@ -99,13 +111,17 @@ class UtcLoader(Loader):
 
 
 class Database:
-    """Runs statements on pooled connections, each in a transaction of its own unless inside `transaction()`.
+    """Runs statements on pooled connections, each in a transaction of its own unless inside
+    `transaction()`.
 
-    Every failure is a `StoreUnavailable` (trying again may help) or a `StoreError`. The former costs the pool all its
-    idle connections: a failover, a restarted or a read-only server is met with new ones.
+    Every failure is a `StoreUnavailable` (trying again may help) or a `StoreError`. The former
+    costs the pool all its idle connections: a failover, a restarted or a read-only server is met
+    with new ones.
     """
 
-    def __init__(self, pool: Pool, *, schema: str, prepare: bool, deadline: float = STATEMENT_DEADLINE) -> None:
+    def __init__(
+        self, pool: Pool, *, schema: str, prepare: bool, deadline: float = STATEMENT_DEADLINE
+    ) -> None:
         self.schema = schema
         self.prepare = prepare
         self.deadline = deadline
@@ -118,11 +134,13 @@ class Database:
         if isinstance(database, Engine):
             if database.dialect.driver != "psycopg":
                 raise ConfigError(
-                    f"database: an Engine must use psycopg 3 (postgresql+psycopg://...), not {database.dialect.name}"
+                    "database: an Engine must use psycopg 3 (postgresql+psycopg://...), not "
+                    f"{database.dialect.name}"
                     f"+{database.dialect.driver}; or pass its URL as a text"
                 )
             pool = database.pool.recreate()  # its creator and hooks, but connections of our own
-            prepare = False  # kept plans need settings that only a connection of our own making begins with
+            # kept plans need settings that only a connection of our own making begins with
+            prepare = False
         else:
             dsn = checked_dsn(database)
             connect: Any = partial(_connect, dsn, PLANS if prepare else "")
@@ -131,7 +149,9 @@ class Database:
 
     def separate(self, *, deadline: float) -> "Database":
         """Give a part of the system connections that nobody else can use up."""
-        return Database(self._pool.recreate(), schema=self.schema, prepare=self.prepare, deadline=deadline)
+        return Database(
+            self._pool.recreate(), schema=self.schema, prepare=self.prepare, deadline=deadline
+        )
 
     def run(self, query: bytes, parameters: Mapping[str, Any]) -> list[Row]:
         """Run one statement and return its rows."""
@@ -143,7 +163,9 @@ class Database:
         """Run several statements as one; a server-side timeout stands behind the deadline."""
         with self.connection(deadline) as connection:
             milliseconds = str(int(connection.deadline * 1000))
-            connection.execute(statement("session", "begin", milliseconds), prepare=False)  # all in one round trip
+            connection.execute(
+                statement("session", "begin", milliseconds), prepare=False
+            )  # all in one round trip
             try:
                 yield connection
             except BaseException:
@@ -174,7 +196,9 @@ class Database:
                 proxy.close()
 
     def notifications(self, channels: Sequence[str]) -> Iterator[set[str]]:
-        """Listen: yield the channels on which something was said, none now and then, until the connection breaks."""
+        """Listen: yield the channels on which something was said, none now and then, until the
+        connection breaks.
+        """
         with self.connection() as connection:
             for channel in channels:
                 connection.execute(statement("session", "listen", channel), {})
@@ -188,12 +212,16 @@ class Database:
 
     def _check_encoding(self, connection: BoundedConnection) -> None:
         if connection.info.parameter_status("server_encoding") == "SQL_ASCII":
-            raise ConfigError("database: its encoding is SQL_ASCII, which keeps no text; use one in UTF8")
+            raise ConfigError(
+                "database: its encoding is SQL_ASCII, which keeps no text; use one in UTF8"
+            )
         if connection.info.encoding != "utf-8":
             connection.execute(statement("session", "speak_utf8", self.schema), {})
 
     def _replace(self, pool: Pool) -> None:
-        """Drop all idle connections: where one has gone, the others would each cost a deadline of their own."""
+        """Drop all idle connections: where one has gone, the others would each cost a deadline of
+        their own.
+        """
         with self._lock:
             if self._pool is pool:
                 self._pool = pool.recreate()
@@ -202,8 +230,13 @@ class Database:
     def _adopt(self, connection: Any) -> BoundedConnection:
         if type(connection) is not BoundedConnection:
             if not isinstance(connection, psycopg.Connection):
-                raise ConfigError(f"database: an Engine must give psycopg connections, not {type(connection).__name__}")
-            connection.__class__ = BoundedConnection  # an engine's creator cannot be told which class to make
+                raise ConfigError(
+                    "database: an Engine must give psycopg connections, not "
+                    f"{type(connection).__name__}"
+                )
+            connection.__class__ = (
+                BoundedConnection  # an engine's creator cannot be told which class to make
+            )
         adopted: BoundedConnection = connection
         if not adopted.autocommit:
             adopted.autocommit = True
@@ -212,7 +245,9 @@ class Database:
             adopted.adapters.register_loader("timestamptz", UtcLoader)
             set_json_loads(orjson.loads, adopted)
             self._check_encoding(adopted)
-            adopted.prepare_threshold = 5 if self.prepare else None  # with None psycopg prepares nothing, asked or not
+            adopted.prepare_threshold = (
+                5 if self.prepare else None
+            )  # with None psycopg prepares nothing, asked or not
         return adopted
 
 
@@ -234,7 +269,9 @@ def _connect(dsn: str, settings: str = "") -> BoundedConnection:
 
 
 def checked_dsn(database: str) -> str:
-    """Check a DSN, in libpq's spelling or SQLAlchemy's; what is wrong is said without quoting it, for its password."""
+    """Check a DSN, in libpq's spelling or SQLAlchemy's; what is wrong is said without quoting it,
+    for its password.
+    """
     scheme, found, _ = database.partition("://")
     if found and "+" in scheme:
         try:
@@ -252,7 +289,9 @@ def checked_dsn(database: str) -> str:
     return database
 
 
-def _run(connection: BoundedConnection, query: bytes, parameters: Mapping[str, Any], *, prepare: bool) -> list[Row]:
+def _run(
+    connection: BoundedConnection, query: bytes, parameters: Mapping[str, Any], *, prepare: bool
+) -> list[Row]:
     cursor = connection.execute(query, parameters, prepare=prepare, binary=True)
     return cursor.fetchall() if cursor.description else []
 
@@ -275,7 +314,9 @@ def translated() -> Iterator[None]:
     try:
         yield
     except (pg.UndefinedTable, pg.InvalidSchemaName, pg.UndefinedColumn) as error:
-        raise SchemaMismatch(f"the database lacks what we need ({_brief(error)}); run `scheduler migrate`") from error
+        raise SchemaMismatch(
+            f"the database lacks what we need ({_brief(error)}); run `scheduler migrate`"
+        ) from error
     except pg.LockNotAvailable as error:
         raise StoreError("a lock that others hold was not to be had in time") from error
     except (pg.DuplicatePreparedStatement, pg.InvalidSqlStatementName) as error:
@@ -297,4 +338,6 @@ def translated() -> Iterator[None]:
 def _brief(error: psycopg.Error) -> str:
     """The first line only: details may quote rows."""
     message = (error.diag.message_primary or str(error)).strip().splitlines()
-    return f"{message[0] if message else type(error).__name__}" + (f" [{error.sqlstate}]" if error.sqlstate else "")
+    return f"{message[0] if message else type(error).__name__}" + (
+        f" [{error.sqlstate}]" if error.sqlstate else ""
+    )

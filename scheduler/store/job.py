@@ -29,7 +29,9 @@ class JobRow(NamedTuple):
 
 
 class KnownJob(NamedTuple):
-    """What the database knows of a job that is being registered; without a hash it is not registered."""
+    """What the database knows of a job that is being registered; without a hash it is not
+    registered.
+    """
 
     spec_hash: bytes | None
     next_run_at: datetime | None
@@ -87,24 +89,34 @@ class JobTable:
 
     def page(self, tenant: str, after: str, *, limit: int) -> list[JobRow]:
         """Read jobs of a tenant by id, from the one after `after` on."""
-        return [JobRow._make(row) for row in self._run("page", tenant=tenant, after=after, limit=limit)]
+        return [
+            JobRow._make(row) for row in self._run("page", tenant=tenant, after=after, limit=limit)
+        ]
 
     def lookup(self, keys: Sequence[Key]) -> list[KnownJob]:
         """Read what is known of each of the keys, in their order."""
-        rows = self._run("lookup", tenants=[key.tenant for key in keys], ids=[key.job_id for key in keys])
+        rows = self._run(
+            "lookup", tenants=[key.tenant for key in keys], ids=[key.job_id for key in keys]
+        )
         return [KnownJob._make(row) for row in rows]
 
     def insert(self, writes: Sequence[JobWrite], *, holder: str) -> set[Key]:
-        """Insert new jobs and return which; a missing key was inserted, or has fired, by somebody else."""
+        """Insert new jobs and return which; a missing key was inserted, or has fired, by somebody
+        else.
+        """
         last_fires = [write.known.last_fire_at for write in writes]
         rows = self._run("insert", holder=holder, last_fires=last_fires, **_columns(writes))
         return {Key(*row[:2]) for row in rows}
 
     def change(self, writes: Sequence[JobWrite], *, holder: str) -> set[Key]:
-        """Change definitions and return whose; a missing key was changed or fired by somebody else."""
+        """Change definitions and return whose; a missing key was changed or fired by somebody
+        else.
+        """
         old_hashes = [write.known.spec_hash for write in writes]
         old_nexts = [write.known.next_run_at for write in writes]
-        rows = self._run("change", holder=holder, old_hashes=old_hashes, old_nexts=old_nexts, **_columns(writes))
+        rows = self._run(
+            "change", holder=holder, old_hashes=old_hashes, old_nexts=old_nexts, **_columns(writes)
+        )
         return {Key(*row[:2]) for row in rows}
 
     def remove(self, key: Key, *, holder: str) -> bool:
@@ -117,9 +129,17 @@ class JobTable:
         return rows[0][0] if rows else None
 
     def resume(
-        self, key: Key, known: KnownJob, passed: Due | None, next_run_at: datetime | None, *, holder: str
+        self,
+        key: Key,
+        known: KnownJob,
+        passed: Due | None,
+        next_run_at: datetime | None,
+        *,
+        holder: str,
     ) -> bool:
-        """Let a paused job go on with a fire, and record what `passed` meanwhile; False: it changed, look again."""
+        """Let a paused job go on with a fire, and record what `passed` meanwhile; False: it
+        changed, look again.
+        """
         return bool(
             self._run(
                 "resume",
@@ -147,7 +167,9 @@ class JobTable:
 
     def _run(self, name: str, **parameters: object) -> list[Row]:
         query = statement("job", name, self._database.schema)
-        return self._database.run(query, {"now": self._now(), "channel": self._database.schema, **parameters})
+        return self._database.run(
+            query, {"now": self._now(), "channel": self._database.schema, **parameters}
+        )
 
 
 def _columns(writes: Sequence[JobWrite]) -> dict[str, list[object]]:

@@ -67,13 +67,40 @@ class CallbackTable:
         return self._statement(name, **key, **parameters)
 
     def _statement(self, name: str, **parameters: object) -> Statement:
-        return Statement(statement("job_callback", name, self._schema), {"now": self._now(), **parameters})
+        return Statement(
+            statement("job_callback", name, self._schema), {"now": self._now(), **parameters}
+        )
 
 
 def claimed(row: Row) -> Callback:
     """Read a row of `claim`."""
-    tenant, job_id, url, state, attempt, created_at, type_, queue, labels, job_attempt, reason, error, result = row
+    (
+        tenant,
+        job_id,
+        url,
+        state,
+        attempt,
+        created_at,
+        type_,
+        queue,
+        labels,
+        job_attempt,
+        reason,
+        error,
+        result,
+    ) = row
     return Callback(
-        tenant=tenant, job_id=job_id, url=url, state=State(state), attempt=attempt, created_at=created_at, type=type_,
-        queue=queue, labels=labels, job_attempt=job_attempt, reason=reason, error=error, result=result,
-    )  # fmt: skip
+        tenant=tenant,
+        job_id=job_id,
+        url=url,
+        state=State(state),
+        attempt=attempt,
+        created_at=created_at,
+        type=type_,
+        queue=queue,
+        labels=labels,
+        job_attempt=job_attempt,
+        reason=reason,
+        error=error,
+        result=result,
+    )

@@ -14,29 +14,41 @@ LOCKS_WAIT = "1000"
 
 
 class HistoryTable:
-    """Statements on `job_history`; its rows are written by the statements that end a fire or a job."""
+    """Statements on `job_history`; its rows are written by the statements that end a fire or a
+    job.
+    """
 
     def __init__(self, database: Database, now: Callable[[], datetime | None]) -> None:
         self._database = database
         self._now = now
 
     def tend(self, keep: timedelta | None) -> tuple[int, int]:
-        """Make partitions for the days to come and drop what is older than `keep`; return how many of each."""
+        """Make partitions for the days to come and drop what is older than `keep`; return how many
+        of each.
+        """
         schema = self._database.schema
         with self._database.transaction() as connection:
-            connection.execute(statement("session", "bound_locks", schema), {"milliseconds": LOCKS_WAIT})
+            connection.execute(
+                statement("session", "bound_locks", schema), {"milliseconds": LOCKS_WAIT}
+            )
             parameters = {"now": self._now(), "ahead": AHEAD, "keep": keep}
-            ((made, dropped),) = connection.execute(statement("job_history", "tend", schema), parameters).fetchall()
+            ((made, dropped),) = connection.execute(
+                statement("job_history", "tend", schema), parameters
+            ).fetchall()
         return made, dropped
 
     def newest(
         self, tenant: str, job_id: str | None, *, limit: int, before: HistoryPlace | None = None
     ) -> list[HistoryEntry]:
         """Read the newest rows of a tenant, or of one of its jobs; or those before one of them."""
-        query = statement("job_history", "newest" if job_id is None else "newest_of_job", self._database.schema)
+        query = statement(
+            "job_history", "newest" if job_id is None else "newest_of_job", self._database.schema
+        )
         at, before_id, kind = before or (None, None, None)
         place = {"before": at, "before_id": before_id, "before_kind": kind}
-        rows = self._database.run(query, {"tenant": tenant, "job_id": job_id, "limit": limit, **place})
+        rows = self._database.run(
+            query, {"tenant": tenant, "job_id": job_id, "limit": limit, **place}
+        )
         return [
             HistoryEntry(
                 at=row[0],
@@ -72,5 +84,11 @@ def _described(  # noqa: PLR0917 - the columns, in their order
     """Describe a one-shot job, or name the one that a fire became."""
     if type_ is None:
         return rarer
-    common = {"type": type_, "queue": queue, "priority": priority, "run_at": run_at, "created_at": created_at}
+    common = {
+        "type": type_,
+        "queue": queue,
+        "priority": priority,
+        "run_at": run_at,
+        "created_at": created_at,
+    }
     return {**common, "json": json, **(rarer or {})}

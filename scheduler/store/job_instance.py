@@ -12,7 +12,9 @@ from scheduler.store.queries import statement
 
 
 class InstanceTable:
-    """Statements on `job_instance`. `now` is the moment a test plays; None is the database's own clock."""
+    """Statements on `job_instance`. `now` is the moment a test plays; None is the database's own
+    clock.
+    """
 
     def __init__(self, database: Database, now: Callable[[], datetime | None]) -> None:
         self._database = database
@@ -48,7 +50,8 @@ class InstanceTable:
         """Read instances by id, from the one after `after` on."""
         names = tuple(InstanceInfo.__dataclass_fields__)
         return [
-            InstanceInfo(**dict(zip(names, row, strict=True))) for row in self._run("page", after=after, limit=limit)
+            InstanceInfo(**dict(zip(names, row, strict=True)))
+            for row in self._run("page", after=after, limit=limit)
         ]
 
     def stranded(self, tenants: Sequence[str] | None) -> set[Key]:

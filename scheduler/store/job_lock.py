@@ -20,7 +20,9 @@ Verdict = Literal["run", "queue", "skip", "pass"]
 
 
 class Wanted(NamedTuple):
-    """A fire that the mirror believes due: claimed only if (next_run_at, spec_hash) are still what it saw."""
+    """A fire that the mirror believes due: claimed only if (next_run_at, spec_hash) are still what
+    it saw.
+    """
 
     key: Key
     spec_hash: bytes
@@ -29,7 +31,9 @@ class Wanted(NamedTuple):
 
 
 class Claimed(NamedTuple):
-    """The answer to the wanted fire at `position`; with no verdict, the row as it is now (no hash: it is gone)."""
+    """The answer to the wanted fire at `position`; with no verdict, the row as it is now (no hash:
+    it is gone).
+    """
 
     position: int
     verdict: Verdict | None
@@ -42,7 +46,9 @@ class Claimed(NamedTuple):
 
 
 class Pulled(NamedTuple):
-    """The answer to the trigger at `position`; without a fence it is not ours, with the row as it is now."""
+    """The answer to the trigger at `position`; without a fence it is not ours, with the row as it
+    is now.
+    """
 
     position: int
     fence: int | None
@@ -74,9 +80,9 @@ class Held(Protocol):
     """Whatever names a lease: a job and the fence it is held at."""
 
     @property
-    def key(self) -> Key: ...  # noqa: D102
+    def key(self) -> Key: ...
     @property
-    def fence(self) -> int: ...  # noqa: D102
+    def fence(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +100,9 @@ class Finish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """Who takes leases: a random id for each process start, a label for people, and for how long."""
+    """Who takes leases: a random id for each process start, a label for people, and for how
+    long.
+    """
 
     owner: UUID
     label: str
@@ -102,9 +110,13 @@ class Holder:
 
 
 class LockTable:
-    """Statements on `job_lock`. `now` is the moment a test plays; None is the database's own clock."""
+    """Statements on `job_lock`. `now` is the moment a test plays; None is the database's own
+    clock.
+    """
 
-    def __init__(self, database: Database, now: Callable[[], datetime | None], holder: Holder) -> None:
+    def __init__(
+        self, database: Database, now: Callable[[], datetime | None], holder: Holder
+    ) -> None:
         self._database = database
         self._now = now
         self._holder = holder
@@ -129,12 +141,18 @@ class LockTable:
         return [Claimed(ord_ - 1, *rest) for ord_, *rest in rows]
 
     def moved(self, seen: Sequence[tuple[Key, datetime | None]]) -> dict[int, Claimed]:
-        """Find jobs whose next fire is another than was seen, by position; without a verdict, nothing is taken."""
+        """Find jobs whose next fire is another than was seen, by position; without a verdict,
+        nothing is taken.
+        """
         keys, fires = [key for key, _ in seen], [fire for _, fire in seen]
-        rows = self._run("moved", tenants=[key[0] for key in keys], ids=[key[1] for key in keys], seen=fires)
+        rows = self._run(
+            "moved", tenants=[key[0] for key in keys], ids=[key[1] for key in keys], seen=fires
+        )
         return {ord_ - 1: Claimed(ord_ - 1, None, None, *rest) for ord_, *rest in rows}
 
-    def claim_queued(self, want: Wanted, work: Work, queued_id: UUID, *, triggered: bool) -> Claimed:
+    def claim_queued(
+        self, want: Wanted, work: Work, queued_id: UUID, *, triggered: bool
+    ) -> Claimed:
         """Submit the job that a fire or trigger becomes, if nobody else has; never waits."""
         ((verdict, *rest, _),) = self._run(
             "claim_queued",
@@ -177,12 +195,16 @@ class LockTable:
 
     def renew(self, leases: Sequence[Held]) -> list[bool]:
         """Prolong leases; False where one is no longer ours."""
-        rows = self._run("renew", owner=self._holder.owner, lease=self._holder.lease, **_columns(leases))
+        rows = self._run(
+            "renew", owner=self._holder.owner, lease=self._holder.lease, **_columns(leases)
+        )
         kept = {row[0] - 1 for row in rows}
         return [index in kept for index in range(len(leases))]
 
     def finish(self, ends: Sequence[Finish]) -> list[bool]:
-        """Write ledger rows and free leases; False where the lease was lost and nothing was written."""
+        """Write ledger rows and free leases; False where the lease was lost and nothing was
+        written.
+        """
         rows = self._run(
             "finish",
             owner=self._holder.owner,
@@ -198,7 +220,9 @@ class LockTable:
         return [index in accepted for index in range(len(ends))]
 
     def release(self, leases: Sequence[Held], *, started: Sequence[bool]) -> None:
-        """Hand leases back so that their fires are re-driven at once; unstarted ones count no start."""
+        """Hand leases back so that their fires are re-driven at once; unstarted ones count no
+        start.
+        """
         self._run("release", owner=self._holder.owner, started=list(started), **_columns(leases))
 
     def expired(self, tenants: Sequence[str] | None) -> list[Expired]:

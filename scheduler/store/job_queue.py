@@ -1,4 +1,6 @@
-"""The tables of one-shot jobs: `job_queue`, `job_ready`, `job_dependency`, `job_key`, as steps of a transaction."""
+"""The tables of one-shot jobs: `job_queue`, `job_ready`, `job_dependency`, `job_key`, as steps of a
+transaction.
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -47,7 +49,8 @@ class Dependency(NamedTuple):
 class Ending:
     """The end of a job. Without a feed it ends whichever feed is under way.
 
-    `record`: its last attempt, as JSON, if there is more to say of it than `worker`, `started_at` and `finished_at`.
+    `record`: its last attempt, as JSON, if there is more to say of it than `worker`, `started_at`
+    and `finished_at`.
     """
 
     key: JobKey
@@ -64,7 +67,9 @@ class Ending:
 
 
 class QueueTable:
-    """Statements on the tables of one-shot jobs. `now` is the moment a test plays; None is the database's own clock."""
+    """Statements on the tables of one-shot jobs. `now` is the moment a test plays; None is the
+    database's own clock.
+    """
 
     def __init__(self, schema: str, now: Callable[[], datetime | None]) -> None:
         self._schema = schema
@@ -72,12 +77,19 @@ class QueueTable:
         self.queues = QueuesTable(schema, now)
 
     def submit(self, drafts: Sequence[Draft], straight: Straight | None = None) -> Statement:
-        """Insert jobs; those that wait for nobody may be fed at once: (now, whether the caller pushes them)."""
+        """Insert jobs; those that wait for nobody may be fed at once: (now, whether the caller
+        pushes them).
+        """
         first = drafts[0]
         labels = _labels(first)
         if not first.open_dependencies and all(each == labels for each in map(_labels, drafts)):
-            ids, payloads = uuids(draft.id for draft in drafts), blobs([draft.payload for draft in drafts])
-            return self._statement("submit_alike", **self._one(first, straight), ids=ids, payloads=payloads)
+            ids, payloads = (
+                uuids(draft.id for draft in drafts),
+                blobs([draft.payload for draft in drafts]),
+            )
+            return self._statement(
+                "submit_alike", **self._one(first, straight), ids=ids, payloads=payloads
+            )
         return self._statement(
             "submit",
             tenants=[draft.tenant for draft in drafts],
@@ -103,7 +115,9 @@ class QueueTable:
 
     def submit_one(self, draft: Draft, straight: Straight | None = None) -> Statement:
         """Insert one job that waits for nobody: (now, whether the caller pushes it)."""
-        return self._statement("submit_one", **self._one(draft, straight), id=draft.id, payload=draft.payload)
+        return self._statement(
+            "submit_one", **self._one(draft, straight), id=draft.id, payload=draft.payload
+        )
 
     def _how(self, straight: Straight | None) -> dict[str, object]:
         queue, epoch = straight or (None, None)
@@ -170,7 +184,9 @@ class QueueTable:
         )
 
     def any_dependents(self) -> Statement:
-        """Read whether any job waits for another: mostly none does, and nobody has to be looked for."""
+        """Read whether any job waits for another: mostly none does, and nobody has to be looked
+        for.
+        """
         return self._statement("any_dependents")
 
     def dependents(self, keys: Iterable[JobKey]) -> Statement:
@@ -186,11 +202,14 @@ class QueueTable:
         return self._statement("release", **_edges(edges))
 
     def waiting(self, *, after: Place = FIRST, limit: int) -> Statement:
-        """Read who waits to be fed, from a place on: a `Waiting` each, by queue, priority and tenant."""
+        """Read who waits to be fed, from a place on: a `Waiting` each, by queue, priority and
+        tenant.
+        """
         return self._statement("waiting", **after._asdict(), limit=limit)
 
     def feed(self, queue: str, shares: Sequence[Share]) -> Statement:
-        """Take what is due out of one queue: of each priority and tenant its share. None may be named twice.
+        """Take what is due out of one queue: of each priority and tenant its share. None may be
+        named twice.
 
         (mark, tenant, id, priority, ...) each, as `feeder.queued` reads them.
         """
@@ -203,7 +222,9 @@ class QueueTable:
         )
 
     def of_job(self, name: str, key: JobKey, **parameters: object) -> Statement:
-        """Make a statement on one job: live, over, hold, take_back, put_back, update, ask_to_cancel."""
+        """Make a statement on one job: live, over, hold, take_back, put_back, update,
+        ask_to_cancel.
+        """
         job_id: object = str(key.id) if name == "over" else key.id
         return self._statement(name, tenant=key.tenant, id=job_id, **parameters)
 
@@ -212,18 +233,36 @@ class QueueTable:
         return self._statement(name, **parameters)
 
     def _statement(self, name: str, **parameters: object) -> Statement:
-        return Statement(statement("job_queue", name, self._schema), {"now": self._now(), **parameters})
+        return Statement(
+            statement("job_queue", name, self._schema), {"now": self._now(), **parameters}
+        )
 
 
 def queue_channel(schema: str) -> str:
-    """Name the channel on which feeders hear of new jobs; the schema's own is for changes of registered ones."""
+    """Name the channel on which feeders hear of new jobs; the schema's own is for changes of
+    registered ones.
+    """
     return f"{schema[:56]}:queue"
 
 
 _labels = attrgetter(
-    "tenant", "type", "queue", "priority", "run_at", "delay", "lifetime", "open_dependencies", "depth", "form",
-    "policy", "tags", "correlation_id", "callback_url", "retried_from", "trace",
-)  # fmt: skip
+    "tenant",
+    "type",
+    "queue",
+    "priority",
+    "run_at",
+    "delay",
+    "lifetime",
+    "open_dependencies",
+    "depth",
+    "form",
+    "policy",
+    "tags",
+    "correlation_id",
+    "callback_url",
+    "retried_from",
+    "trace",
+)
 
 
 def _sparse(values: Iterable[T]) -> list[T]:

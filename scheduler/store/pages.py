@@ -1,4 +1,6 @@
-"""What the pages of the dashboard need of the tables, beside what the API has; every statement is bounded."""
+"""What the pages of the dashboard need of the tables, beside what the API has; every statement is
+bounded.
+"""
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -10,7 +12,9 @@ from scheduler.store.queries import statement
 
 
 class Ended(NamedTuple):
-    """Ends of one minute of a tenant: since when they were read, how late they started, outcomes, queues of jobs."""
+    """Ends of one minute of a tenant: since when they were read, how late they started, outcomes,
+    queues of jobs.
+    """
 
     tenant: str
     minute: datetime
@@ -23,7 +27,9 @@ class Ended(NamedTuple):
 
 
 class Coming(NamedTuple):
-    """How many registered jobs are `paused`, `late`, come due in a `minute` or `later`; with an id, a late one."""
+    """How many registered jobs are `paused`, `late`, come due in a `minute` or `later`; with an id,
+    a late one.
+    """
 
     tenant: str
     what: str
@@ -70,7 +76,9 @@ class Held(NamedTuple):
 
 
 class Edge(NamedTuple):
-    """An open edge of a job; `before`: it waits for that one. `outcome`: how that one ended, if it has."""
+    """An open edge of a job; `before`: it waits for that one. `outcome`: how that one ended, if it
+    has.
+    """
 
     before: bool
     kind: str
@@ -90,23 +98,36 @@ class PagesTable:
         """Name tenants that have something."""
         return [tenant for (tenant,) in self._run("tenants", limit=limit)]
 
-    def minutes(self, tenants: Sequence[str], *, minutes: int, most: int) -> tuple[datetime, list[Ended]]:
-        """Read how things ended in the last minutes, the newest `most` of each; with the database's time."""
+    def minutes(
+        self, tenants: Sequence[str], *, minutes: int, most: int
+    ) -> tuple[datetime, list[Ended]]:
+        """Read how things ended in the last minutes, the newest `most` of each; with the database's
+        time.
+        """
         rows = self._run("minutes", tenants=list(tenants), minutes=minutes, most=most)
         (now,) = (row[2] for row in rows if row[0] is None)
         return now, [Ended._make(row) for row in rows if row[0] is not None]
 
     def coming(self, tenants: Sequence[str], *, minutes: int, most: int) -> list[Coming]:
         """Read what is to come of the first `most` registered jobs of each tenant."""
-        return [Coming._make(row) for row in self._run("coming", tenants=list(tenants), minutes=minutes, most=most)]
+        return [
+            Coming._make(row)
+            for row in self._run("coming", tenants=list(tenants), minutes=minutes, most=most)
+        ]
 
     def strips(self, tenant: str, *, after: str, limit: int, most: int) -> list[Cell]:
         """Read the newest ends of each of a page of registered jobs."""
-        return [Cell._make(row) for row in self._run("strips", tenant=tenant, after=after, limit=limit, most=most)]
+        return [
+            Cell._make(row)
+            for row in self._run("strips", tenant=tenant, after=after, limit=limit, most=most)
+        ]
 
     def dead(self, tenants: Sequence[str], *, limit: int, most: int) -> list[Letter]:
         """Read the newest dead letters of each of some tenants."""
-        return [Letter._make(row) for row in self._run("dead", tenants=list(tenants), limit=limit, most=most)]
+        return [
+            Letter._make(row)
+            for row in self._run("dead", tenants=list(tenants), limit=limit, most=most)
+        ]
 
     def held(self, *, limit: int, most: int) -> list[Held]:
         """Read leases under way among the first `most` jobs."""
@@ -114,7 +135,11 @@ class PagesTable:
 
     def around(self, tenant: str, job_id: UUID, *, limit: int) -> list[Edge]:
         """Read the open edges of a job."""
-        return [Edge._make(row) for row in self._run("around", tenant=tenant, id=job_id, limit=limit)]
+        return [
+            Edge._make(row) for row in self._run("around", tenant=tenant, id=job_id, limit=limit)
+        ]
 
     def _run(self, name: str, **parameters: object) -> list[Row]:
-        return self._database.run(statement("pages", name, self._database.schema), {"now": self._now(), **parameters})
+        return self._database.run(
+            statement("pages", name, self._database.schema), {"now": self._now(), **parameters}
+        )

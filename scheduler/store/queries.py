@@ -1,4 +1,6 @@
-"""Statements out of sql/*.sql: blocks that begin with `-- name: verb`, bound to one Postgres schema."""
+"""Statements out of sql/*.sql: blocks that begin with `-- name: verb`, bound to one Postgres
+schema.
+"""
 
 import re
 from functools import cache
@@ -26,6 +28,12 @@ def statement(table: str, name: str, schema: str) -> bytes:
     """Return one statement with the schema's name safely quoted into it."""
     parts = _NAME.split(read(f"{table}.sql"))
     text = dict(zip(parts[1::2], parts[2::2], strict=True))[name]
-    code = "\n".join(line for line in text.splitlines() if not line.startswith("--")).strip().rstrip(";")
-    quoted = Identifier(schema).as_string(None).replace("%", "%%")  # parameters are always passed, if only {}
+    code = (
+        "\n".join(line for line in text.splitlines() if not line.startswith("--"))
+        .strip()
+        .rstrip(";")
+    )
+    quoted = (
+        Identifier(schema).as_string(None).replace("%", "%%")
+    )  # parameters are always passed, if only {}
     return SQL(code).format(schema=SQL(quoted)).as_string(None).encode()

@@ -9,7 +9,9 @@ from scheduler.store.steps import Statement
 
 
 class QueuesTable:
-    """Statements about queues. `now` is the moment a test plays; None is the database's own clock."""
+    """Statements about queues. `now` is the moment a test plays; None is the database's own
+    clock.
+    """
 
     def __init__(self, schema: str, now: Callable[[], datetime | None]) -> None:
         self._schema = schema
@@ -31,8 +33,12 @@ class QueuesTable:
         """Read (queue, whether it is paused) of each that was ever fed, or paused."""
         return self._statement("pauses")
 
-    def letters(self, queue: str, *, limit: int, skip: int = 0, ids: Sequence[str] | None = None) -> Statement:
-        """Read dead letters: (tenant, id, at, type, priority, attempt, created_at, outcome, reason, error) each."""
+    def letters(
+        self, queue: str, *, limit: int, skip: int = 0, ids: Sequence[str] | None = None
+    ) -> Statement:
+        """Read dead letters: (tenant, id, at, type, priority, attempt, created_at, outcome, reason,
+        error) each.
+        """
         given = None if ids is None else list(ids)
         return self._statement("letters", queue=queue, limit=limit, skip=skip, ids=given)
 
@@ -49,4 +55,6 @@ class QueuesTable:
         return self._statement("ended", span=span)
 
     def _statement(self, name: str, **parameters: object) -> Statement:
-        return Statement(statement("queues", name, self._schema), {"now": self._now(), **parameters})
+        return Statement(
+            statement("queues", name, self._schema), {"now": self._now(), **parameters}
+        )

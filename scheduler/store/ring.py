@@ -15,7 +15,9 @@ NOBODY = JobKey("", NIL)
 
 
 class Retried(NamedTuple):
-    """Attempts of a job that are to be settled: the last of them, its delay in microseconds, and all as JSON."""
+    """Attempts of a job that are to be settled: the last of them, its delay in microseconds, and
+    all as JSON.
+    """
 
     key: JobKey
     feed: int
@@ -25,7 +27,9 @@ class Retried(NamedTuple):
 
 
 class RingTable:
-    """Statements of feeder, settler and upkeep. `now` is the moment a test plays; None is the database's own clock."""
+    """Statements of feeder, settler and upkeep. `now` is the moment a test plays; None is the
+    database's own clock.
+    """
 
     def __init__(self, schema: str, now: Callable[[], datetime | None]) -> None:
         self._schema = schema
@@ -45,12 +49,16 @@ class RingTable:
 
     def feed_all_again(self, queue: str, *, after: JobKey, limit: int) -> Statement:
         """Let jobs be fed anew: (tenant, id, whether it was fed) for each that was looked at."""
-        return self._statement("feed_all_again", queue=queue, tenant=after.tenant, id=after.id, limit=limit)
+        return self._statement(
+            "feed_all_again", queue=queue, tenant=after.tenant, id=after.id, limit=limit
+        )
 
     def feed_again(self, feeds: Sequence[tuple[JobKey, int]]) -> Statement:
         """Let jobs of these feeds be fed anew: (tenant, id) of each."""
         return self._statement(
-            "feed_again", **packed(key for key, _ in feeds), feeds=integers(feed for _, feed in feeds)
+            "feed_again",
+            **packed(key for key, _ in feeds),
+            feeds=integers(feed for _, feed in feeds),
         )
 
     def leave_to_feeders(self, keys: Iterable[JobKey]) -> Statement:
@@ -81,20 +89,36 @@ class RingTable:
         return self._statement("take_back_all", **packed(keys))
 
     def asked(self, *, after: tuple[datetime | None, JobKey], limit: int) -> Statement:
-        """Look at some jobs that somebody wants to end: (tenant, id, queue, why, whether by force, since when) each."""
+        """Look at some jobs that somebody wants to end: (tenant, id, queue, why, whether by force,
+        since when) each.
+        """
         wanted_at, key = after
-        return self._statement("asked", wanted_at=wanted_at, tenant=key.tenant, id=key.id, limit=limit)
+        return self._statement(
+            "asked", wanted_at=wanted_at, tenant=key.tenant, id=key.id, limit=limit
+        )
 
-    def sweep(self, *, after: JobKey, visibility_us: int, young_us: tuple[int, int], limit: int) -> Statement:
-        """Look at some jobs: (tenant, id, queue, feed, whether it is silent, young, expired, waits for others) each."""
+    def sweep(
+        self, *, after: JobKey, visibility_us: int, young_us: tuple[int, int], limit: int
+    ) -> Statement:
+        """Look at some jobs: (tenant, id, queue, feed, whether it is silent, young, expired, waits
+        for others) each.
+        """
         young, old = young_us
         return self._statement(
-            "sweep", tenant=after.tenant, id=after.id, visibility=visibility_us, young=young, old=old, limit=limit
+            "sweep",
+            tenant=after.tenant,
+            id=after.id,
+            visibility=visibility_us,
+            young=young,
+            old=old,
+            limit=limit,
         )
 
     def sweep_edges(self, *, after: JobKey, depends_on: UUID, limit: int) -> Statement:
         """Look at some edges: (tenant, job, what it waits for, whether that has ended) each."""
-        return self._statement("sweep_edges", tenant=after.tenant, id=after.id, depends_on=depends_on, limit=limit)
+        return self._statement(
+            "sweep_edges", tenant=after.tenant, id=after.id, depends_on=depends_on, limit=limit
+        )
 
     def _statement(self, name: str, **parameters: object) -> Statement:
         return Statement(statement("ring", name, self._schema), {"now": self._now(), **parameters})

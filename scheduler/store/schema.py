@@ -1,4 +1,6 @@
-"""The schema: applied whole to a new database, by forward migrations to an older one, under one lock."""
+"""The schema: applied whole to a new database, by forward migrations to an older one, under one
+lock.
+"""
 
 from collections.abc import Mapping
 
@@ -11,7 +13,9 @@ MIGRATION_DEADLINE = 3600.0
 
 
 def migrate(database: Database) -> tuple[int, int]:
-    """Bring the database to our version and return (before, after); twenty instances may call it at once."""
+    """Bring the database to our version and return (before, after); twenty instances may call it at
+    once.
+    """
     patient = database.separate(deadline=MIGRATION_DEADLINE)
     try:
         with patient.transaction() as connection:
@@ -64,13 +68,18 @@ def _version(connection: BoundedConnection, schema: str) -> int:
 
 
 def _execute(
-    connection: BoundedConnection, name: str, schema: str, parameters: Mapping[str, object] | None = None
+    connection: BoundedConnection,
+    name: str,
+    schema: str,
+    parameters: Mapping[str, object] | None = None,
 ) -> list[Row]:
     cursor = connection.execute(statement("schema_version", name, schema), parameters or {})
     return cursor.fetchall() if cursor.description else []
 
 
 def _mismatch(schema: str, found: int) -> str:
-    cure = "run `scheduler migrate`" if found < VERSION else "upgrade the singleton-scheduler package"
+    cure = (
+        "run `scheduler migrate`" if found < VERSION else "upgrade the singleton-scheduler package"
+    )
     state = f"at version {found}" if found else "not installed (version 0)"
     return f"schema {schema!r} is {state}, this package needs version {VERSION}: {cure}"

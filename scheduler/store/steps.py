@@ -1,7 +1,8 @@
 """Several statements as one unit, written once for every kind of connection.
 
-A function of steps yields statements and is sent their rows; whoever drives it decides where they run: on a connection
-of ours, or inside the transaction of the caller, which may be psycopg's or SQLAlchemy's, sync or async.
+A function of steps yields statements and is sent their rows; whoever drives it decides where they
+run: on a connection of ours, or inside the transaction of the caller, which may be psycopg's or
+SQLAlchemy's, sync or async.
 """
 
 import sys
@@ -24,7 +25,9 @@ T = TypeVar("T")
 
 
 class Statement(NamedTuple):
-    """One statement with its parameters. `alone`: it is the whole unit, and needs no transaction around it."""
+    """One statement with its parameters. `alone`: it is the whole unit, and needs no transaction
+    around it.
+    """
 
     query: bytes
     parameters: Mapping[str, Any]
@@ -38,7 +41,9 @@ class Pipeline(NamedTuple):
 
 
 class Databases(NamedTuple):
-    """Where steps run: a statement alone on connections that keep plans, a unit on some that plan anew each time."""
+    """Where steps run: a statement alone on connections that keep plans, a unit on some that plan
+    anew each time.
+    """
 
     preparing: Database
     planning: Database
@@ -48,8 +53,11 @@ Steps = Generator[Statement, list[Row], T]
 SyncCaller = psycopg.Connection[Any] | Connection | Session
 
 
-def run(databases: "Databases", steps: Steps[T], *, deadline: float | None = None, keep: bool = False) -> T:
-    """Run steps on a connection of our own, in a transaction if there are several, at most `deadline` seconds each.
+def run(
+    databases: "Databases", steps: Steps[T], *, deadline: float | None = None, keep: bool = False
+) -> T:
+    """Run steps on a connection of our own, in a transaction if there are several, at most
+    `deadline` seconds each.
 
     `keep`: their plans are kept, because no other would be better later.
     """
@@ -61,7 +69,9 @@ def run(databases: "Databases", steps: Steps[T], *, deadline: float | None = Non
     opened = database.connection(deadline) if statement.alone else database.transaction(deadline)
     with opened as connection:
         while True:
-            cursor = connection.execute(statement.query, statement.parameters, prepare=database.prepare, binary=True)
+            cursor = connection.execute(
+                statement.query, statement.parameters, prepare=database.prepare, binary=True
+            )
             rows = cursor.fetchall() if cursor.description else []
             try:
                 statement = steps.send(rows)
@@ -69,13 +79,19 @@ def run(databases: "Databases", steps: Steps[T], *, deadline: float | None = Non
                 return end.value  # type: ignore[no-any-return]
 
 
-def run_pipeline(databases: "Databases", pipeline: Pipeline, *, deadline: float | None = None) -> list[Row]:
-    """Run statements in one transaction of our own, while the next ones are being made; return their rows."""
+def run_pipeline(
+    databases: "Databases", pipeline: Pipeline, *, deadline: float | None = None
+) -> list[Row]:
+    """Run statements in one transaction of our own, while the next ones are being made; return
+    their rows.
+    """
     database = databases.preparing
     with database.connection(deadline) as connection:
         with _pipelined(connection), connection.transaction():
             sent = [
-                connection.execute(statement.query, statement.parameters, prepare=database.prepare, binary=True)
+                connection.execute(
+                    statement.query, statement.parameters, prepare=database.prepare, binary=True
+                )
                 for statement in pipeline.statements
             ]
         return [row for cursor in sent for row in cursor.fetchall()]
@@ -86,12 +102,15 @@ def _pipelined(connection: psycopg.Connection[Any]) -> AbstractContextManager[An
 
 
 def run_inside(connection: object, steps: Steps[T]) -> T:
-    """Run steps in the caller's transaction; what goes wrong in the middle leaves nothing behind in it."""
+    """Run steps in the caller's transaction; what goes wrong in the middle leaves nothing behind in
+    it.
+    """
     if isinstance(connection, psycopg.AsyncConnection) or _runs_sync(connection):
         raise ConfigError("connection: it is async; await asubmit() with it")
     if not isinstance(connection, psycopg.Connection | Connection | Session):
         raise ConfigError(
-            f"connection: must be a psycopg or SQLAlchemy Connection, or a Session, not {type(connection).__name__}"
+            "connection: must be a psycopg or SQLAlchemy Connection, or a Session, not "
+            f"{type(connection).__name__}"
         )
     with _callers(), _savepoint(connection):
         rows: list[Row] | None = None
@@ -111,9 +130,15 @@ async def run_inside_async(connection: object, steps: Steps[T]) -> T:
     if not isinstance(connection, psycopg.AsyncConnection):
         return run_inside(connection, steps)
     with _callers():
-        if connection.info.transaction_status is TransactionStatus.IDLE and not connection.autocommit:
+        if (
+            connection.info.transaction_status is TransactionStatus.IDLE
+            and not connection.autocommit
+        ):
             await connection.execute("")
-        async with connection.transaction(), connection.cursor(row_factory=tuple_row, binary=True) as cursor:
+        async with (
+            connection.transaction(),
+            connection.cursor(row_factory=tuple_row, binary=True) as cursor,
+        ):
             rows: list[Row] | None = None
             while True:
                 try:
@@ -125,14 +150,20 @@ async def run_inside_async(connection: object, steps: Steps[T]) -> T:
 
 
 def _runs_sync(connection: object) -> bool:
-    """Whether it is an AsyncConnection or AsyncSession; their module needs greenlet, which is imported if they are."""
+    """Whether it is an AsyncConnection or AsyncSession; their module needs greenlet, which is
+    imported if they are.
+    """
     module = sys.modules.get("sqlalchemy.ext.asyncio")
-    return module is not None and isinstance(connection, module.AsyncConnection | module.AsyncSession)
+    return module is not None and isinstance(
+        connection, module.AsyncConnection | module.AsyncSession
+    )
 
 
 @contextmanager
 def _callers() -> Iterator[None]:
-    """Turn errors on a caller's connection into ours: what another transaction did first is theirs to repeat."""
+    """Turn errors on a caller's connection into ours: what another transaction did first is theirs
+    to repeat.
+    """
     with translated():
         try:
             yield
@@ -144,7 +175,9 @@ def _savepoint(connection: SyncCaller) -> AbstractContextManager[Any]:
     if not isinstance(connection, psycopg.Connection):
         return connection.begin_nested()
     if connection.info.transaction_status is TransactionStatus.IDLE and not connection.autocommit:
-        connection.execute("")  # begins the caller's transaction, so that ours is a savepoint inside it
+        connection.execute(
+            ""
+        )  # begins the caller's transaction, so that ours is a savepoint inside it
     return connection.transaction()
 
 

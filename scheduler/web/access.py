@@ -1,4 +1,6 @@
-"""Who may do what: tokens, of which only hashes are known, their scopes and tenants, and how often each may ask."""
+"""Who may do what: tokens, of which only hashes are known, their scopes and tenants, and how often
+each may ask.
+"""
 
 import hashlib
 import hmac
@@ -24,7 +26,14 @@ KEYS = ("sha256", "scopes", "tenants")
 ALL = "all"
 BURST = 2.0  # seconds' worth of requests that may come at once
 SAFE = ("GET", "HEAD")
-PROXIES = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip")
+PROXIES = (
+    "forwarded",
+    "via",
+    "x-forwarded-for",
+    "x-forwarded-host",
+    "x-forwarded-proto",
+    "x-real-ip",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,20 +47,35 @@ class Token:
 
     @classmethod
     def of(cls, name: str, said: object) -> Self:
-        """Read a token out of a configuration; what is wrong is not repeated: it may be the token itself."""
+        """Read a token out of a configuration; what is wrong is not repeated: it may be the token
+        itself.
+        """
         given = said if isinstance(said, Mapping) else {}
         sha256, scopes, tenants = (given.get(key) for key in KEYS)
-        wrong = [f"there is no such key; there are {', '.join(KEYS)}"] if set(given) - set(KEYS) else []
+        wrong = (
+            [f"there is no such key; there are {', '.join(KEYS)}"] if set(given) - set(KEYS) else []
+        )
         if not isinstance(sha256, str) or not re.fullmatch("[0-9a-f]{64}", sha256):
-            wrong.append("sha256 must be the 64 hex digits that `scheduler web-token` prints, never the token itself")
-        if not isinstance(scopes, list | tuple) or not scopes or not set(map(str, scopes)) <= set(SCOPES):
+            wrong.append(
+                "sha256 must be the 64 hex digits that `scheduler web-token` prints, never the "
+                "token itself"
+            )
+        if (
+            not isinstance(scopes, list | tuple)
+            or not scopes
+            or not set(map(str, scopes)) <= set(SCOPES)
+        ):
             wrong.append(f"scopes must be a list of {', '.join(SCOPES)}")
-        if tenants != ALL and not (isinstance(tenants, list | tuple) and tenants and all(map(_named, tenants))):
+        if tenants != ALL and not (
+            isinstance(tenants, list | tuple) and tenants and all(map(_named, tenants))
+        ):
             wrong.append(f"tenants must be a list of names, or {ALL}")
         if wrong:
             raise ConfigError(f"{name!r}: {'; '.join(wrong)}")
         bound = None if tenants == ALL else frozenset(map(str, tenants or ()))
-        return cls(name=name, sha256=str(sha256), scopes=frozenset(map(str, scopes or ())), tenants=bound)
+        return cls(
+            name=name, sha256=str(sha256), scopes=frozenset(map(str, scopes or ())), tenants=bound
+        )
 
     def plain(self) -> dict[str, object]:
         """Write it as a configuration has it."""
@@ -76,7 +100,9 @@ class Caller:
         """Return the tenant that is meant; without a name, the only one of the caller."""
         if wanted is None:
             if self.tenants is None or len(self.tenants) != 1:
-                raise Problem("refused", "tenant: name one; only a token of one tenant may leave it out")
+                raise Problem(
+                    "refused", "tenant: name one; only a token of one tenant may leave it out"
+                )
             return next(iter(self.tenants))
         if self.tenants is not None and wanted not in self.tenants:
             raise Problem("forbidden", f"{self.name} has not the tenant {wanted!r}")
@@ -85,7 +111,9 @@ class Caller:
     def needs_all_tenants(self) -> None:
         """Refuse a caller that is bound to tenants: what is asked for belongs to all of them."""
         if self.tenants is not None:
-            raise Problem("forbidden", f"{self.name} is bound to tenants, and this belongs to all of them")
+            raise Problem(
+                "forbidden", f"{self.name} is bound to tenants, and this belongs to all of them"
+            )
 
 
 LOCAL = Caller(name="local", scopes=frozenset(SCOPES), tenants=None)
@@ -128,7 +156,9 @@ class Access:
         return found
 
     def bearer(self, request: "HTTPConnection") -> Caller | None:
-        """Return who asks by the header Authorization, if it is there; raises if it is not right."""
+        """Return who asks by the header Authorization, if it is there; raises if it is not
+        right.
+        """
         given = request.headers.get("authorization")
         if given is None:
             return None
@@ -141,12 +171,15 @@ class Access:
     def local(self, request: "HTTPConnection") -> Caller | None:
         """Return the caller on this machine, where there are no tokens.
 
-        A page of elsewhere, in a browser on this machine, is not it: its name in Host, or where it is from, tells. It
-        may have a link to us.
+        A page of elsewhere, in a browser on this machine, is not it: its name in Host, or where it
+        is from, tells. It may have a link to us.
         """
         if not self.open or not _on_this_machine(request):
             return None
-        looks = request.scope["method"] in SAFE and request.headers.get("sec-fetch-mode", "navigate") == "navigate"
+        looks = (
+            request.scope["method"] in SAFE
+            and request.headers.get("sec-fetch-mode", "navigate") == "navigate"
+        )
         return LOCAL if looks or same_origin(request) else None
 
     def spend(self, caller: Caller) -> None:

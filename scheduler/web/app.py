@@ -1,4 +1,6 @@
-"""The ASGI application: `application(scheduler)` serves by itself, or is mounted into an app of yours."""
+"""The ASGI application: `application(scheduler)` serves by itself, or is mounted into an app of
+yours.
+"""
 
 import json
 import logging
@@ -19,6 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from scheduler.app import Scheduler
 from scheduler.web.access import Access, Token
+from scheduler.web.health import health
 from scheduler.web.openapi import document
 from scheduler.web.pages import pages
 from scheduler.web.problems import Problem
@@ -30,7 +33,8 @@ from scheduler.web.table import ROUTES
 PREFIX = "/api/v1"
 HEADERS = {
     "content-security-policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; font-src 'self'; connect-src 'self';"
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; font-src 'self';"
+        " connect-src 'self';"
         " form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
     ),
     "x-content-type-options": "nosniff",
@@ -45,14 +49,21 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 logger = logging.getLogger("scheduler")
 
 
-def application(scheduler: Scheduler, *, tokens: Sequence[Token] = (), rate_limit: int = 50) -> Starlette:
+def application(
+    scheduler: Scheduler, *, tokens: Sequence[Token] = (), rate_limit: int = 50
+) -> Starlette:
     """Make the application of a scheduler, which is started by whoever made it.
 
-    tokens: who may ask; without any only this machine is served, and may do everything. rate_limit: how many requests
-    a second each may make, 0 for any number.
+    tokens: who may ask; without any only this machine is served, and may do everything. rate_limit:
+    how many requests a second each may make, 0 for any number.
+
+    /healthz and /readyz need no token. In a mounted application they are below the mount.
     """
     site = Site(scheduler, Access(tokens, rate_limit))
-    app = Starlette(routes=[*api(site), *pages(site)], exception_handlers={HTTPException: _unrouted})
+    app = Starlette(
+        routes=[*health(scheduler), *api(site), *pages(site)],
+        exception_handlers={HTTPException: _unrouted},
+    )
     app.add_middleware(Guard)
     app.state.site = site
     return app
@@ -63,7 +74,9 @@ def api(site: Site) -> list[BaseRoute]:
     paths: dict[str, dict[str, Route]] = {}
     for route in ROUTES:
         paths.setdefault(route.path, {})[route.method] = route
-    made: list[BaseRoute] = [HttpRoute(f"{PREFIX}{path}", Endpoint(site, methods)) for path, methods in paths.items()]
+    made: list[BaseRoute] = [
+        HttpRoute(f"{PREFIX}{path}", Endpoint(site, methods)) for path, methods in paths.items()
+    ]
     return [HttpRoute(f"{PREFIX}/openapi.json", _described), *made]
 
 
@@ -89,14 +102,18 @@ class Endpoint:
     async def _answered(self, request: Request) -> Response:
         route = self._methods.get(request.method)
         if route is None:
-            refused = refusal(Problem("method_not_allowed", f"{request.method[:20]} is not for this address"))
+            refused = refusal(
+                Problem("method_not_allowed", f"{request.method[:20]} is not for this address")
+            )
             refused.headers["allow"] = ", ".join(self._methods)
             return refused
         caller = self._site.identify(request)
         given = _given(route, request)
         body: object = None
         if route.body is not None:
-            body = await self._site.blocking(parsed, await read_json(request, self._site.largest_body))
+            body = await self._site.blocking(
+                parsed, await read_json(request, self._site.largest_body)
+            )
         status, data = await self._site.perform(route, caller, given, body)
         if isinstance(data, Response):
             return data
@@ -161,7 +178,14 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        said = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"x-request-id"), "")
+        said = next(
+            (
+                value.decode("latin-1")
+                for name, value in scope["headers"]
+                if name == b"x-request-id"
+            ),
+            "",
+        )
         known = said if _REQUEST_ID.fullmatch(said) else secrets.token_hex(8)
         request_id.set(known)
 
@@ -169,7 +193,11 @@ class Guard:
             if message["type"] == "http.response.start":
                 there = {name for name, _ in message["headers"]}
                 own = {**HEADERS, "x-request-id": known}.items()
-                more = [(name.encode(), value.encode()) for name, value in own if name.encode() not in there]
+                more = [
+                    (name.encode(), value.encode())
+                    for name, value in own
+                    if name.encode() not in there
+                ]
                 message = {**message, "headers": [*message["headers"], *more]}
             await send(message)
 
@@ -180,11 +208,16 @@ def _given(route: Route, request: Request) -> dict[str, Any]:
     schemas = route.asked
     twice = set(request.query_params) & set(request.path_params)
     if twice:
-        raise Problem("invalid_request", f"{', '.join(sorted(twice))}: is in the path, and not for the query")
+        raise Problem(
+            "invalid_request", f"{', '.join(sorted(twice))}: is in the path, and not for the query"
+        )
     said: dict[str, list[str]] = {}
     for name, value in request.query_params.multi_items():
         said.setdefault(name, []).append(value)
-    return {**{name: plain(schemas.get(name, {}), values) for name, values in said.items()}, **request.path_params}
+    return {
+        **{name: plain(schemas.get(name, {}), values) for name, values in said.items()},
+        **request.path_params,
+    }
 
 
 def _no_number(said: str) -> object:

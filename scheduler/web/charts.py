@@ -1,4 +1,6 @@
-"""Charts as SVG. Shapes are stretched to the width that there is, so no text is in them but titles."""
+"""Charts as SVG. Shapes are stretched to the width that there is, so no text is in them but
+titles.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
@@ -43,7 +45,9 @@ def lane(title: str, desc: str, columns: Sequence[Column], now: int) -> Markup:
     """Draw one cell a column, in the tone that is worst in it; from `now` on they are to come."""
     shapes = []
     for place, column in enumerate(columns):
-        worst = max((ORDER.index(tone) for tone, much in column.parts.items() if much), default=None)
+        worst = max(
+            (ORDER.index(tone) for tone, much in column.parts.items() if much), default=None
+        )
         kind = "empty" if worst is None else "soon" if place >= now else f"fill-{ORDER[worst]}"
         shapes.append(_titled(column.title, [_cell(place, 0.08, kind)]))
     shapes.append(_line((now, 0), (now, HIGH), "now"))
@@ -75,7 +79,13 @@ def dots(title: str, desc: str, points: Sequence[Point], most: float) -> Markup:
     for place, point in enumerate(points):
         top = _up(point.value or 0.0, most)
         tall = max(2.0, HIGH - top)
-        shapes.append(_column(place, point.title, [_rect(place + 0.15, HIGH - tall, 0.7, tall, f"fill-{point.tone}")]))
+        shapes.append(
+            _column(
+                place,
+                point.title,
+                [_rect(place + 0.15, HIGH - tall, 0.7, tall, f"fill-{point.tone}")],
+            )
+        )
     return _svg("dots", title, desc, max(len(points), 1), shapes)
 
 
@@ -108,19 +118,28 @@ def links(sources: int, *, into: bool) -> Markup:
     for place in range(sources):
         there = (place + 0.5) / sources * HIGH
         begin, end = (there, HIGH / 2) if into else (HIGH / 2, there)
-        shapes.append(f'<path class="edge" d="M0 {begin:.1f}C50 {begin:.1f} 50 {end:.1f} 100 {end:.1f}"/>')
-    return _made('<svg class="links" viewBox="0 0 100 100" preserveAspectRatio="none" aria-hidden="true">', shapes)
+        shapes.append(
+            f'<path class="edge" d="M0 {begin:.1f}C50 {begin:.1f} 50 {end:.1f} 100 {end:.1f}"/>'
+        )
+    return _made(
+        '<svg class="links" viewBox="0 0 100 100" preserveAspectRatio="none" aria-hidden="true">',
+        shapes,
+    )
 
 
 def _svg(kind: str, title: str, desc: str, wide: int, shapes: Iterable[str]) -> Markup:
     said = escape(f"{title}. {desc}" if desc else title)
     size = f'viewBox="0 0 {max(wide, 1)} 100" preserveAspectRatio="none"'
     about = [f"<title>{escape(title)}</title>", *([f"<desc>{escape(desc)}</desc>"] if desc else [])]
-    return _made(f'<svg class="chart {kind}" role="img" aria-label="{said}" {size}>', [*about, *shapes])
+    return _made(
+        f'<svg class="chart {kind}" role="img" aria-label="{said}" {size}>', [*about, *shapes]
+    )
 
 
 def _made(opening: str, shapes: Iterable[str]) -> Markup:
-    """Put a chart together; its shapes are plain text until here, a page has thousands, and titles are escaped."""
+    """Put a chart together; its shapes are plain text until here, a page has thousands, and titles
+    are escaped.
+    """
     return Markup(opening + "".join(shapes) + "</svg>")  # noqa: S704
 
 
@@ -136,7 +155,9 @@ def _titled(title: str, shapes: Iterable[str]) -> str:
 
 @lru_cache(maxsize=2000)
 def _cell(place: int, gap: float, kind: str) -> str:
-    """Draw all the height of a column, but for a gap on either side; a page has hundreds, and few that differ."""
+    """Draw all the height of a column, but for a gap on either side; a page has hundreds, and few
+    that differ.
+    """
     return _rect(place + gap, 0, 1 - 2 * gap, HIGH, kind)
 
 

@@ -13,7 +13,9 @@ SENT_WITHIN = 30.0
 
 
 class EventStream(Response):
-    """Server-sent events, until the reader leaves, reads nothing for a while, or the server ends."""
+    """Server-sent events, until the reader leaves, reads nothing for a while, or the server
+    ends.
+    """
 
     def __init__(self, call: Call) -> None:
         super().__init__(headers={"content-type": "text/event-stream", "x-accel-buffering": "no"})
@@ -32,7 +34,14 @@ class EventStream(Response):
 
     async def _send(self, scope: Scope, send: Send) -> None:
         call = self._call
-        last = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"last-event-id"), None)
+        last = next(
+            (
+                value.decode("latin-1")
+                for name, value in scope["headers"]
+                if name == b"last-event-id"
+            ),
+            None,
+        )
         with call.streams.slots.taken(call.caller):
             events = call.streams.read(call.tenant, last or call.given.get("last_event_id"))
             try:
@@ -64,8 +73,14 @@ ROUTES = (
         summary="Follow what happens to the jobs of a tenant, as server-sent events",
         scope=READ,
         call=read_events,
-        query={"last_event_id": text(100, description="go on after this event, as the header Last-Event-ID says")},
-        answers={200: text(description="events `job`, `recurring`, and `gap` where some were missed")},
+        query={
+            "last_event_id": text(
+                100, description="go on after this event, as the header Last-Event-ID says"
+            )
+        },
+        answers={
+            200: text(description="events `job`, `recurring`, and `gap` where some were missed")
+        },
         streams=True,
     ),
 )

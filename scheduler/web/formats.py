@@ -87,6 +87,13 @@ def first_line(text: str | None) -> str:
 
 
 FILTERS = {
-    "tone": tone, "words": words, "moment": moment, "clock": clock, "relative": relative, "span": span,
-    "number": number, "rate": rate, "first_line": first_line,
-}  # fmt: skip
+    "tone": tone,
+    "words": words,
+    "moment": moment,
+    "clock": clock,
+    "relative": relative,
+    "span": span,
+    "number": number,
+    "rate": rate,
+    "first_line": first_line,
+}

@@ -24,7 +24,8 @@ ROUTES = (
         name="list_instances",
         method="GET",
         path="/instances",
-        summary="List the processes that run jobs, also those that left without a word in the last day",
+        summary="List the processes that run jobs, "
+        "also those that left without a word in the last day",
         scope=READ,
         call=list_instances,
         fleet=True,

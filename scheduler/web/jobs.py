@@ -63,8 +63,14 @@ _NEW: dict[str, Schema] = {
     "correlation_id": text(LONGEST_KEY, least=1),
     "callback_url": text(LONGEST_URL, least=1),
 }
-_OTHERS: Schema = {"anyOf": [UUID, whole(0, MOST - 1, description="the place of another job of this batch")]}
-_IN_BATCH = {**_NEW, "after": listed(_OTHERS, maxItems=MOST), "after_any": listed(_OTHERS, maxItems=MOST)}
+_OTHERS: Schema = {
+    "anyOf": [UUID, whole(0, MOST - 1, description="the place of another job of this batch")]
+}
+_IN_BATCH = {
+    **_NEW,
+    "after": listed(_OTHERS, maxItems=MOST),
+    "after_any": listed(_OTHERS, maxItems=MOST),
+}
 ID = {"id": UUID}
 
 
@@ -95,7 +101,10 @@ def list_jobs(call: Call) -> object:
         cursor=given.get("cursor"),
         most=LOOKED,
     )
-    return {"items": [shapes.job_json(job, payloads=False) for job in found.jobs], "cursor": found.cursor}
+    return {
+        "items": [shapes.job_json(job, payloads=False) for job in found.jobs],
+        "cursor": found.cursor,
+    }
 
 
 def get_job(call: Call) -> object:
@@ -120,7 +129,10 @@ async def wait_for_job(call: Call) -> Answer:
 def cancel_job(call: Call) -> object:
     """End a job, or ask for its end."""
     state = call.scheduler.cancel_job(
-        call.tenant, call.given["id"], reason=call.body.get("reason"), force=call.body.get("force", False)
+        call.tenant,
+        call.given["id"],
+        reason=call.body.get("reason"),
+        force=call.body.get("force", False),
     )
     return {"state": state}
 
@@ -140,10 +152,16 @@ def _submitted(call: Call, bodies: list[dict[str, Any]]) -> list[Submission]:
 
 
 def _options(body: Mapping[str, Any]) -> dict[str, Any]:
-    options = {name: value for name, value in body.items() if name not in ("payload_base64", "after", "after_any")}
+    options = {
+        name: value
+        for name, value in body.items()
+        if name not in ("payload_base64", "after", "after_any")
+    }
     if "payload_base64" in body:
         if "payload" in body:
-            raise Problem("refused", "payload and payload_base64 exclude each other; give one of them")
+            raise Problem(
+                "refused", "payload and payload_base64 exclude each other; give one of them"
+            )
         try:
             options["payload"] = base64.b64decode(body["payload_base64"], validate=True)
         except (binascii.Error, ValueError):
@@ -194,8 +212,10 @@ ROUTES = (
         method="GET",
         path="/jobs",
         summary=(
-            "List jobs, without payloads: live ones, newest first, then those that ended, the last to end first;"
-            f" a page looks at {LOOKED:,} of either, so that it may be short or empty and yet have a cursor:"
+            "List jobs, without payloads: live ones, newest first, "
+            "then those that ended, the last to end first;"
+            f" a page looks at {LOOKED:,} of either, "
+            "so that it may be short or empty and yet have a cursor:"
             " what fits may come further on"
         ),
         scope=READ,
@@ -218,7 +238,9 @@ ROUTES = (
         summary="Submit many jobs at once, all or none",
         scope=WRITE,
         call=submit_jobs,
-        body=record({"jobs": listed(record(_IN_BATCH, required=("type",)), minItems=1, maxItems=MOST)}),
+        body=record(
+            {"jobs": listed(record(_IN_BATCH, required=("type",)), minItems=1, maxItems=MOST)}
+        ),
         answers={201: record({"items": listed(named("Submission"))})},
     ),
     Route(
@@ -246,7 +268,8 @@ ROUTES = (
         name="cancel_job",
         method="POST",
         path="/jobs/{id}/cancel",
-        summary="End a job that has not begun; ask one that runs to end, or end it at once by force",
+        summary="End a job that has not begun; "
+        "ask one that runs to end, or end it at once by force",
         scope=WRITE,
         call=cancel_job,
         places=ID,

@@ -22,7 +22,9 @@ def document(routes: Iterable[Route], base: str) -> Schema:
         "info": {
             "title": "singleton-scheduler",
             "version": version("singleton-scheduler"),
-            "description": "Recurring jobs, each fire once; submitted jobs, through queues. Instants are UTC.",
+            "description": (
+                "Recurring jobs, each fire once; submitted jobs, through queues. Instants are UTC."
+            ),
         },
         "servers": [{"url": base}],
         "security": [{"token": []}],
@@ -39,12 +41,17 @@ def _operation(route: Route) -> Schema:
         "operationId": route.name,
         "summary": route.summary,
         "tags": [route.subject],
-        "description": f"Needs the scope `{route.scope}`{' and all tenants' if route.fleet else ''}.",
+        "description": (
+            f"Needs the scope `{route.scope}`{' and all tenants' if route.fleet else ''}."
+        ),
         "parameters": list(_parameters(route)),
         "responses": dict(_responses(route)),
     }
     if route.body is not None:
-        said["requestBody"] = {"required": True, "content": {"application/json": {"schema": route.body}}}
+        said["requestBody"] = {
+            "required": True,
+            "content": {"application/json": {"schema": route.body}},
+        }
     return said
 
 
@@ -58,9 +65,17 @@ def _parameters(route: Route) -> Iterator[Schema]:
 def _responses(route: Route) -> Iterator[tuple[str, Schema]]:
     for status, schema in route.answers.items():
         kind = "text/event-stream" if route.streams else "application/json"
-        yield str(status), {"description": schema.get("description", "done"), "content": {kind: {"schema": schema}}}
+        yield (
+            str(status),
+            {
+                "description": schema.get("description", "done"),
+                "content": {kind: {"schema": schema}},
+            },
+        )
     for status in (*ALWAYS, *((413, 415) if route.body is not None else ())):
-        said = " or ".join(f"`{code}`: {cure}" for code, (of, cure) in problems.CODES.items() if of == status)
+        said = " or ".join(
+            f"`{code}`: {cure}" for code, (of, cure) in problems.CODES.items() if of == status
+        )
         yield str(status), {"description": said, "content": PROBLEM}
 
 

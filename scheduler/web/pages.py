@@ -1,4 +1,6 @@
-"""The dashboard: pages for people, made on the server; forms of ours steer, and each is checked to be ours."""
+"""The dashboard: pages for people, made on the server; forms of ours steer, and each is checked to
+be ours.
+"""
 
 import hashlib
 import logging
@@ -24,8 +26,14 @@ LARGEST_FORM = 100_000
 THEMES = ("auto", "light", "dark")
 THEME = "scheduler_theme"
 YEAR = 365 * 24 * 3600
-ORIGIN = {"referrer-policy": "same-origin"}  # with none at all, browsers do not say whose forms these are
-KINDS = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8", "svg": "image/svg+xml"}
+ORIGIN = {
+    "referrer-policy": "same-origin"
+}  # with none at all, browsers do not say whose forms these are
+KINDS = {
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+}
 NAVIGATION = (
     ("/", "Overview"),
     ("/recurring", "Recurring"),
@@ -75,11 +83,17 @@ class Desk:
             for each in files("scheduler.web").joinpath("static").iterdir()
             if each.is_file()
         }
-        self._version = hashlib.sha256(b"".join(self._files[name] for name in sorted(self._files))).hexdigest()[:12]
+        self._version = hashlib.sha256(
+            b"".join(self._files[name] for name in sorted(self._files))
+        ).hexdigest()[:12]
         self._templates = Environment(
-            loader=PackageLoader("scheduler.web"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
-            lstrip_blocks=True, auto_reload=False,
-        )  # fmt: skip
+            loader=PackageLoader("scheduler.web"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            auto_reload=False,
+        )
         self._templates.filters |= FILTERS
 
     def answer(self, page: Page) -> Callable[[Request], Awaitable[Response]]:
@@ -142,7 +156,12 @@ class Desk:
         wanted = _one(form, "theme")
         path = request.scope.get("root_path", "") or "/"
         response.set_cookie(
-            THEME, wanted if wanted in THEMES else THEMES[0], YEAR, path=path, httponly=True, samesite="strict"
+            THEME,
+            wanted if wanted in THEMES else THEMES[0],
+            YEAR,
+            path=path,
+            httponly=True,
+            samesite="strict",
         )
         return response
 
@@ -163,7 +182,11 @@ class Desk:
             return self._refused(visit.request, problem, visit)
         except Exception:
             logger.exception("a page failed", extra={"request_id": request_id.get()})
-            return self._refused(visit.request, Problem("internal_error", "something went wrong on the server"), visit)
+            return self._refused(
+                visit.request,
+                Problem("internal_error", "something went wrong on the server"),
+                visit,
+            )
 
     def _steering(self, request: Request, form: dict[str, list[str]]) -> Caller:
         self._site.sessions.check_csrf(request, _one(form, "csrf"))
@@ -173,7 +196,9 @@ class Desk:
         shown = Shown("problem.html", {"problem": problem, "request_id": request_id.get()})
         return self._page(request, visit, shown, problem.status)
 
-    def _page(self, request: Request, visit: Visit | None, shown: Shown, status: int = 200) -> Response:
+    def _page(
+        self, request: Request, visit: Visit | None, shown: Shown, status: int = 200
+    ) -> Response:
         root = request.scope.get("root_path", "")
         theme = request.cookies.get(THEME, THEMES[0])
         text = self._templates.get_template(shown.template).render(
@@ -188,7 +213,9 @@ class Desk:
             now_said=clock(datetime.now(UTC)),
             open=self._site.access.open,
             done=DONE.get(request.query_params.get("done", "")),
-            count=request.query_params.get("n", "") if request.query_params.get("n", "").isdecimal() else None,
+            count=request.query_params.get("n", "")
+            if request.query_params.get("n", "").isdecimal()
+            else None,
             **shown.values,
         )
         return Response(text, status, ORIGIN, media_type="text/html")
@@ -202,7 +229,9 @@ async def _form(request: Request) -> dict[str, list[str]]:
         if len(body) > LARGEST_FORM:
             raise Problem("too_large", f"the form has more than {LARGEST_FORM:,} bytes")
     try:
-        return parse_qs(body.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=2000)
+        return parse_qs(
+            body.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=2000
+        )
     except ValueError:
         raise Problem("invalid_request", "the form cannot be read") from None
 

@@ -60,6 +60,8 @@ def _asked(route: Route, form: Mapping[str, list[str]]) -> tuple[dict[str, Any],
 def _counted(data: object) -> dict[str, int]:
     """Say how many it was, where an answer is about several."""
     many = (
-        next((data[name] for name in ("requeued", "purged") if name in data), None) if isinstance(data, dict) else None
+        next((data[name] for name in ("requeued", "purged") if name in data), None)
+        if isinstance(data, dict)
+        else None
     )
     return {} if many is None else {"n": many if isinstance(many, int) else len(many)}

@@ -1,4 +1,6 @@
-"""Data that only pages need, by routes of their own: scopes, tenants and limits hold for them as in the API."""
+"""Data that only pages need, by routes of their own: scopes, tenants and limits hold for them as in
+the API.
+"""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -33,7 +35,9 @@ TENANTS_OF = {"tenants": listed(NAME, minItems=1, maxItems=MOST_TENANTS)}
 
 @dataclass(slots=True)
 class Minute:
-    """What ended in one minute, by tone: all of it and fires, or jobs by queue; `about`: it was estimated."""
+    """What ended in one minute, by tone: all of it and fires, or jobs by queue; `about`: it was
+    estimated.
+    """
 
     at: datetime
     word: str
@@ -96,7 +100,10 @@ def look_at_hours(call: Call) -> dict[str, Hour]:
     """Read how things of some tenants ended in the last hour."""
     now, rows = _ended(call, MINUTES)
     minutes = _minutes(now, MINUTES)
-    hours = {each: Hour(now, [Minute(one.at, one.word) for one in minutes], [], []) for each in call.given["tenants"]}
+    hours = {
+        each: Hour(now, [Minute(one.at, one.word) for one in minutes], [], [])
+        for each in call.given["tenants"]
+    }
     for row, place, factor in rows:
         minute = hours[row.tenant].minutes[place]
         minute.usual, minute.late, minute.about = row.usual, row.late, factor is not None
@@ -132,7 +139,9 @@ def look_at_ends(call: Call) -> list[Minute]:
 
 def look_at_letters(call: Call) -> object:
     """Read the newest dead letters of some queues."""
-    return {name: letters_json(call, name, call.given["limit"])["items"] for name in call.given["names"]}
+    return {
+        name: letters_json(call, name, call.given["limit"])["items"] for name in call.given["names"]
+    }
 
 
 def look_at_strips(call: Call) -> object:
@@ -159,7 +168,9 @@ def _minutes(now: datetime, many: int) -> list[Minute]:
 
 
 def _ended(call: Call, many: int) -> tuple[datetime, list[tuple[Ended, int, float | None]]]:
-    """Read the newest ends of the last minutes, each with its place and how many times more there are; None: all."""
+    """Read the newest ends of the last minutes, each with its place and how many times more there
+    are; None: all.
+    """
     tenants = call.given["tenants"]
     most = max(LEAST, SAMPLE // len(tenants))
     now, rows = call.scheduler.pages.minutes(tenants, minutes=many, most=most)
@@ -182,34 +193,87 @@ def _add(parts: Parts, outcome: str, many: float) -> None:
 
 
 TENANTS = Route(
-    name="list_tenants", method="GET", path="/pages/tenants", summary="", scope=READ, call=list_tenants,
-    answers={200: ANY}, fleet=True,
-)  # fmt: skip
+    name="list_tenants",
+    method="GET",
+    path="/pages/tenants",
+    summary="",
+    scope=READ,
+    call=list_tenants,
+    answers={200: ANY},
+    fleet=True,
+)
 HOURS = Route(
-    name="look_at_hours", method="GET", path="/pages/hours", summary="", scope=READ, call=look_at_hours,
-    answers={200: ANY}, places=TENANTS_OF, several=True,
-)  # fmt: skip
+    name="look_at_hours",
+    method="GET",
+    path="/pages/hours",
+    summary="",
+    scope=READ,
+    call=look_at_hours,
+    answers={200: ANY},
+    places=TENANTS_OF,
+    several=True,
+)
 NEXT = Route(
-    name="look_ahead", method="GET", path="/pages/next", summary="", scope=READ, call=look_ahead,
-    answers={200: ANY}, places={**TENANTS_OF, "limit": LIMIT}, several=True,
-)  # fmt: skip
+    name="look_ahead",
+    method="GET",
+    path="/pages/next",
+    summary="",
+    scope=READ,
+    call=look_ahead,
+    answers={200: ANY},
+    places={**TENANTS_OF, "limit": LIMIT},
+    several=True,
+)
 ENDS = Route(
-    name="look_at_ends", method="GET", path="/pages/ends", summary="", scope=READ, call=look_at_ends,
-    answers={200: ANY}, places=TENANTS_OF, several=True,
-)  # fmt: skip
+    name="look_at_ends",
+    method="GET",
+    path="/pages/ends",
+    summary="",
+    scope=READ,
+    call=look_at_ends,
+    answers={200: ANY},
+    places=TENANTS_OF,
+    several=True,
+)
 LETTERS = Route(
-    name="look_at_letters", method="GET", path="/pages/letters", summary="", scope=READ, call=look_at_letters,
-    answers={200: ANY}, places={"names": listed(QUEUE), "limit": LIMIT}, fleet=True,
-)  # fmt: skip
+    name="look_at_letters",
+    method="GET",
+    path="/pages/letters",
+    summary="",
+    scope=READ,
+    call=look_at_letters,
+    answers={200: ANY},
+    places={"names": listed(QUEUE), "limit": LIMIT},
+    fleet=True,
+)
 STRIPS = Route(
-    name="look_at_strips", method="GET", path="/pages/strips", summary="", scope=READ, call=look_at_strips,
-    answers={200: ANY}, places={"limit": LIMIT}, query={"cursor": NAME},
-)  # fmt: skip
+    name="look_at_strips",
+    method="GET",
+    path="/pages/strips",
+    summary="",
+    scope=READ,
+    call=look_at_strips,
+    answers={200: ANY},
+    places={"limit": LIMIT},
+    query={"cursor": NAME},
+)
 AROUND = Route(
-    name="look_around", method="GET", path="/pages/around", summary="", scope=READ, call=look_around,
-    answers={200: ANY}, places={"id": IS_UUID},
-)  # fmt: skip
+    name="look_around",
+    method="GET",
+    path="/pages/around",
+    summary="",
+    scope=READ,
+    call=look_around,
+    answers={200: ANY},
+    places={"id": IS_UUID},
+)
 LEASES = Route(
-    name="look_at_leases", method="GET", path="/pages/leases", summary="", scope=READ, call=look_at_leases,
-    answers={200: ANY}, fleet=True,
-)  # fmt: skip
+    name="look_at_leases",
+    method="GET",
+    path="/pages/leases",
+    summary="",
+    scope=READ,
+    call=look_at_leases,
+    answers={200: ANY},
+    fleet=True,
+)

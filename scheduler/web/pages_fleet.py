@@ -1,4 +1,6 @@
-"""Instances and workers: who is there, who holds what, whose clock is wrong, whose breaker is open."""
+"""Instances and workers: who is there, who holds what, whose clock is wrong, whose breaker is
+open.
+"""
 
 from collections import defaultdict
 from typing import Any
@@ -45,7 +47,9 @@ async def fleet(visit: Visit) -> Shown:
 
 
 def worker(found: dict[str, Any]) -> dict[str, Any]:
-    """Add to a worker what is shown of its jobs: some, those that are named besides, and how many are not."""
+    """Add to a worker what is shown of its jobs: some, those that are named besides, and how many
+    are not.
+    """
     jobs = [job for at in found["queues"] for job in at["jobs"]]
     unnamed = max(0, (found["holds"] or 0) - len(jobs))
     return {**found, "jobs": jobs[:NAMED], "others": jobs[NAMED:], "unnamed": unnamed}

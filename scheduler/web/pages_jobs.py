@@ -1,4 +1,6 @@
-"""Submitted jobs: the list, and the page of one with its attempts, its error and what it waits for."""
+"""Submitted jobs: the list, and the page of one with its attempts, its error and what it waits
+for.
+"""
 
 import json
 from datetime import datetime
@@ -22,11 +24,20 @@ async def jobs(visit: Visit) -> Shown:
     tenant, query = visit.chosen, visit.request.query_params
     wanted = {name: query[name] for name in FILTERS if query.get(name)}
     values: dict[str, Any] = {
-        "tenant": tenant, "wanted": wanted, "states": list(State), "jobs": [], "cursor": None, "looked": None,
-        "after": query.get("after"), "priorities": {each.value: each.name.lower() for each in Priority},
-    }  # fmt: skip
+        "tenant": tenant,
+        "wanted": wanted,
+        "states": list(State),
+        "jobs": [],
+        "cursor": None,
+        "looked": None,
+        "after": query.get("after"),
+        "priorities": {each.value: each.name.lower() for each in Priority},
+    }
     if tenant is not None:
-        given: dict[str, Any] = {**wanted, **({"state": [wanted["state"]]} if "state" in wanted else {})}
+        given: dict[str, Any] = {
+            **wanted,
+            **({"state": [wanted["state"]]} if "state" in wanted else {}),
+        }
         if query.get("after"):
             given["cursor"] = query["after"]
         page = await visit.ask("list_jobs", tenant=tenant, limit=ROWS, **given)
@@ -70,17 +81,27 @@ def steps(found: dict[str, Any]) -> list[dict[str, Any]]:
     for each in found["attempts"]:
         began, ended = (_read(each.get(name)) for name in ("started_at", "finished_at"))
         worker = f"on {each['worker']}" if each.get("worker") else ""
-        told.append({
-            "at": began, "until": ended, "word": each.get("outcome") or "running", "note": worker,
-            "attempt": each["attempt"], "error": first_line(each.get("error")),
-        })  # fmt: skip
+        told.append(
+            {
+                "at": began,
+                "until": ended,
+                "word": each.get("outcome") or "running",
+                "note": worker,
+                "attempt": each["attempt"],
+                "error": first_line(each.get("error")),
+            }
+        )
     runs = found["state"] == State.RUNNING and found["started_at"] is not None
     if runs:
-        told.append({"at": found["started_at"], "word": "running", "note": "", "attempt": found["attempt"]})
+        told.append(
+            {"at": found["started_at"], "word": "running", "note": "", "attempt": found["attempt"]}
+        )
     if found["cancel_requested_at"] is not None:
         told.append({"at": found["cancel_requested_at"], "word": "asked to end", "note": ""})
     if found["completed_at"] is not None:
-        told.append({"at": found["completed_at"], "word": found["state"], "note": found["reason"] or ""})
+        told.append(
+            {"at": found["completed_at"], "word": found["state"], "note": found["reason"] or ""}
+        )
     elif not runs:
         told.append({"at": None, "word": found["state"], "note": "now"})
     return told

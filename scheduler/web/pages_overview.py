@@ -1,4 +1,6 @@
-"""The first page: what fires when, how much ends and how late it starts, what is late, what is dead."""
+"""The first page: what fires when, how much ends and how late it starts, what is late, what is
+dead.
+"""
 
 import asyncio
 from collections.abc import Sequence
@@ -28,7 +30,13 @@ from scheduler.web.visit import Shown, Visit
 
 LANES = 4
 LISTED = 6
-NAMES = {"good": "succeeded", "bad": "failed", "warn": "timed out", "next": "queued", "calm": "skipped or cancelled"}
+NAMES = {
+    "good": "succeeded",
+    "bad": "failed",
+    "warn": "timed out",
+    "next": "queued",
+    "calm": "skipped or cancelled",
+}
 
 
 async def overview(visit: Visit) -> Shown:
@@ -36,7 +44,9 @@ async def overview(visit: Visit) -> Shown:
     shown = [visit.tenant] if visit.tenant else visit.tenants[:LANES]
     hours, queues = await asyncio.gather(_hours(visit, shown), _queues(visit))
     minutes = [hour.minutes for hour in hours.values()]
-    added = [(group[0], together(each.all for each in group)) for group in zip(*minutes, strict=True)]
+    added = [
+        (group[0], together(each.all for each in group)) for group in zip(*minutes, strict=True)
+    ]
     return Shown(
         "overview.html",
         {
@@ -48,16 +58,23 @@ async def overview(visit: Visit) -> Shown:
             "latency": latency(minutes),
             "tiles": _tiles(hours, queues),
             "late": sorted(
-                ((each.at, tenant, each.id) for tenant, hour in hours.items() for each in hour.late()),
+                (
+                    (each.at, tenant, each.id)
+                    for tenant, hour in hours.items()
+                    for each in hour.late()
+                ),
             )[:LISTED],
             "dead": sorted(
                 ((tenant, each) for tenant, hour in hours.items() for each in hour.letters),
-                key=lambda pair: pair[1].at, reverse=True,
+                key=lambda pair: pair[1].at,
+                reverse=True,
             )[:LISTED],
             "quiet": not any(hour.busy for hour in hours.values()),
-            "queues_trouble": queues if isinstance(queues, Problem) and queues.code == "unavailable" else None,
+            "queues_trouble": queues
+            if isinstance(queues, Problem) and queues.code == "unavailable"
+            else None,
         },
-    )  # fmt: skip
+    )
 
 
 async def _hours(visit: Visit, tenants: list[str]) -> dict[str, Hour]:
@@ -86,11 +103,18 @@ def throughput(added: Sequence[tuple[Minute, Parts]], *, about: bool) -> dict[st
     whole = together(parts for _, parts in added)
     total, failed = sum(whole.values()), whole.get("bad", 0)
     columns = [Column(f"{minute.word} · {_told(parts)}", parts) for minute, parts in added]
-    desc = f"In the last hour {number(total)} ended, {number(failed)} failed; at most {number(most)} in one minute."
+    desc = (
+        f"In the last hour {number(total)} ended, {number(failed)} failed; at most {number(most)} "
+        "in one minute."
+    )
     return {
         "svg": charts.bars("Ended each minute", desc, columns, most),
-        "most": most, "total": total, "failed": failed, "about": about, "from": added[0][0].at,
-    }  # fmt: skip
+        "most": most,
+        "total": total,
+        "failed": failed,
+        "about": about,
+        "from": added[0][0].at,
+    }
 
 
 def latency(hours: Sequence[Sequence[Minute]]) -> dict[str, Any] | None:
@@ -98,7 +122,11 @@ def latency(hours: Sequence[Sequence[Minute]]) -> dict[str, Any] | None:
     usual, late = [], []
     for group in zip(*hours, strict=True):
         at = group[0].word
-        known = [(sum(each.all.values()), each.usual, each.late) for each in group if each.late is not None]
+        known = [
+            (sum(each.all.values()), each.usual, each.late)
+            for each in group
+            if each.late is not None
+        ]
         weight = sum(count for count, _, _ in known)
         middle = sum(count * (each or 0) for count, each, _ in known) / weight if weight else None
         worst = max((each for _, _, each in known if each is not None), default=None)
@@ -110,7 +138,8 @@ def latency(hours: Sequence[Sequence[Minute]]) -> dict[str, Any] | None:
     most = max(values)
     middles = sorted(point.value for point in usual if point.value is not None)
     desc = (
-        f"In the median minute half started within {span(middles[len(middles) // 2])}; the worst 95 % was {span(most)}."
+        f"In the median minute half started within {span(middles[len(middles) // 2])}; the worst "
+        f"95 % was {span(most)}."
     )
     svg = charts.lines("How late fires and jobs start", desc, {"late": late, "usual": usual}, most)
     return {"svg": svg, "most": most, "usual": middles[len(middles) // 2], "from": hours[0][0].at}
@@ -130,7 +159,10 @@ def _lane(tenant: str, hour: Hour) -> Markup:
         said = f"{at:%H:%M} · {number(count)} to come" if count else ""
         columns.append(Column(said, {"next": count} if count else {}))
     total = together(minute.fires for minute in hour.minutes)
-    desc = f"In the last hour: {_told(total) or 'nothing'}. To come in {AHEAD} minutes: {number(sum(soon.values()))}."
+    desc = (
+        f"In the last hour: {_told(total) or 'nothing'}. To come in {AHEAD} minutes: "
+        f"{number(sum(soon.values()))}."
+    )
     return charts.lane(f"Fires of {tenant}", desc, columns, len(hour.minutes))
 
 
@@ -145,25 +177,57 @@ def _tiles(hours: dict[str, Hour], queues: Any) -> list[dict[str, Any]]:
     dead = sum(hour.letters[0].total for hour in hours.values() if hour.letters)
     capped = any(hour.letters and hour.letters[0].total >= MOST_LETTERS for hour in hours.values())
     tiles: list[dict[str, Any]] = [
-        {"name": "Recurring jobs", "path": "/recurring", "value": sum(hour.jobs for hour in hours.values()),
-         "more": any(hour.jobs >= MOST_JOBS // len(hours) for hour in hours.values()),
-         "note": f"{number(late)} late" if late else f"{sum(h.count('paused') for h in hours.values())} paused",
-         "tone": "warn" if late else ""},
-        {"name": "Ended in the last hour", "path": "/jobs", "value": sum(ended.values()), "about": about,
-         "note": f"{number(failed)} failed", "tone": "bad" if failed else ""},
-    ]  # fmt: skip
+        {
+            "name": "Recurring jobs",
+            "path": "/recurring",
+            "value": sum(hour.jobs for hour in hours.values()),
+            "more": any(hour.jobs >= MOST_JOBS // len(hours) for hour in hours.values()),
+            "note": f"{number(late)} late"
+            if late
+            else f"{sum(h.count('paused') for h in hours.values())} paused",
+            "tone": "warn" if late else "",
+        },
+        {
+            "name": "Ended in the last hour",
+            "path": "/jobs",
+            "value": sum(ended.values()),
+            "about": about,
+            "note": f"{number(failed)} failed",
+            "tone": "bad" if failed else "",
+        },
+    ]
     if isinstance(queues, dict):
         items = queues["items"]
         waiting = sum(sum(each["waiting"].values()) + each["ready"] for each in items)
         tiles += [
-            {"name": "Waiting in queues", "path": "/queues", "value": waiting,
-             "more": any(each["ready"] >= COUNTED for each in items),
-             "note": f"{sum(1 for each in items if each['paused'])} of {len(items)} queues paused", "tone": ""},
-            {"name": "Running now", "path": "/queues", "value": sum(each["running"] for each in items),
-             "note": f"{number(sum(each['retrying'] for each in items))} wait for another attempt", "tone": ""},
-        ]  # fmt: skip
+            {
+                "name": "Waiting in queues",
+                "path": "/queues",
+                "value": waiting,
+                "more": any(each["ready"] >= COUNTED for each in items),
+                "note": (
+                    f"{sum(1 for each in items if each['paused'])} of {len(items)} queues paused"
+                ),
+                "tone": "",
+            },
+            {
+                "name": "Running now",
+                "path": "/queues",
+                "value": sum(each["running"] for each in items),
+                "note": (
+                    f"{number(sum(each['retrying'] for each in items))} wait for another attempt"
+                ),
+                "tone": "",
+            },
+        ]
     tiles.append(
-        {"name": "Dead letters", "path": "/dead", "value": dead, "more": capped,
-         "note": "need a decision" if dead else "nothing to see to", "tone": "bad" if dead else ""}
-    )  # fmt: skip
+        {
+            "name": "Dead letters",
+            "path": "/dead",
+            "value": dead,
+            "more": capped,
+            "note": "need a decision" if dead else "nothing to see to",
+            "tone": "bad" if dead else "",
+        }
+    )
     return tiles

@@ -105,13 +105,18 @@ def _durations(rows: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
     points = [
         Point(
             f"{clock(row['at'])} · {words(row['outcome'])} after {span(row['duration_seconds'])}",
-            row["duration_seconds"], tone(row["outcome"]),
+            row["duration_seconds"],
+            tone(row["outcome"]),
         )
         for row in ran
-    ]  # fmt: skip
+    ]
     median, most = values[len(values) // 2], values[-1]
     desc = f"{len(ran)} runs; half took at most {span(median)}, the longest {span(most)}."
     return {
         "svg": charts.dots("How long runs took", desc, points, most),
-        "median": median, "most": most, "from": ran[0]["at"], "to": ran[-1]["at"], "count": len(ran),
-    }  # fmt: skip
+        "median": median,
+        "most": most,
+        "from": ran[0]["at"],
+        "to": ran[-1]["at"],
+        "count": len(ran),
+    }

@@ -1,4 +1,6 @@
-"""What goes wrong, as a caller sees it: one shape, with a code for programs and a cure for people."""
+"""What goes wrong, as a caller sees it: one shape, with a code for programs and a cure for
+people.
+"""
 
 from http import HTTPStatus
 
@@ -71,6 +73,8 @@ class Problem(Exception):
 
 
 def problem_of(error: SchedulerError) -> Problem | None:
-    """Say what an error of ours means to a caller; None: it is not theirs, and nothing that passes."""
+    """Say what an error of ours means to a caller; None: it is not theirs, and nothing that
+    passes.
+    """
     code = next((code for kind, code in _CODE_OF if isinstance(error, kind)), None)
     return None if code is None else Problem(code, str(error))

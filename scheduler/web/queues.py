@@ -1,4 +1,6 @@
-"""Routes of queues, which all tenants share: look into them, pause and resume them, see to dead letters."""
+"""Routes of queues, which all tenants share: look into them, pause and resume them, see to dead
+letters.
+"""
 
 from scheduler.model.queues import QueueEntry, QueueStats
 from scheduler.web import schemas, shapes
@@ -6,7 +8,17 @@ from scheduler.web.access import PAYLOADS, READ, WRITE
 from scheduler.web.jobs import QUEUE
 from scheduler.web.problems import Problem
 from scheduler.web.route import Call, Route
-from scheduler.web.schemas import LARGEST_PAGE, LIMIT, MOMENT, YES, listed, named, record, text, whole
+from scheduler.web.schemas import (
+    LARGEST_PAGE,
+    LIMIT,
+    MOMENT,
+    YES,
+    listed,
+    named,
+    record,
+    text,
+    whole,
+)
 
 NAME = {"name": QUEUE}
 DEEPEST = 10_000
@@ -41,7 +53,9 @@ def resume_queue(call: Call) -> object:
 
 def list_dead(call: Call) -> object:
     """Read dead letters."""
-    return letters_json(call, call.given["name"], call.given.get("limit", 100), call.given.get("skip", 0))
+    return letters_json(
+        call, call.given["name"], call.given.get("limit", 100), call.given.get("skip", 0)
+    )
 
 
 def requeue_dead(call: Call) -> object:
@@ -56,11 +70,16 @@ def purge_dead(call: Call) -> object:
     """Drop all dead letters, for a caller that names the queue twice."""
     name = call.given["name"]
     if call.body["confirm"] != name:
-        raise Problem("refused", f"confirm must be the name of the queue, {name!r}: its dead letters are gone after it")
+        raise Problem(
+            "refused",
+            f"confirm must be the name of the queue, {name!r}: its dead letters are gone after it",
+        )
     return {"purged": call.scheduler.queue(name).purge()}
 
 
-def letters_json(call: Call, name: str, limit: int, skip: int = 0) -> dict[str, list[dict[str, object]]]:
+def letters_json(
+    call: Call, name: str, limit: int, skip: int = 0
+) -> dict[str, list[dict[str, object]]]:
     """Show some dead letters of a queue."""
     return {"items": [_entry(call, each) for each in call.scheduler.queue(name).dead(limit, skip)]}
 
@@ -70,12 +89,18 @@ def _queue(stats: QueueStats) -> dict[str, object]:
     return {
         **plain,
         "waiting": {str(level.value): count for level, count in stats.waiting.items()},
-        "breakers": {state.word: count for state, count in sorted(stats.breakers.items(), reverse=True)},
+        "breakers": {
+            state.word: count for state, count in sorted(stats.breakers.items(), reverse=True)
+        },
     }
 
 
 def _entry(call: Call, entry: QueueEntry) -> dict[str, object]:
-    plain = {name: getattr(entry, name) for name in QueueEntry.__dataclass_fields__ if name not in ("payload", "raw")}
+    plain = {
+        name: getattr(entry, name)
+        for name in QueueEntry.__dataclass_fields__
+        if name not in ("payload", "raw")
+    }
     return plain | (shapes.payload_json(entry.payload) if PAYLOADS in call.caller.scopes else {})
 
 
@@ -87,7 +112,8 @@ ROUTES = (
         name="list_queues",
         method="GET",
         path="/queues",
-        summary="Say how much is in each queue that is configured, was ever fed, or has jobs that wait",
+        summary="Say how much is in each queue that is configured, "
+        "was ever fed, or has jobs that wait",
         scope=READ,
         call=list_queues,
         fleet=True,
@@ -162,7 +188,11 @@ ROUTES = (
         fleet=True,
         places=NAME,
         body=record({"ids": listed(schemas.NAME, minItems=1, maxItems=LARGEST_PAGE)}, required=()),
-        answers={200: record({"requeued": {**BY_ID, "description": "the new job of each"}, "refused": BY_ID})},
+        answers={
+            200: record(
+                {"requeued": {**BY_ID, "description": "the new job of each"}, "refused": BY_ID}
+            )
+        },
     ),
     Route(
         name="purge_dead",

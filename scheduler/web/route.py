@@ -1,4 +1,6 @@
-"""A route: everything there is to say of it. The table of them makes the server, the document, and the tests."""
+"""A route: everything there is to say of it. The table of them makes the server, the document, and
+the tests.
+"""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -24,7 +26,9 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """A request that was let through: `given` are its path and its query; `tenant` is "" of what belongs to all."""
+    """A request that was let through: `given` are its path and its query; `tenant` is "" of what
+    belongs to all.
+    """
 
     scheduler: Scheduler
     caller: Caller
@@ -39,10 +43,10 @@ class Call:
 class Route:
     """One operation.
 
-    name: in the document and in the audit log. path: below /api/v1. scope: what the token needs. call: runs in a
-    thread, unless it is a coroutine function. fleet: it belongs to all tenants, and needs a token of all. several: it
-    is about the `tenants` that are given, each of which the caller needs. places: what is in the path. answers: schemas
-    by status, the usual one first.
+    name: in the document and in the audit log. path: below /api/v1. scope: what the token needs.
+    call: runs in a thread, unless it is a coroutine function. fleet: it belongs to all tenants, and
+    needs a token of all. several: it is about the `tenants` that are given, each of which the
+    caller needs. places: what is in the path. answers: schemas by status, the usual one first.
     """
 
     name: str

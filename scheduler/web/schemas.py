@@ -1,4 +1,6 @@
-"""JSON Schema, in few words, and the check of what callers send by the same schemas that the document shows."""
+"""JSON Schema, in few words, and the check of what callers send by the same schemas that the
+document shows.
+"""
 
 import re
 from collections.abc import Mapping
@@ -22,7 +24,9 @@ FORMATS = FormatChecker(formats=("uuid",))
 
 @FormatChecker.checks(FORMATS, "date-time", ValueError)
 def _is_moment(value: object) -> bool:
-    return not isinstance(value, str) or (_MOMENT.fullmatch(value) is not None and bool(datetime.fromisoformat(value)))
+    return not isinstance(value, str) or (
+        _MOMENT.fullmatch(value) is not None and bool(datetime.fromisoformat(value))
+    )
 
 
 def text(most: int | None = None, *, least: int = 0, **more: object) -> Schema:
@@ -38,13 +42,22 @@ def text(most: int | None = None, *, least: int = 0, **more: object) -> Schema:
 def whole(least: int | None = None, most: int | None = None, **more: object) -> Schema:
     """A whole number."""
     bounds = {"minimum": least, "maximum": most}
-    return {"type": "integer", **{word: bound for word, bound in bounds.items() if bound is not None}, **more}
+    return {
+        "type": "integer",
+        **{word: bound for word, bound in bounds.items() if bound is not None},
+        **more,
+    }
 
 
 def record(properties: Mapping[str, Schema], *, required: tuple[str, ...] | None = None) -> Schema:
     """An object with these properties and no others; all are required unless some are named."""
     needed = list(properties) if required is None else list(required)
-    return {"type": "object", "properties": dict(properties), "required": needed, "additionalProperties": False}
+    return {
+        "type": "object",
+        "properties": dict(properties),
+        "required": needed,
+        "additionalProperties": False,
+    }
 
 
 def listed(items: Schema, **more: object) -> Schema:
@@ -91,7 +104,9 @@ class Checked:
 
     def check(self, value: object) -> None:
         """Refuse what the schema does not allow, naming the place."""
-        first = next(self._validator.iter_errors(value), None)  # the others of a large body would take a while
+        first = next(
+            self._validator.iter_errors(value), None
+        )  # the others of a large body would take a while
         if first is not None:
             error = best_match([first]) or first
             place = ".".join(map(str, (self._where, *error.absolute_path))).removeprefix(".")
@@ -99,7 +114,9 @@ class Checked:
 
 
 def plain(schema: Schema, said: list[str]) -> object:
-    """Read a value out of the texts of a query; what cannot be read stays, and is refused by its schema."""
+    """Read a value out of the texts of a query; what cannot be read stays, and is refused by its
+    schema.
+    """
     kind = schema.get("type")
     if kind == "array":
         return said

@@ -1,4 +1,6 @@
-"""Serves an application over HTTP, in a thread: bound when `start` returns, gone when `stop` does."""
+"""Serves an application over HTTP, in a thread: bound when `start` returns, gone when `stop`
+does.
+"""
 
 import socket
 import threading
@@ -6,7 +8,7 @@ import threading
 import uvicorn
 from starlette.applications import Starlette
 
-from scheduler.errors import ConfigError
+from scheduler.observe.health import cannot_listen, host_and_port
 from scheduler.web.site import Site
 
 GRACE = 3
@@ -18,14 +20,25 @@ class Server:
     def __init__(self, app: Starlette, host: str, port: int) -> None:
         self._site: Site = app.state.site
         config = uvicorn.Config(
-            app, http="h11", ws="none", log_config=None, log_level="error", access_log=False, server_header=False,
+            app,
+            http="h11",
+            ws="none",
+            log_config=None,
+            log_level="error",
+            access_log=False,
+            server_header=False,
             proxy_headers=False,
-            lifespan="off", timeout_graceful_shutdown=GRACE, h11_max_incomplete_event_size=64 * 1024,
-        )  # fmt: skip
+            lifespan="off",
+            timeout_graceful_shutdown=GRACE,
+            h11_max_incomplete_event_size=64 * 1024,
+        )
         self._socket = _bound(host, port)
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(
-            target=self._server.run, kwargs={"sockets": [self._socket]}, name="scheduler-web", daemon=True
+            target=self._server.run,
+            kwargs={"sockets": [self._socket]},
+            name="scheduler-web",
+            daemon=True,
         )
 
     @property
@@ -48,12 +61,14 @@ class Server:
 
 def _bound(host: str, port: int) -> socket.socket:
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM
+        )[0]
         made = socket.socket(family, kind, protocol)
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind(address)
         made.listen(100)
     except OSError as error:
-        why = error.strerror or str(error)
-        raise ConfigError(f"web.port: cannot listen at {host}, port {port}: {why}; choose another") from None
+        keys = ("host", "port")
+        raise cannot_listen("web", keys, host_and_port(host, port), error) from None
     return made

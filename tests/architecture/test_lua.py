@@ -51,10 +51,9 @@ def _name(path: Path) -> str:
 
 
 @pytest.mark.parametrize("path", FILES, ids=_name)
-def test_a_script_begins_with_one_sentence_and_is_short(path: Path) -> None:
+def test_a_script_begins_with_one_sentence(path: Path) -> None:
     text = path.read_text()
     assert re.fullmatch(r"-- [A-Z][^.]*\.", text.splitlines()[0])
-    assert len(text.splitlines()) <= 110
     assert max(map(len, text.splitlines())) <= 120
 
 
@@ -62,7 +61,10 @@ def test_a_script_begins_with_one_sentence_and_is_short(path: Path) -> None:
 def test_a_head_names_the_keys_and_arguments_that_are_used(path: Path) -> None:
     head, code = _head(path), _code(path)
     assert any(line.startswith("-- Returns ") for line in head)
-    for name, pattern in (("KEYS", rf"-- KEYS\[(\d+)\] (?:{TYPES}): \S"), ("ARGV", r"-- ARGV\[(\d+)(?:\.\.)?\] \S")):
+    for name, pattern in (
+        ("KEYS", rf"-- KEYS\[(\d+)\] (?:{TYPES}): \S"),
+        ("ARGV", r"-- ARGV\[(\d+)(?:\.\.)?\] \S"),
+    ):
         said = [int(found[1]) for line in head if (found := re.match(pattern, line))]
         assert said == list(range(1, len(said) + 1)), f"{name} in order, and none left out"
         numbers, computed = _used(code, name)
@@ -76,7 +78,9 @@ def test_a_script_compiles_and_makes_no_global(path: Path, client: Client) -> No
     assert client.call("SCRIPT", "LOAD", script(path.parents[1].name, path.stem).text)
     code = _code(path)
     local = set(re.findall(r"\blocal function (\w+)", code))
-    for names in re.findall(r"\blocal ([\w, ]+)|\bfor ([\w, ]+?) (?:=|in)\b|\bfunction ?\w*\(([\w, .]*)\)", code):
+    for names in re.findall(
+        r"\blocal ([\w, ]+)|\bfor ([\w, ]+?) (?:=|in)\b|\bfunction ?\w*\(([\w, .]*)\)", code
+    ):
         local |= {name.strip() for each in names for name in each.split(",")}
     assigned = re.findall(r"^\s*((?:\w+, )*\w+) = ", code, re.MULTILINE)
     assert {name for each in assigned for name in each.split(", ")} <= local

@@ -8,8 +8,19 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 BENCH = Path(__file__).parents[2] / "bench"
-MACHINE = {"when": "2026-01-01T00:00:00", "revision": "r", "cpu": "2 x", "python": "3.11", "postgres": "16",
-           "fsync": "on", "redis": "7", "speed": 1.0, "speed_after": 1.0, "load": 0.1, "load_after": 0.1}  # fmt: skip
+MACHINE = {
+    "when": "2026-01-01T00:00:00",
+    "revision": "r",
+    "cpu": "2 x",
+    "python": "3.11",
+    "postgres": "16",
+    "fsync": "on",
+    "redis": "7",
+    "speed": 1.0,
+    "speed_after": 1.0,
+    "load": 0.1,
+    "load_after": 0.1,
+}
 COMPARED = {
     "machine": MACHINE,
     "options": {"quick": False, "pin": "split"},
@@ -20,7 +31,11 @@ COMPARED = {
     "errors": [],
     "figures": {
         "redis": {
-            "many": {"ours": [290, 300, 310], "saq": [90, 100, 110], "node-bullmq": [390, 400, 410]},
+            "many": {
+                "ours": [290, 300, 310],
+                "saq": [90, 100, 110],
+                "node-bullmq": [390, 400, 410],
+            },
             "done1": {"ours": [10, 20, 30], "ours async": [], "saq": [25, 26, 27]},
             "done2": {"ours": [30], "saq": [10]},
             "pickup50": {"ours": [2, 2, 2], "huey": [1, 1, 1], "saq": [3, 4, 5]},
@@ -32,7 +47,10 @@ GROWN = {
     "options": {"reps": 1},
     "errors": [],
     "curves": {
-        "recurring": {"rate": {"1000": [5000], "10000": [4900]}, "cpu": {"1000": [10], "10000": [100]}},
+        "recurring": {
+            "rate": {"1000": [5000], "10000": [4900]},
+            "cpu": {"1000": [10], "10000": [100]},
+        },
         "tenants": {"cpu": {"1": [10], "100": [9000]}, "elsewhere": {"1": [0.1], "100": [1.5]}},
         "payload": {"cpu": {"100": [10], "1000": [100]}, "memory": {"100": [1], "1000": [100]}},
     },
@@ -41,7 +59,9 @@ GROWN = {
 
 def shown(bench: str, result: dict[str, Any], folder: Path) -> list[list[str]]:
     """Let a bench show a result, on a page in a folder too; the cells of its tables."""
-    sections = "".join(f"<!-- {name} -->\nold\n<!-- end of {name} -->\n" for name in ("compare", "growth"))
+    sections = "".join(
+        f"<!-- {name} -->\nold\n<!-- end of {name} -->\n" for name in ("compare", "growth")
+    )
     (folder / "benchmarks.md").write_text(f"before\n{sections}after\n")
     (folder / "result.json").write_text(json.dumps(result))
     stored, script = folder / "result.json", BENCH / f"{bench}.py"
@@ -60,9 +80,14 @@ def test_a_row_is_first_behind_or_a_tie_by_its_spread(tmp_path: Path) -> None:
     cells = shown("compare", COMPARED, tmp_path)
     many = row(cells, "enqueue 1,000 in a call, jobs/s")
     assert many[2:] == [
-        "saq 100 (90.0..110)", "3.00", "first", "node-bullmq 400 (390..410)", "0.75", "behind",
+        "saq 100 (90.0..110)",
+        "3.00",
+        "first",
+        "node-bullmq 400 (390..410)",
+        "0.75",
+        "behind",
         "0.50 of LPUSH of 1,000 values",
-    ]  # fmt: skip
+    ]
     assert row(cells, "drain, 1 process, jobs/s")[4] == "tie"
     assert row(cells, "drain, 2 processes, jobs/s")[4] == "first?"  # one repetition
     pickup = row(cells, "pick-up p50, ms")  # nobody is measured against huey, which promises less
@@ -79,11 +104,18 @@ def _the_page_keeps_what_is_not_measured(folder: Path) -> None:
     assert set(charts) == {"redis-many", "redis-done1", "redis-done2", "redis-pickup50", "overview"}
     assert all(f"charts/{name}.svg" in text for name in set(charts) - {"overview"})
     texts = [each.text for each in charts["redis-many"].iter("{http://www.w3.org/2000/svg}text")]
-    assert [text for text in texts if text in {"ours", "saq", "node-bullmq"}] == ["node-bullmq", "ours", "saq"]
+    assert [text for text in texts if text in {"ours", "saq", "node-bullmq"}] == [
+        "node-bullmq",
+        "ours",
+        "saq",
+    ]
 
 
 def test_a_busy_machine_gives_no_verdict(tmp_path: Path) -> None:
-    busy: dict[str, Any] = {"many": {"ours": [290, 300, 310], "saq": [90, 100, 110]}, "elsewhere": {"ours": [1.5]}}
+    busy: dict[str, Any] = {
+        "many": {"ours": [290, 300, 310], "saq": [90, 100, 110]},
+        "elsewhere": {"ours": [1.5]},
+    }
     cells = shown("compare", COMPARED | {"figures": {"redis": busy}}, tmp_path)
     assert row(cells, "enqueue 1,000 in a call, jobs/s")[4] == "first?"
     assert "not to be quoted" in (tmp_path / "benchmarks.md").read_text()

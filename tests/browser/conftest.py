@@ -50,12 +50,20 @@ def site(house: Seeded) -> Iterator[str]:
 
 @pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
-    """A real Chromium, of the system; not of the session, for its loop would be in everybody's way."""
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    """A real Chromium, of the system; not of the session, for its loop would be in everybody's
+    way.
+    """
+    chromium = (
+        shutil.which("chromium")
+        or shutil.which("chromium-browser")
+        or shutil.which("google-chrome")
+    )
     if chromium is None:
         pytest.skip("there is no Chromium; apt-get install chromium")
     with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+        launched = playwright.chromium.launch(
+            executable_path=chromium, args=["--no-sandbox", "--disable-gpu"]
+        )
         yield launched
         launched.close()
 
@@ -68,7 +76,9 @@ def complaints() -> list[str]:
 
 @pytest.fixture
 def page(browser: Browser, site: str, complaints: list[str]) -> Iterator[MakePage]:
-    """Open pages; whatever a browser complains of, scripts and styles that it refused too, fails the test."""
+    """Open pages; whatever a browser complains of, scripts and styles that it refused too, fails
+    the test.
+    """
     with contextlib.ExitStack() as stack:
 
         def make(**options: Any) -> Page:
@@ -76,7 +86,10 @@ def page(browser: Browser, site: str, complaints: list[str]) -> Iterator[MakePag
             stack.callback(context.close)
             context.set_default_timeout(PATIENCE)
             made = context.new_page()
-            made.on("console", lambda said: complaints.append(said.text) if said.type == "error" else None)
+            made.on(
+                "console",
+                lambda said: complaints.append(said.text) if said.type == "error" else None,
+            )
             made.on("pageerror", lambda error: complaints.append(str(error)))
             made.on("dialog", lambda dialog: complaints.append(f"dialog {dialog.message}"))
             return made

@@ -1,4 +1,6 @@
-"""A scheduler with something to look at: tenants, an hour of ledger, queues, a worker, dead letters, instances."""
+"""A scheduler with something to look at: tenants, an hour of ledger, queues, a worker, dead
+letters, instances.
+"""
 
 import contextlib
 import random
@@ -12,10 +14,19 @@ from uuid import UUID
 import psycopg
 from psycopg.sql import SQL, Identifier
 
-from scheduler import BreakerRule, NewJob, PermanentError, Priority, RetryPolicy, Scheduler, TemporaryError, Worker
+from scheduler import (
+    BreakerRule,
+    NewJob,
+    PermanentError,
+    Priority,
+    RetryPolicy,
+    Scheduler,
+    TemporaryError,
+    Worker,
+)
 from scheduler.model.breaker import BreakerState
 from scheduler.model.handling import JobContext
-from scheduler.queueing.handlers import handler, handlers
+from scheduler.worker.handlers import handler, handlers
 from tests.support.recorder import until
 
 QUEUES = {name: {"dialect": "reliable"} for name in ("billing", "images", "mail")}
@@ -56,7 +67,11 @@ def notify(ctx: JobContext, payload: Any) -> None:
     raise TemporaryError("the hook answered 503")
 
 
-HANDLERS = {("send-receipt", "mail"): send_receipt, ("resize", "images"): resize, ("charge", "billing"): charge}
+HANDLERS = {
+    ("send-receipt", "mail"): send_receipt,
+    ("resize", "images"): resize,
+    ("charge", "billing"): charge,
+}
 
 
 HOOKS = {("notify", "hooks"): notify}
@@ -65,7 +80,9 @@ BREAKER = BreakerRule(min_samples=1, cooldown_period="2h")
 
 
 def working(
-    redis: str, work: Mapping[tuple[str, str], Callable[..., Any]], breaker: BreakerRule | None = None
+    redis: str,
+    work: Mapping[tuple[str, str], Callable[..., Any]],
+    breaker: BreakerRule | None = None,
 ) -> Worker:
     """Make a worker with functions by type and queue, which no other test knows."""
     others = dict(handlers)
@@ -114,13 +131,22 @@ def seeded(dsn: str, schema: str, redis: str) -> Iterator[Seeded]:
         _register(scheduler, soon)
         _remember(connection)
         _neighbours(connection)
-        workers = [working(redis, HANDLERS), working(redis, HOOKS, BREAKER), working(redis, HOOKS, BREAKER)]
+        workers = [
+            working(redis, HANDLERS),
+            working(redis, HOOKS, BREAKER),
+            working(redis, HOOKS, BREAKER),
+        ]
         try:
             for worker in workers[:2]:
                 worker.start()
             _submit(made)
             workers[2].start()  # the breaker of the one before is open: it takes nothing more
-            until(lambda: scheduler.queue("hooks").stats().breakers == {BreakerState.OPEN: 1, BreakerState.CLOSED: 1})
+            until(
+                lambda: (
+                    scheduler.queue("hooks").stats().breakers
+                    == {BreakerState.OPEN: 1, BreakerState.CLOSED: 1}
+                )
+            )
             until(lambda: [each.holds for each in scheduler.queue("images").workers()] == [HELD])
             yield made
         finally:
@@ -135,7 +161,9 @@ def _register(scheduler: Scheduler, soon: datetime) -> None:
         if kind == "every":
             options["start_at"] = soon + timedelta(seconds=37 * number)
         scheduler.register(tenant, job_id, nothing, **options)
-    scheduler.register("acme", "weekly-digest", queue="mail", type="send-receipt", payload={"order": 1}, every="7d")
+    scheduler.register(
+        "acme", "weekly-digest", queue="mail", type="send-receipt", payload={"order": 1}, every="7d"
+    )
     scheduler.pause("globex", "rotate-keys")
 
 
@@ -144,7 +172,11 @@ def _remember(connection: psycopg.Connection[Any]) -> None:
     chance, now = random.Random(7), datetime.now(UTC).replace(microsecond=0)
     rows: list[tuple[Any, ...]] = []
     for (tenant, job_id), (kind, value) in OFTEN.items():
-        step = timedelta(minutes=int(value.removesuffix("m"))) if kind == "every" else timedelta(minutes=59)
+        step = (
+            timedelta(minutes=int(value.removesuffix("m")))
+            if kind == "every"
+            else timedelta(minutes=59)
+        )
         at = now - timedelta(minutes=61) + timedelta(seconds=chance.randrange(60))
         while at < now - timedelta(seconds=5):
             outcome = "success"
@@ -155,70 +187,153 @@ def _remember(connection: psycopg.Connection[Any]) -> None:
             elif job_id == "sync-inventory" and chance.random() < 0.2:
                 outcome = "skipped"
             started = at + timedelta(milliseconds=chance.randrange(4, 60))
-            ended = started + timedelta(milliseconds=chance.randrange(80, 900) * (20 if job_id == "backup" else 1))
+            ended = started + timedelta(
+                milliseconds=chance.randrange(80, 900) * (20 if job_id == "backup" else 1)
+            )
             ran = outcome != "skipped"
-            rows.append((
-                at, tenant, job_id, "fire", outcome, None if ran else "overlap", 1 if ran else None, 1 if ran else None,
-                "web-1:4711", started if ran else None, ended if ran else at, ERROR if outcome == "failed" else None,
-                *[None] * 6,
-            ))  # fmt: skip
+            rows.append(
+                (
+                    at,
+                    tenant,
+                    job_id,
+                    "fire",
+                    outcome,
+                    None if ran else "overlap",
+                    1 if ran else None,
+                    1 if ran else None,
+                    "web-1:4711",
+                    started if ran else None,
+                    ended if ran else at,
+                    ERROR if outcome == "failed" else None,
+                    *[None] * 6,
+                )
+            )
             at += step
     for minute in range(60):
         for _ in range(chance.randrange(8, 26) if minute < 40 else chance.randrange(2, 9)):
             at = now - timedelta(minutes=minute, seconds=chance.randrange(60))
-            queue, type_ = chance.choice([("mail", "send-receipt"), ("mail", "send-receipt"), ("billing", "charge")])
+            queue, type_ = chance.choice(
+                [("mail", "send-receipt"), ("mail", "send-receipt"), ("billing", "charge")]
+            )
             tenant = chance.choice(["acme", "acme", "globex", "initech"])
             started = at - timedelta(milliseconds=chance.randrange(20, 400))
-            due = started - timedelta(milliseconds=chance.randrange(2, 40) * (9 if minute in range(22, 29) else 1))
+            due = started - timedelta(
+                milliseconds=chance.randrange(2, 40) * (9 if minute in range(22, 29) else 1)
+            )
             state = "cancelled" if chance.random() < 0.02 else "completed"
-            rows.append((
-                at, tenant, str(UUID(int=chance.getrandbits(128))), "job", state, None, 1, None, "worker-3", started,
-                at, None, type_, queue, 2, due, due, True,
-            ))  # fmt: skip
+            rows.append(
+                (
+                    at,
+                    tenant,
+                    str(UUID(int=chance.getrandbits(128))),
+                    "job",
+                    state,
+                    None,
+                    1,
+                    None,
+                    "worker-3",
+                    started,
+                    at,
+                    None,
+                    type_,
+                    queue,
+                    2,
+                    due,
+                    due,
+                    True,
+                )
+            )
     with connection.cursor() as cursor:
         cursor.executemany(
-            "INSERT INTO job_history (at, tenant, job_id, kind, outcome, reason, attempt, fence, holder, started_at,"
+            "INSERT INTO job_history (at, tenant, job_id, kind, outcome, reason, attempt, fence, "
+            "holder, started_at,"
             " finished_at, error, type, queue, priority, run_at, created_at, json)"
-            " VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING",
+            " VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s) ON "
+            "CONFLICT DO NOTHING",
             rows,
         )
-    connection.execute("UPDATE job SET next_run_at = now() - interval '7 minutes' WHERE id = 'forecast'")
+    connection.execute(
+        "UPDATE job SET next_run_at = now() - interval '7 minutes' WHERE id = 'forecast'"
+    )
 
 
 def _neighbours(connection: psycopg.Connection[Any]) -> None:
     """Other instances: one whose clock is wrong, one that left without a word."""
     connection.execute(
-        "INSERT INTO job_instance (id, label, started_at, seen_at, expires_at, skew, tenants, ids) VALUES"
-        " (gen_random_uuid(), 'web-2:1203', now() - interval '3 hours', now(), now() + interval '1 hour', '4.2 s',"
+        "INSERT INTO job_instance (id, label, started_at, seen_at, expires_at, skew, tenants, ids) "
+        "VALUES"
+        " (gen_random_uuid(), 'web-2:1203', now() - interval '3 hours', now(), now() + interval '1 "
+        "hour', '4.2 s',"
         "  '{acme}', '{heartbeat}'),"
-        " (gen_random_uuid(), 'web-3:998', now() - interval '2 days', now() - interval '40 minutes',"
+        " (gen_random_uuid(), 'web-3:998', now() - interval '2 days', now() - interval '40 "
+        "minutes',"
         "  now() - interval '38 minutes', '0 s', '{}', '{}')"
     )
 
 
 def _submit(made: Seeded) -> None:
-    scheduler, patient = made.scheduler, RetryPolicy(max_attempts=3, initial_delay="1h", max_delay="2h")
+    scheduler, patient = (
+        made.scheduler,
+        RetryPolicy(max_attempts=3, initial_delay="1h", max_delay="2h"),
+    )
     tags = {"campaign": "autumn", "customer": "7"}
-    made.submit("sent", "acme", "send-receipt", {"order": 7}, queue="mail", tags=tags, correlation_id="order-7")
+    made.submit(
+        "sent",
+        "acme",
+        "send-receipt",
+        {"order": 7},
+        queue="mail",
+        tags=tags,
+        correlation_id="order-7",
+    )
     for order, box in enumerate(["ada@example.org", "ada@example.org", "bob@example.org"]):
-        made.submit(f"dead {order}", "acme", "send-receipt", {"order": order, "bounce": box}, queue="mail")
-    made.submit("dead 3", "globex", "send-receipt", {"order": 9, "bounce": "eve@example.org"}, queue="mail")
+        made.submit(
+            f"dead {order}", "acme", "send-receipt", {"order": order, "bounce": box}, queue="mail"
+        )
+    made.submit(
+        "dead 3", "globex", "send-receipt", {"order": 9, "bounce": "eve@example.org"}, queue="mail"
+    )
     made.submit("running", "acme", "resize", {"page": 31}, queue="images", correlation_id="book-3")
     for page in range(1, HELD):
         made.submit(f"page {page}", "acme", "resize", {"page": page}, queue="images")
-    made.submit("retrying", "acme", "charge", {"order": 7}, queue="billing", retry=patient, priority=Priority.HIGH)
+    made.submit(
+        "retrying",
+        "acme",
+        "charge",
+        {"order": 7},
+        queue="billing",
+        retry=patient,
+        priority=Priority.HIGH,
+    )
     made.submit("hook", "initech", "notify", {"order": 12}, queue="hooks", retry=patient)
     made.submit("delayed", "initech", "send-receipt", {"order": 12}, queue="mail", delay="2h")
-    parts = [NewJob("acme", "render", {"page": page}, queue="print", delay="3h") for page in range(3)]
-    done = scheduler.fan_out("acme", parts, then=NewJob("acme", "publish", queue="print", priority=Priority.LOW))
+    parts = [
+        NewJob("acme", "render", {"page": page}, queue="print", delay="3h") for page in range(3)
+    ]
+    done = scheduler.fan_out(
+        "acme", parts, then=NewJob("acme", "publish", queue="print", priority=Priority.LOW)
+    )
     made.jobs["publish"] = done[-1].id
     made.jobs["render"] = done[0].id
     for order in range(40):
         scheduler.submit(
-            "acme", "print-label", {"order": order}, queue="labels", priority=Priority((order * 7 % 10) // 2)
+            "acme",
+            "print-label",
+            {"order": order},
+            queue="labels",
+            priority=Priority((order * 7 % 10) // 2),
         )
-    until(lambda: made.state("sent") == "completed" and made.state("retrying") == "retrying", timeout=30)
-    until(lambda: made.state("running") == "running" and made.state("dead 2") == "failed", timeout=30)
     until(
-        lambda: made.state("dead 3", "globex") == "failed" and made.state("hook", "initech") == "retrying", timeout=30
+        lambda: made.state("sent") == "completed" and made.state("retrying") == "retrying",
+        timeout=60,
+    )
+    until(
+        lambda: made.state("running") == "running" and made.state("dead 2") == "failed", timeout=30
+    )
+    until(
+        lambda: (
+            made.state("dead 3", "globex") == "failed"
+            and made.state("hook", "initech") == "retrying"
+        ),
+        timeout=60,
     )

@@ -12,7 +12,9 @@ MOST_TABS = 150
 
 def press(page: Page, name: str) -> None:
     """Go to a button or link by Tab, and press it by Enter."""
-    expect(page.locator("a, button, summary").filter(has_text=name).first).to_be_visible()  # the page before is left
+    expect(
+        page.locator("a, button, summary").filter(has_text=name).first
+    ).to_be_visible()  # the page before is left
     for _ in range(MOST_TABS):
         page.keyboard.press("Tab")
         if page.evaluate("document.activeElement.textContent.replace(/\\s+/g, ' ').trim()") == name:
@@ -57,7 +59,9 @@ def test_the_page_of_a_recurring_job_steers_it_too(house: Seeded, keyed: Page) -
     press(keyed, "Run now")
     until(lambda: "trigger success" in outcomes(house, "initech", "purge-sessions"))
     press(keyed, "Pause")
-    expect(keyed.get_by_text("It is paused: its fires pass it by until it is resumed")).to_be_visible()
+    expect(
+        keyed.get_by_text("It is paused: its fires pass it by until it is resumed")
+    ).to_be_visible()
     press(keyed, "Resume")
     expect(keyed.get_by_role("button", name="Pause")).to_be_visible()
 
@@ -100,11 +104,23 @@ def test_dead_letters_are_grouped_and_a_group_is_requeued(house: Seeded, keyed: 
     group.get_by_role("button").focus()
     keyed.keyboard.press("Enter")
     expect(keyed.get_by_text("Put back to run again: 2")).to_be_visible()
-    until(lambda: len({each.id for each in house.scheduler.queue("mail").dead()} - {each.id for each in before}) == 2)
+    until(
+        lambda: (
+            len(
+                {each.id for each in house.scheduler.queue("mail").dead()}
+                - {each.id for each in before}
+            )
+            == 2
+        )
+    )
 
 
-def test_all_dead_letters_of_a_queue_are_requeued_then_purged_after_a_question(house: Seeded, seen: Page) -> None:
-    house.scheduler.submit("acme", "send-receipt", {"order": 1, "bounce": "zoe@example.org"}, queue="mail")
+def test_all_dead_letters_of_a_queue_are_requeued_then_purged_after_a_question(
+    house: Seeded, seen: Page
+) -> None:
+    house.scheduler.submit(
+        "acme", "send-receipt", {"order": 1, "bounce": "zoe@example.org"}, queue="mail"
+    )
     until(lambda: house.scheduler.queue("mail").stats().dead)
     seen.goto("/dead")
     seen.get_by_role("button", name="Requeue all of mail").focus()

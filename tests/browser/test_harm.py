@@ -1,4 +1,6 @@
-"""What users write is shown, and never does anything: markup in every field that they control, on every page."""
+"""What users write is shown, and never does anything: markup in every field that they control, on
+every page.
+"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -52,11 +54,15 @@ def harmed(dsn: str, own_redis: str) -> Iterator[tuple[str, dict[str, UUID], Sch
         made.register(tenant, LINK, fails, every="1h")
         made.trigger(tenant, evil("job id"))
         common: dict[str, Any] = {
-            "queue": "harm", "tags": {evil("tag"): evil("value")}, "correlation_id": evil("correlation"),
-        }  # fmt: skip
+            "queue": "harm",
+            "tags": {evil("tag"): evil("value")},
+            "correlation_id": evil("correlation"),
+        }
         for name in ("done", "fail", "wait"):
             ids[name] = made.submit(tenant, evil("type"), name, **common).id
-        ids["cancelled"] = made.submit(tenant, evil("type"), {LINK: evil("payload")}, delay="1h", **common).id
+        ids["cancelled"] = made.submit(
+            tenant, evil("type"), {LINK: evil("payload")}, delay="1h", **common
+        ).id
         made.cancel_job(tenant, ids["cancelled"], reason=evil("reason"))
         for name, state in {"done": "completed", "fail": "failed", "wait": "running"}.items():
             until(lambda name=name, state=state: made.get(tenant, ids[name]).state == state)  # type: ignore[misc]
@@ -76,7 +82,10 @@ PAGES = {
     "overview": ("/", ["tenant", "type", "error"]),
     "tenant": ("/?tenant={tenant}", ["tenant", "type", "error"]),
     "recurring": ("/recurring?tenant={tenant}", ["tenant", "job id"]),
-    "one recurring": ("/recurring/job?tenant={tenant}&id={job_id}", ["tenant", "job id", "failure", "label"]),
+    "one recurring": (
+        "/recurring/job?tenant={tenant}&id={job_id}",
+        ["tenant", "job id", "failure", "label"],
+    ),
     "jobs": ("/jobs?tenant={tenant}&type={type}", ["tenant", "type", "reason"]),
     "done": ("/job?tenant={tenant}&id={done}", ["type", "tag", "value", "correlation", "result"]),
     "failed": ("/job?tenant={tenant}&id={fail}", ["type", "error"]),
@@ -101,9 +110,13 @@ def test_nothing_that_users_write_does_anything(
     with browser.new_context(base_url=url) as context:
         page = context.new_page()
         page.goto(path.format(**{word: quoted(value) for word, value in values.items()}))
-        page.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
+        page.evaluate(
+            "document.querySelectorAll('details').forEach((each) => { each.open = true; })"
+        )
         assert page.evaluate("window.owned") is None
-        assert page.locator("img, main script, [onerror], [onload], a[href^=javascript]").count() == 0
+        assert (
+            page.locator("img, main script, [onerror], [onload], a[href^=javascript]").count() == 0
+        )
         text = page.evaluate("document.documentElement.textContent")
         for field in shown:
             assert f"owned='{field}'" in text, field

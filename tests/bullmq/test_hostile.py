@@ -9,7 +9,9 @@ from scheduler.errors import InvalidOption, WireError
 from tests.bullmq.test_client import NOTHING
 
 
-def test_deduplication_is_refused_in_a_flow_where_somebody_would_wait_for_ever(queue: Queue) -> None:
+def test_deduplication_is_refused_in_a_flow_where_somebody_would_wait_for_ever(
+    queue: Queue,
+) -> None:
     once = {"id": "7"}
     for flow in (
         NewJob("join", children=[NewJob("part", deduplication=once)]),
@@ -24,22 +26,44 @@ def test_deduplication_is_refused_in_a_flow_where_somebody_would_wait_for_ever(q
 
 @pytest.mark.parametrize("field", ["timestamp", "processedOn", "finishedOn"])
 @pytest.mark.parametrize("value", ["9" * 30, "9" * 17, "inf", "soon"])
-def test_an_instant_that_there_is_not_says_so(queue: Queue, redis: Client, field: str, value: str) -> None:
+def test_an_instant_that_there_is_not_says_so(
+    queue: Queue, redis: Client, field: str, value: str
+) -> None:
     redis.call("HSET", "bull:video:8", "name", "encode", field, value)
     with pytest.raises(WireError, match="job 8 cannot be read"):
         queue.get_job("8")
 
 
-def test_fractions_no_stacktrace_and_bytes_that_are_no_text_are_read(queue: Queue, redis: Client) -> None:
-    redis.call("HSET", "bull:video:8", "name", b"\xff", "timestamp", "1000.5", "delay", "1.5", "stacktrace", "null")
+def test_fractions_no_stacktrace_and_bytes_that_are_no_text_are_read(
+    queue: Queue, redis: Client
+) -> None:
+    redis.call(
+        "HSET",
+        "bull:video:8",
+        "name",
+        b"\xff",
+        "timestamp",
+        "1000.5",
+        "delay",
+        "1.5",
+        "stacktrace",
+        "null",
+    )
     job = queue.get_job("8")
-    assert (job.name, job.created_at.microsecond, job.delay_ms, job.stacktrace) == ("\ufffd", 500, 1, [])
+    assert (job.name, job.created_at.microsecond, job.delay_ms, job.stacktrace) == (
+        "\ufffd",
+        500,
+        1,
+        [],
+    )
 
 
 def test_an_event_of_others_is_heard_whatever_bytes_it_has(queue: Queue, redis: Client) -> None:
     redis.call("XADD", "bull:video:events", "*", "event", "custom", "why", b"\xff")
     redis.call("XADD", "bull:video:events", "*", "nothing", "else")
-    heard = [(each.event, each.job_id, each.fields) for each in queue.events(since="0", silence="50ms")]
+    heard = [
+        (each.event, each.job_id, each.fields) for each in queue.events(since="0", silence="50ms")
+    ]
     assert heard == [("custom", None, {"why": "\ufffd"}), ("", None, {"nothing": "else"})]
 
 

@@ -1,4 +1,6 @@
-"""`make chaos`: attack the whole system for some minutes, and say whether it held what it promises."""
+"""`make chaos`: attack the whole system for some minutes, and say whether it held what it
+promises.
+"""
 
 import argparse
 import json
@@ -23,8 +25,15 @@ def main() -> int:
     """Return 0 if all was held."""
     parser = argparse.ArgumentParser(prog="make chaos", description=__doc__)
     parser.add_argument("--minutes", type=float, default=1.0, help="how long the adversary has (1)")
-    parser.add_argument("--seed", type=int, default=None, help="what it does follows from it; by chance if not given")
-    parser.add_argument("--fires", type=int, default=330, help="fires of recurring jobs in a second (330)")
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=None,
+        help="what it does follows from it; by chance if not given",
+    )
+    parser.add_argument(
+        "--fires", type=int, default=330, help="fires of recurring jobs in a second (330)"
+    )
     parser.add_argument("--jobs", type=int, default=1000, help="submitted jobs in a second (1000)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there, too")
     given = parser.parse_args()
@@ -38,7 +47,9 @@ def main() -> int:
     if given.json is not None:
         given.json.write_text(json.dumps(to_data(outcome), indent=2) + "\n", encoding="utf-8")
     if not outcome.verdict:
-        again = f"--minutes {given.minutes:g} --seed {seed} --fires {given.fires} --jobs {given.jobs}"
+        again = (
+            f"--minutes {given.minutes:g} --seed {seed} --fires {given.fires} --jobs {given.jobs}"
+        )
         say(f'to repeat it: make chaos ARGS="{again}"; records and log are in {folder}')
         return 1
     shutil.rmtree(folder)

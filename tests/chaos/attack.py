@@ -1,4 +1,6 @@
-"""The adversary: does what the timeline says, a thread for each lane, and writes down what it did."""
+"""The adversary: does what the timeline says, a thread for each lane, and writes down what it
+did.
+"""
 
 import threading
 import time
@@ -26,7 +28,11 @@ class Done:
     @property
     def name(self) -> str:
         """What it is called in tables."""
-        who = self.fault.lane if self.fault.lane in ("postgres", "redis") else self.fault.lane.removesuffix("s")
+        who = (
+            self.fault.lane
+            if self.fault.lane in ("postgres", "redis")
+            else self.fault.lane.removesuffix("s")
+        )
         detail = "" if self.fault.kind == "clock" else self.fault.detail
         return f"{who}: {self.fault.kind} {detail}".strip()
 
@@ -67,7 +73,9 @@ class Attack:
     def _do(self, fault: Fault, done: Done) -> None:
         if fault.lane in ("postgres", "redis"):
             server = getattr(self.house, fault.lane)
-            done.forgot = bool(getattr(server, fault.kind.replace(" ", "_"))(fault.detail, fault.seconds))
+            done.forgot = bool(
+                getattr(server, fault.kind.replace(" ", "_"))(fault.detail, fault.seconds)
+            )
             return
         crew = self.crew
         done.pids = frozenset(crew.pid(slot) for slot in fault.targets)

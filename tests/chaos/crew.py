@@ -1,4 +1,6 @@
-"""The members: processes of `tests.chaos.member`, each in a slot that keeps its roads and its clock."""
+"""The members: processes of `tests.chaos.member`, each in a slot that keeps its roads and its
+clock.
+"""
 
 import contextlib
 import os
@@ -23,7 +25,9 @@ ROOT = Path(__file__).parents[2]
 
 
 class Crew:
-    """Starts and ends processes; leaves none behind. Its calls are of several threads, each with slots of its own."""
+    """Starts and ends processes; leaves none behind. Its calls are of several threads, each with
+    slots of its own.
+    """
 
     def __init__(self, house: House, folder: Path, options: Options) -> None:
         self._house = house
@@ -129,7 +133,10 @@ class Crew:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         for process in self._members.values():
             with contextlib.suppress(ProcessLookupError):

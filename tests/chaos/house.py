@@ -30,7 +30,9 @@ FORGETFUL = ("empty", "last second lost")
 
 
 class Disk:
-    """A folder that can be full: as root a tmpfs that shrinks to what is in it, else no file may grow."""
+    """A folder that can be full: as root a tmpfs that shrinks to what is in it, else no file may
+    grow.
+    """
 
     def __init__(self, prefix: str) -> None:
         self.folder = temporary_folder(prefix, account())
@@ -125,7 +127,9 @@ class Postgres:
 
     def _postmaster(self) -> int:
         with contextlib.suppress(OSError, ValueError, IndexError):
-            return int((Path(self._server.socket_folder) / "postmaster.pid").read_text().split("\n")[0])
+            return int(
+                (Path(self._server.socket_folder) / "postmaster.pid").read_text().split("\n")[0]
+            )
         return 0
 
 
@@ -145,7 +149,9 @@ class Redis:
             self.port: int = probe.getsockname()[1]
 
     def start(self) -> bool:
-        """Start it on what is on its disk, and say whether that is lost: a full disk may leave what it cannot read."""
+        """Start it on what is on its disk, and say whether that is lost: a full disk may leave what
+        it cannot read.
+        """
         try:
             self._start()
         except ConfigError as error:
@@ -161,19 +167,38 @@ class Redis:
         if not self._folder.joined:
             self._folder.join()
         command = [
-            self._binary, "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "yes",
-            "--appendfsync", "everysec", "--aof-load-truncated", "yes", "--maxmemory-policy", "noeviction", "--dir",
+            self._binary,
+            "--port",
+            str(self.port),
+            "--bind",
+            "127.0.0.1",
+            "--save",
+            "",
+            "--appendonly",
+            "yes",
+            "--appendfsync",
+            "everysec",
+            "--aof-load-truncated",
+            "yes",
+            "--maxmemory-policy",
+            "noeviction",
+            "--dir",
             str(self._disk.folder),
-        ]  # fmt: skip
+        ]
         self._folder.keep(command, [signal.SIGTERM, signal.SIGKILL], dict(os.environ))
         self._folder.wait(self._answers)
 
     def restart(self, how: str, seconds: float) -> bool:
-        """Stop it and start it again after so long: `in order`, `killed`, `empty`, or with its last second lost.
+        """Stop it and start it again after so long: `in order`, `killed`, `empty`, or with its last
+        second lost.
 
         Say whether it forgot anything.
         """
-        files = {path: path.stat().st_size for path in self._files(".aof")} if how == "last second lost" else {}
+        files = (
+            {path: path.stat().st_size for path in self._files(".aof")}
+            if how == "last second lost"
+            else {}
+        )
         if files:
             time.sleep(LAST_SECOND)
         self._end(signal.SIGTERM if how == "in order" else signal.SIGKILL)
@@ -260,7 +285,10 @@ class House:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.redis.stop()
         self.postgres.stop()

@@ -1,4 +1,5 @@
-"""The script of each process under attack: an instance, a worker, or a submitter. It writes down what it does.
+"""The script of each process under attack: an instance, a worker, or a submitter. It writes down
+what it does.
 
 It ends by itself when its standard input does: no process outlives the run that started it.
 """
@@ -42,7 +43,9 @@ KINDS: tuple[Any, ...] = (ReliableQueue, BullMQQueue, ConveyorQueue)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What one process is told. `silence`: after how long what a dead settler had read is taken up by others."""
+    """What one process is told. `silence`: after how long what a dead settler had read is taken up
+    by others.
+    """
 
     slot: str
     dsn: str
@@ -67,21 +70,31 @@ class Options:
 
 
 def fires(options: Options) -> list[Job]:
-    """The recurring jobs with a function: one fire a second each, spread over it; some take their time."""
+    """The recurring jobs with a function: one fire a second each, spread over it; some take their
+    time.
+    """
     count = options.jobs
     return [
         Job(
-            job_id=f"fire-{n:04d}", start_at=options.first + timedelta(seconds=n / count), every=1.0,
-            seconds=0.2 if n % 10 == 0 else 0.0, tenant=TENANT,
+            job_id=f"fire-{n:04d}",
+            start_at=options.first + timedelta(seconds=n / count),
+            every=1.0,
+            seconds=0.2 if n % 10 == 0 else 0.0,
+            tenant=TENANT,
         )
         for n in range(count)
-    ]  # fmt: skip
+    ]
 
 
 def feeds(options: Options) -> list[Job]:
     """The recurring jobs with a queue: each of their fires becomes a submitted job."""
     return [
-        Job(job_id=f"feed-{n:04d}", start_at=options.first + timedelta(seconds=n / 10), every=1.0, tenant=TENANT)
+        Job(
+            job_id=f"feed-{n:04d}",
+            start_at=options.first + timedelta(seconds=n / 10),
+            every=1.0,
+            tenant=TENANT,
+        )
         for n in range(options.crons)
     ]
 
@@ -89,26 +102,43 @@ def feeds(options: Options) -> list[Job]:
 def instance(options: Options, stop: threading.Event) -> None:
     """Fire, feed and settle."""
     made = Scheduler(
-        options.dsn, schema=SCHEMA, redis=options.redis, queues=QUEUES, lease=f"{LEASE}s", sync_every="5s",
-        max_workers=32, retention=None,
-    )  # fmt: skip
+        options.dsn,
+        schema=SCHEMA,
+        redis=options.redis,
+        queues=QUEUES,
+        lease=f"{LEASE}s",
+        sync_every="5s",
+        max_workers=32,
+        retention=None,
+    )
     journal = Journal(Path(options.folder) / f"{options.slot}.{os.getpid()}.fires")
     made.subscribe(partial(note, journal))
     patiently(made.start, stop)
     every = timedelta(seconds=1)
     own = [
         Registration(
-            tenant=TENANT, job_id=job.job_id, fn=partial(run, job, journal), every=every, start_at=job.start_at
+            tenant=TENANT,
+            job_id=job.job_id,
+            fn=partial(run, job, journal),
+            every=every,
+            start_at=job.start_at,
         )
         for job in fires(options)
     ]
     fed = [
         Registration(
-            tenant=TENANT, job_id=job.job_id, queue="work", type=TYPE, payload={}, every=every, start_at=job.start_at,
-            retry=PATIENT, timeouts=VISIBLE,
+            tenant=TENANT,
+            job_id=job.job_id,
+            queue="work",
+            type=TYPE,
+            payload={},
+            every=every,
+            start_at=job.start_at,
+            retry=PATIENT,
+            timeouts=VISIBLE,
         )
         for job in feeds(options)
-    ]  # fmt: skip
+    ]
     patiently(lambda: made.register_many([*own, *fed]), stop)
     ready(options)
     stop.wait()
@@ -124,10 +154,14 @@ def work(options: Options, stop: threading.Event) -> None:
         handler(TYPE, queue=queue)(partial(body, diary))
         workers.append(
             Worker(
-                options.redis, [queue], dialect=dialect["dialect"], lease=f"{LEASE}s", concurrency=50,
+                options.redis,
+                [queue],
+                dialect=dialect["dialect"],
+                lease=f"{LEASE}s",
+                concurrency=50,
                 reaper=ReaperRule(interval=timedelta(seconds=1)),
             )
-        )  # fmt: skip
+        )
     for worker in workers:
         worker.start()
     ready(options)
@@ -138,10 +172,19 @@ def work(options: Options, stop: threading.Event) -> None:
 
 def submit(options: Options, stop: threading.Event) -> None:
     """Submit jobs in transactions of one's own, and some by calls that commit by themselves."""
-    made = Scheduler(options.dsn, schema=SCHEMA, redis=options.redis, queues=QUEUES, sync_every="5s", retention=None)
+    made = Scheduler(
+        options.dsn,
+        schema=SCHEMA,
+        redis=options.redis,
+        queues=QUEUES,
+        sync_every="5s",
+        retention=None,
+    )
     patiently(made.start, stop)
     ready(options)
-    Submitter(made, options.dsn, Diary(Path(options.folder), options.slot), options.seed, options.rate).run(stop)
+    Submitter(
+        made, options.dsn, Diary(Path(options.folder), options.slot), options.seed, options.rate
+    ).run(stop)
     made.cancel(timeout=5.0)
 
 
@@ -165,11 +208,16 @@ def note_accepted(diary: Diary) -> None:
 
 
 def _noting(diary: Diary, plain: Any) -> Any:
-    def finish(queue: Any, results: Sequence[Result], *, fetch: int = 0) -> tuple[list[bool], list[Delivery]]:
-        accepted, taken = plain(queue, results, fetch=fetch)
+    def finish(
+        queue: Any, results: Sequence[Result], **fetching: Any
+    ) -> tuple[list[bool], list[Delivery]]:
+        accepted, taken = plain(queue, results, **fetching)
         for result, taken_over in zip(results, accepted, strict=True):
             if taken_over and result.end is not None:
-                delivery, what = result.delivery, "closed" if result.end.state.terminal else "accepted"
+                delivery, what = (
+                    result.delivery,
+                    "closed" if result.end.state.terminal else "accepted",
+                )
                 diary.job(what, delivery.job.id, delivery.attempt, delivery.job.feed)
         return accepted, taken
 
@@ -214,5 +262,7 @@ def _end_with_stdin() -> None:
 
 
 if __name__ == "__main__":
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(process)d %(levelname)s %(message)s")
+    logging.basicConfig(
+        level=logging.WARNING, format="%(asctime)s %(process)d %(levelname)s %(message)s"
+    )
     main(Options.from_json(sys.argv[1]))

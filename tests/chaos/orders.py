@@ -1,4 +1,6 @@
-"""A submitter: jobs of all kinds by chance, in transactions of its own, some of which it rolls back."""
+"""A submitter: jobs of all kinds by chance, in transactions of its own, some of which it rolls
+back.
+"""
 
 import logging
 import random
@@ -12,7 +14,15 @@ from uuid import uuid4
 import psycopg
 from psycopg.sql import SQL, Identifier
 
-from scheduler import IllegalTransition, NewJob, Priority, RetryPolicy, Scheduler, SchedulerError, Timeouts
+from scheduler import (
+    IllegalTransition,
+    NewJob,
+    Priority,
+    RetryPolicy,
+    Scheduler,
+    SchedulerError,
+    Timeouts,
+)
 from scheduler.model.submission import Reference
 from tests.chaos.diary import Diary, Order, Page
 
@@ -20,15 +30,24 @@ TENANT = "acme"
 TYPE = "job"
 SCHEMA = "scheduler"
 SHOP = "shop"
-QUEUES = {"work": {"dialect": "reliable"}, "video": {"dialect": "bullmq"}, "go": {"dialect": "conveyor"}}
-PATIENT = RetryPolicy(max_attempts=50, backoff="constant", initial_delay="100ms", max_delay="1s", jitter=False)
+QUEUES = {
+    "work": {"dialect": "reliable"},
+    "video": {"dialect": "bullmq"},
+    "go": {"dialect": "conveyor"},
+}
+PATIENT = RetryPolicy(
+    max_attempts=50, backoff="constant", initial_delay="100ms", max_delay="1s", jitter=False
+)
 VISIBLE = Timeouts(visibility="10s")
 A_SECOND = 5  # transactions
 KEYS = 2000
 ROLLED_BACK = 0.1
 STRAIGHT = 0.3
 STRAIGHT_TAG = "straight"
-SECONDS, WEIGHTS = (0.0, 0.01, 0.05, 0.2, 3.0), (700, 100, 100, 95, 5)  # how long handlers take, and how often
+SECONDS, WEIGHTS = (
+    (0.0, 0.01, 0.05, 0.2, 3.0),
+    (700, 100, 100, 95, 5),
+)  # how long handlers take, and how often
 
 logger = logging.getLogger("chaos")
 
@@ -36,7 +55,9 @@ logger = logging.getLogger("chaos")
 class Submitter:
     """Submits about `rate` jobs a second, and makes up for the time in which it could not."""
 
-    def __init__(self, scheduler: Scheduler, dsn: str, diary: Diary, seed: str, rate: float) -> None:
+    def __init__(
+        self, scheduler: Scheduler, dsn: str, diary: Diary, seed: str, rate: float
+    ) -> None:
         self._scheduler = scheduler
         self._dsn = dsn
         self._diary = diary
@@ -70,7 +91,9 @@ class Submitter:
         began = time.monotonic()
         new = self._batch()
         made = self._scheduler.submit_many(new, connection=connection)
-        connection.execute(SQL("INSERT INTO {}.sold (tx) VALUES (%s)").format(Identifier(SHOP)), (tx,))
+        connection.execute(
+            SQL("INSERT INTO {}.sold (tx) VALUES (%s)").format(Identifier(SHOP)), (tx,)
+        )
         ids = {id(job): str(each.id) for job, each in zip(new, made, strict=True)}
         cancelled = self._rng.random() < 0.05
         orders = tuple(self._order(job, ids, cancelled=cancelled) for job in new)
@@ -81,12 +104,16 @@ class Submitter:
             return
         connection.commit()
         self._diary.ended(tx, "committed", len(orders))
-        self._earlier = [order.id for order in orders if not order.fails and not order.cancelled][:5]
+        self._earlier = [order.id for order in orders if not order.fails and not order.cancelled][
+            :5
+        ]
         if cancelled:
             self._cancel(orders)
 
     def _straight(self) -> None:
-        """Submit jobs that go straight into Redis; of these the ledger tells, as far as they were committed."""
+        """Submit jobs that go straight into Redis; of these the ledger tells, as far as they were
+        committed.
+        """
         tags = {STRAIGHT_TAG: "1"}
         new = [replace(self._one(), queue="work", tags=tags) for _ in range(self._size)]
         half = len(new) // 2
@@ -114,11 +141,19 @@ class Submitter:
 
     def _family(self) -> list[NewJob]:
         """Some, and one that waits for all of them; now and then one of them fails for good."""
-        some = [self._one(fails=-1 if self._rng.random() < 0.05 else 0) for _ in range(self._rng.randint(1, 3))]
+        some = [
+            self._one(fails=-1 if self._rng.random() < 0.05 else 0)
+            for _ in range(self._rng.randint(1, 3))
+        ]
         return [*some, self._one(after=some)]
 
     def _one(
-        self, *, after: Sequence[Reference] = (), key: str | None = None, fails: int = 0, delay: float = 0.0
+        self,
+        *,
+        after: Sequence[Reference] = (),
+        key: str | None = None,
+        fails: int = 0,
+        delay: float = 0.0,
     ) -> NewJob:
         rng = self._rng
         queue = rng.choices(tuple(QUEUES), (8, 1, 1))[0]
@@ -126,16 +161,26 @@ class Submitter:
         payload = {"fails": fails, "seconds": seconds, "delay": delay}
         priority = rng.choice(tuple(Priority)) if queue != "go" else Priority.NORMAL
         return NewJob(
-            TENANT, TYPE, payload, queue=queue, priority=priority, delay=timedelta(seconds=delay) if delay else None,
-            after=after, idempotency_key=key, retry=PATIENT, timeouts=VISIBLE,
-        )  # fmt: skip
+            TENANT,
+            TYPE,
+            payload,
+            queue=queue,
+            priority=priority,
+            delay=timedelta(seconds=delay) if delay else None,
+            after=after,
+            idempotency_key=key,
+            retry=PATIENT,
+            timeouts=VISIBLE,
+        )
 
     def _order(self, job: NewJob, ids: dict[int, str], *, cancelled: bool) -> Order:
         payload = job.payload
         assert isinstance(payload, dict)
         after = tuple(each if isinstance(each, str) else ids[id(each)] for each in job.after)
         asked = cancelled and payload["delay"] > 0
-        return Order(ids[id(job)], payload["fails"], payload["delay"], after, job.idempotency_key, asked)
+        return Order(
+            ids[id(job)], payload["fails"], payload["delay"], after, job.idempotency_key, asked
+        )
 
     def _cancel(self, orders: tuple[Order, ...]) -> None:
         for order in orders:

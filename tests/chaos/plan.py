@@ -1,4 +1,5 @@
-"""What the adversary will do, and when: a timeline that follows from a seed and a length, and from nothing else.
+"""What the adversary will do, and when: a timeline that follows from a seed and a length, and from
+nothing else.
 
 Lanes go on side by side; within a lane one fault is over before the next begins.
 """
@@ -43,21 +44,40 @@ class Lane:
     gap: tuple[float, float]
 
 
-_ROADS = tuple((f"partition from {server}", how) for server in SERVERS for how in ("cut", "hang", "drop"))
+_ROADS = tuple(
+    (f"partition from {server}", how) for server in SERVERS for how in ("cut", "hang", "drop")
+)
 LANES = {
-    "instances": Lane(INSTANCES, (("kill", ""), ("kill", ""), ("suspend", ""), ("clock", ""), *_ROADS), (2.0, 8.0)),
-    "workers": Lane(WORKERS, (("kill", ""), ("kill", ""), ("suspend", ""), ("clock", ""), *_ROADS[3:]), (2.0, 8.0)),
-    "submitters": Lane(SUBMITTERS, (("kill", ""), ("suspend", ""), ("clock", ""), *_ROADS), (3.0, 10.0)),
-    "postgres": Lane(("postgres",), (("restart", "fast"), ("restart", "immediate"), ("no space", "disk")), (6.0, 18.0)),
+    "instances": Lane(
+        INSTANCES, (("kill", ""), ("kill", ""), ("suspend", ""), ("clock", ""), *_ROADS), (2.0, 8.0)
+    ),
+    "workers": Lane(
+        WORKERS,
+        (("kill", ""), ("kill", ""), ("suspend", ""), ("clock", ""), *_ROADS[3:]),
+        (2.0, 8.0),
+    ),
+    "submitters": Lane(
+        SUBMITTERS, (("kill", ""), ("suspend", ""), ("clock", ""), *_ROADS), (3.0, 10.0)
+    ),
+    "postgres": Lane(
+        ("postgres",),
+        (("restart", "fast"), ("restart", "immediate"), ("no space", "disk")),
+        (6.0, 18.0),
+    ),
     "redis": Lane(
         ("redis",),
         (
-            ("restart", "in order"), ("restart", "killed"), ("restart", "empty"), ("restart", "last second lost"),
-            ("flush", ""), ("no space", "memory"), ("no space", "disk"),
+            ("restart", "in order"),
+            ("restart", "killed"),
+            ("restart", "empty"),
+            ("restart", "last second lost"),
+            ("flush", ""),
+            ("no space", "memory"),
+            ("no space", "disk"),
         ),
         (4.0, 12.0),
     ),
-}  # fmt: skip
+}
 LASTS: dict[str, Callable[[random.Random], float]] = {
     "kill": lambda rng: rng.uniform(0.0, 3.0),
     "suspend": lambda rng: rng.uniform(1.1, 2.0) * LEASE,
@@ -72,7 +92,9 @@ LASTS: dict[str, Callable[[random.Random], float]] = {
 
 def timeline(seed: int, seconds: float) -> list[Fault]:
     """List the faults of a run in which the adversary has so long."""
-    lanes = (_lane(random.Random(f"{seed} {name}"), name, lane, seconds) for name, lane in LANES.items())
+    lanes = (
+        _lane(random.Random(f"{seed} {name}"), name, lane, seconds) for name, lane in LANES.items()
+    )
     return sorted(chain.from_iterable(lanes), key=lambda fault: fault.at)
 
 
@@ -93,6 +115,8 @@ def _lane(rng: random.Random, name: str, lane: Lane, seconds: float) -> Iterator
         at += lasts + rng.uniform(*lane.gap)
 
 
-def _shuffled_for_ever(rng: random.Random, kinds: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+def _shuffled_for_ever(
+    rng: random.Random, kinds: Sequence[tuple[str, str]]
+) -> Iterator[tuple[str, str]]:
     while True:
         yield from rng.sample(kinds, len(kinds))

@@ -14,7 +14,10 @@ def summary(outcome: Outcome) -> str:
     """Write the tables; of a run that failed also what is wrong, and what the adversary did."""
     verdict = outcome.verdict
     lines = ["", *(f"{count:12,}  {name}" for name, count in sorted(verdict.counts.items())), ""]
-    lines.append(f"{'fault':<38} {'times':>6} {'run again':>10} {'next fire after':>22} {'next job after':>22}")
+    lines.append(
+        f"{'fault':<38} {'times':>6} {'run again':>10} {'next fire after':>22} "
+        f"{'next job after':>22}"
+    )
     for name, row in sorted(by_fault(outcome).items()):
         times = " ".join(f"{_spread(row[each]):>22}" for each in ("fire", "job"))
         lines.append(f"{name:<38} {row['times']:6} {row['again']:10,} {times}")
@@ -30,7 +33,9 @@ def summary(outcome: Outcome) -> str:
 
 def by_fault(outcome: Outcome) -> dict[str, dict[str, Any]]:
     """Put the faults of a kind together."""
-    rows: dict[str, dict[str, Any]] = defaultdict(lambda: {"times": 0, "again": 0, "fire": [], "job": []})
+    rows: dict[str, dict[str, Any]] = defaultdict(
+        lambda: {"times": 0, "again": 0, "fire": [], "job": []}
+    )
     for done, recovery in zip(outcome.faults, outcome.recoveries, strict=True):
         row = rows[done.name]
         row["times"] += 1

@@ -1,7 +1,7 @@
 """TCP roads between members and servers, each of which can be cut, hang, or drop what is sent on it.
 
-cut: connections are reset, and so is whoever comes. hang: bytes wait, and go on when it heals. drop: bytes vanish, and
-what was open meanwhile is reset when it heals.
+cut: connections are reset, and so is whoever comes. hang: bytes wait, and go on when it heals.
+drop: bytes vanish, and what was open meanwhile is reset when it heals.
 """
 
 import asyncio
@@ -10,7 +10,9 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Self
 
-Connect = Callable[[Callable[[], asyncio.Protocol]], Awaitable[tuple[asyncio.BaseTransport, asyncio.BaseProtocol]]]
+Connect = Callable[
+    [Callable[[], asyncio.Protocol]], Awaitable[tuple[asyncio.BaseTransport, asyncio.BaseProtocol]]
+]
 
 
 class End(asyncio.Protocol):
@@ -140,7 +142,10 @@ class Roads:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(10)
         self._loop.call_soon_threadsafe(self._loop.stop)

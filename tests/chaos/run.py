@@ -50,7 +50,9 @@ EVERYBODY = (*INSTANCES, *WORKERS, *SUBMITTERS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """How long the adversary has, how many fires and jobs a second there are, and how long the end may take."""
+    """How long the adversary has, how many fires and jobs a second there are, and how long the end
+    may take.
+    """
 
     seconds: float
     fires: int = 330
@@ -98,9 +100,17 @@ class Progress:
 def run(seed: int, size: Size, folder: Path, say: Say) -> Outcome:
     """Attack for so long, let all come to its end, and judge."""
     options = Options(
-        slot="", dsn="", redis="", folder=str(folder), seed=str(seed), jobs=size.fires, crons=size.feeds,
-        first=datetime.now(UTC) + timedelta(seconds=12), rate=size.rate / len(SUBMITTERS), silence=size.silence,
-    )  # fmt: skip
+        slot="",
+        dsn="",
+        redis="",
+        folder=str(folder),
+        seed=str(seed),
+        jobs=size.fires,
+        crons=size.feeds,
+        first=datetime.now(UTC) + timedelta(seconds=12),
+        rate=size.rate / len(SUBMITTERS),
+        silence=size.silence,
+    )
     outcome = Outcome(seed=seed, size=size)
     with House() as house:
         with psycopg.connect(house.postgres.dsn, autocommit=True) as connection:
@@ -131,12 +141,17 @@ def _attack(attack: Attack, outcome: Outcome, progress: Progress, say: Say) -> N
         if time.monotonic() >= next_look:
             next_look += every
             seen, passed = progress.look(), time.monotonic() - began
-            say(f"{passed:8.0f} {len(attack.done):7,} {seen['fires']:9,} {seen['submitted']:10,} {seen['ended']:9,}")
+            say(
+                f"{passed:8.0f} {len(attack.done):7,} {seen['fires']:9,} {seen['submitted']:10,} "
+                f"{seen['ended']:9,}"
+            )
     outcome.faults = sorted(attack.done, key=lambda done: done.begin)
 
 
 def _end(house: House, crew: Crew, outcome: Outcome, say: Say) -> datetime:
-    """Wait until all is done that was begun; return the moment up to which fires have to be there."""
+    """Wait until all is done that was begun; return the moment up to which fires have to be
+    there.
+    """
     began = time.monotonic()
     crew.ready(EVERYBODY)
     crew.stop(SUBMITTERS)
@@ -148,7 +163,12 @@ def _end(house: House, crew: Crew, outcome: Outcome, say: Say) -> datetime:
     with psycopg.connect(house.postgres.dsn, autocommit=True) as connection:
         for what, query in (("jobs have not ended", LEFT), ("recurring jobs are behind", BEHIND)):
             try:
-                wait_for(lambda: not _one(connection, query, until), what, timeout=patience, every=0.2)  # noqa: B023
+                wait_for(
+                    lambda: not _one(connection, query, until),  # noqa: B023
+                    what,
+                    timeout=patience,
+                    every=0.2,
+                )
             except AssertionError:
                 outcome.verdict.wrong["not done"].append(f"{_one(connection, query, until)} {what}")
     outcome.drained = time.monotonic() - began
@@ -174,7 +194,9 @@ def _judge(house: House, folder: Path, options: Options, outcome: Outcome, until
             job_id: Ended(outcome=how, attempt=attempt, at=at - apart, rows=rows)
             for job_id, how, attempt, at, rows in connection.execute(ROWS)
         }
-        verdict.wrong["left behind"] += [f"{n} in {name}" for name, n in connection.execute(LEFTOVERS) if n]
+        verdict.wrong["left behind"] += [
+            f"{n} in {name}" for name, n in connection.execute(LEFTOVERS) if n
+        ]
         ledger = read_ledger(connection, SCHEMA)
     by_kind: dict[bool, list[LedgerRow]] = {True: [], False: []}
     for row in ledger:
@@ -189,6 +211,10 @@ def _judge(house: House, folder: Path, options: Options, outcome: Outcome, until
     done = (line.at for line in lines if line.what == "end")
     outcome.recoveries = list(recoveries(faults, starts, done))
     slow = [
-        (found, each) for each, one in zip(faults, outcome.recoveries, strict=True) for found in (one.fire, one.job)
+        (found, each)
+        for each, one in zip(faults, outcome.recoveries, strict=True)
+        for found in (one.fire, one.job)
     ]
-    verdict.wrong["slow"] += [f"{found:.1f} s after {each.fault}" for found, each in slow if (found or 0) > SLOW]
+    verdict.wrong["slow"] += [
+        f"{found:.1f} s after {each.fault}" for found, each in slow if (found or 0) > SLOW
+    ]

@@ -1,4 +1,6 @@
-"""docs/reliability.md names tests that exist, one for each promise, and every lane of the adversary."""
+"""docs/reliability.md names tests that exist, one for each promise, and every lane of the
+adversary.
+"""
 
 import re
 from pathlib import Path

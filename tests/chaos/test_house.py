@@ -24,7 +24,9 @@ def client(server: Redis) -> "contextlib.closing[redis.Redis]":
 
 
 @pytest.mark.parametrize(("how", "forgot", "left"), [("killed", False, 100), ("empty", True, 0)])
-def test_a_redis_that_is_restarted_says_what_it_forgot(server: Redis, how: str, forgot: bool, left: int) -> None:
+def test_a_redis_that_is_restarted_says_what_it_forgot(
+    server: Redis, how: str, forgot: bool, left: int
+) -> None:
     with client(server) as before:
         for number in range(100):
             before.set(f"key-{number}", "x" * 100)

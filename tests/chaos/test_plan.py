@@ -18,7 +18,10 @@ def test_a_longer_run_begins_as_a_shorter_one() -> None:
 
 
 def test_half_an_hour_has_every_fault_of_every_lane() -> None:
-    found = {(fault.lane, fault.kind, fault.detail if fault.kind != "clock" else "") for fault in timeline(7, 1800)}
+    found = {
+        (fault.lane, fault.kind, fault.detail if fault.kind != "clock" else "")
+        for fault in timeline(7, 1800)
+    }
     assert found == {(name, *kind) for name, lane in LANES.items() for kind in lane.kinds}
 
 

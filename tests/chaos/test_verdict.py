@@ -1,4 +1,6 @@
-"""The checker of the attack notices each way in which a job can be lost, doubled, too early, or run for no reason."""
+"""The checker of the attack notices each way in which a job can be lost, doubled, too early, or run
+for no reason.
+"""
 
 from collections.abc import Iterable
 
@@ -10,18 +12,32 @@ from tests.chaos.house import FORGETFUL
 from tests.chaos.plan import Fault
 from tests.chaos.verdict import Ended, Jobs, Recovery, Verdict, check_jobs, recoveries
 
-RUN = (Line("start", "a", 1, 0, 10.0, 1), Line("end", "a", 1, 0, 10.1, 1), Line("closed", "a", 1, 1, 10.2, 1))
-AGAIN = (Line("start", "a", 2, 0, 20.0, 2), Line("end", "a", 2, 0, 20.1, 2), Line("closed", "a", 2, 1, 20.2, 2))
+RUN = (
+    Line("start", "a", 1, 0, 10.0, 1),
+    Line("end", "a", 1, 0, 10.1, 1),
+    Line("closed", "a", 1, 1, 10.2, 1),
+)
+AGAIN = (
+    Line("start", "a", 2, 0, 20.0, 2),
+    Line("end", "a", 2, 0, 20.1, 2),
+    Line("closed", "a", 2, 1, 20.2, 2),
+)
 ENDED = Ended(outcome="completed", attempt=1, at=10.5)
 
 
 def order(
-    name: str = "a", fails: int = 0, delay: float = 0.0, after: tuple[str, ...] = (), key: str | None = None
+    name: str = "a",
+    fails: int = 0,
+    delay: float = 0.0,
+    after: tuple[str, ...] = (),
+    key: str | None = None,
 ) -> Order:
     return Order(name, fails, delay, after, key, cancelled=False)
 
 
-def done(lane: str, kind: str, detail: str = "", *, begin: float = 10.15, pids: Iterable[int] = ()) -> Done:
+def done(
+    lane: str, kind: str, detail: str = "", *, begin: float = 10.15, pids: Iterable[int] = ()
+) -> Done:
     fault = Fault(lane=lane, kind=kind, at=0.0, seconds=0.0, targets=("x",), detail=detail)
     forgot = kind == "flush" or detail in FORGETFUL
     return Done(fault=fault, begin=begin, over=begin + 1, pids=frozenset(pids), forgot=forgot)
@@ -36,9 +52,13 @@ def verdict(
     faults: Iterable[Done] = (),
 ) -> dict[str, list[str]]:
     jobs = Jobs(
-        [Page("tx", 9.0, orders or (order(),))], {"tx": said}, frozenset({"tx"} if sold else ()), frozenset(),
-        list(lines), {"a": ENDED} if ledger is None else ledger,
-    )  # fmt: skip
+        [Page("tx", 9.0, orders or (order(),))],
+        {"tx": said},
+        frozenset({"tx"} if sold else ()),
+        frozenset(),
+        list(lines),
+        {"a": ENDED} if ledger is None else ledger,
+    )
     found = Verdict()
     check_jobs(jobs, list(faults), found)
     assert bool(found) == (not any(found.wrong.values()))
@@ -83,7 +103,12 @@ def test_a_transaction_of_which_nobody_knows_is_as_it_is_found() -> None:
 
 def test_a_key_that_is_two_jobs() -> None:
     second = [line._replace(job_id="b") for line in RUN]
-    found = verdict(order("a", key="k"), order("b", key="k"), lines=(*RUN, *second), ledger={"a": ENDED, "b": ENDED})
+    found = verdict(
+        order("a", key="k"),
+        order("b", key="k"),
+        lines=(*RUN, *second),
+        ledger={"a": ENDED, "b": ENDED},
+    )
     assert found == {"one key, several jobs": ["k: ['a', 'b']"]}
 
 
@@ -93,7 +118,9 @@ def test_a_job_that_starts_before_its_time() -> None:
 
 def test_a_job_that_starts_before_what_it_waits_for() -> None:
     second = [line._replace(job_id="b", at=line.at - 1) for line in RUN]
-    found = verdict(order(), order("b", after=("a",)), lines=(*RUN, *second), ledger={"a": ENDED, "b": ENDED})
+    found = verdict(
+        order(), order("b", after=("a",)), lines=(*RUN, *second), ledger={"a": ENDED, "b": ENDED}
+    )
     assert found == {"too early": ["b starts before a has ended"]}
 
 
@@ -102,7 +129,10 @@ def test_a_job_that_runs_though_what_it_waits_for_failed() -> None:
     second = [line._replace(job_id="b", at=line.at + 1) for line in RUN[:1]]
     failed = Ended(outcome="failed", attempt=1)
     found = verdict(
-        order(fails=-1), order("b", after=("a",)), lines=(*first, *second), ledger={"a": failed, "b": failed}
+        order(fails=-1),
+        order("b", after=("a",)),
+        lines=(*first, *second),
+        ledger={"a": failed, "b": failed},
     )
     assert "b ran though what it waits for failed" in found["ended wrongly"]
 
@@ -123,7 +153,9 @@ def test_the_end_of_an_attempt_while_a_later_one_runs() -> None:
     late = (RUN[0], AGAIN[0], RUN[1]._replace(at=20.05), AGAIN[1])
     faults = [done("workers", "suspend", pids=[1])]
     assert verdict(lines=(*late, AGAIN[2]), ledger=LATER, faults=faults) == {}
-    assert set(verdict(lines=(*late, RUN[2]._replace(at=20.2)), ledger=LATER, faults=faults)) == {"doubled"}
+    assert set(verdict(lines=(*late, RUN[2]._replace(at=20.2)), ledger=LATER, faults=faults)) == {
+        "doubled"
+    }
 
 
 def test_two_last_ends_of_a_job_whatever_their_attempts() -> None:
@@ -166,13 +198,18 @@ def test_a_run_after_the_end_was_settled_is_no_fault_of_what_came_later() -> Non
 def test_a_fault_explains_one_run_of_a_job_and_no_third() -> None:
     third = [line._replace(attempt=3, at=line.at + 1) for line in AGAIN]
     ledger = {"a": Ended(outcome="completed", attempt=3, at=22.0)}
-    found = verdict(lines=(*RUN[:2], *AGAIN[:2], *third), ledger=ledger, faults=[done("redis", "flush")])
+    found = verdict(
+        lines=(*RUN[:2], *AGAIN[:2], *third), ledger=ledger, faults=[done("redis", "flush")]
+    )
     assert len(found["run again without a reason"]) == 1
 
 
 def test_recovery_is_measured_where_nothing_that_stops_everybody_is_in_the_way() -> None:
     flush, restart = done("redis", "flush", begin=10.0), done("postgres", "restart", begin=10.5)
     assert list(recoveries([flush], [11.5], [9.0, 12.0])) == [Recovery(0.5, 1.0)]
-    assert list(recoveries([flush, restart], [11.75], [12.0])) == [Recovery(None, None), Recovery(0.25, 0.5)]
+    assert list(recoveries([flush, restart], [11.75], [12.0])) == [
+        Recovery(None, None),
+        Recovery(0.25, 0.5),
+    ]
     kill = done("workers", "kill", begin=9.5)
     assert next(recoveries([kill, flush], [10.75], [10.75])) == Recovery(0.25, None)

@@ -1,9 +1,10 @@
-"""The checker: what members wrote and what the ledger says, against what was promised. It reads nothing else.
+"""The checker: what members wrote and what the ledger says, against what was promised. It reads
+nothing else.
 
-Of fires: `tests.support.checker`. Of jobs: each that was committed has one row in the ledger and ended as it had to;
-what was rolled back never was; nothing runs before its time or before what it waits for; Redis takes one end of each
-(feed, attempt), and one last end. Runs after the first need a reason: a told failure, or a fault that had the job in
-its hands.
+Of fires: `tests.support.checker`. Of jobs: each that was committed has one row in the ledger and
+ended as it had to; what was rolled back never was; nothing runs before its time or before what it
+waits for; Redis takes one end of each (feed, attempt), and one last end. Runs after the first need
+a reason: a told failure, or a fault that had the job in its hands.
 """
 
 from bisect import bisect_right
@@ -52,7 +53,9 @@ class Jobs:
     pages: Sequence[Page]
     ends: Mapping[str, str]  # how submitters say that transactions ended
     sold: frozenset[str]  # transactions that are there, by the submitters' own table
-    fed: frozenset[str]  # jobs that recurring jobs submitted, and calls that commit by themselves, by the ledger
+    fed: frozenset[
+        str
+    ]  # jobs that recurring jobs submitted, and calls that commit by themselves, by the ledger
     lines: Sequence[Line]
     ledger: Mapping[str, Ended]
 
@@ -66,9 +69,13 @@ def check_jobs(jobs: Jobs, faults: Sequence[Done], verdict: Verdict) -> None:
     verdict.counts["jobs"] = len(orders) + len(jobs.fed)
     wrong = verdict.wrong
     wrong["never submitted"] += [
-        f"{job_id} is in the ledger" for job_id in jobs.ledger if job_id not in orders and job_id not in jobs.fed
+        f"{job_id} is in the ledger"
+        for job_id in jobs.ledger
+        if job_id not in orders and job_id not in jobs.fed
     ]
-    wrong["never submitted"] += [f"{job_id} ran" for job_id in runs if job_id not in orders and job_id not in jobs.fed]
+    wrong["never submitted"] += [
+        f"{job_id} ran" for job_id in runs if job_id not in orders and job_id not in jobs.fed
+    ]
     doomed: dict[str, bool] = {}
     for job_id in [*orders, *jobs.fed]:
         order = orders.get(job_id) or Order(job_id, 0, 0.0, (), None, cancelled=False)
@@ -88,7 +95,9 @@ def _committed(jobs: Jobs, verdict: Verdict) -> tuple[dict[str, Order], dict[str
         said, there = jobs.ends.get(page.tx, "unknown"), page.tx in jobs.sold
         verdict.counts[f"transactions {said}"] += 1
         if (said == "committed" and not there) or (said == "rolledback" and there):
-            verdict.wrong["transactions"].append(f"{page.tx} was {said}, and is {'' if there else 'not '}there")
+            verdict.wrong["transactions"].append(
+                f"{page.tx} was {said}, and is {'' if there else 'not '}there"
+            )
         if not there:
             continue
         for order in page.orders:
@@ -96,7 +105,9 @@ def _committed(jobs: Jobs, verdict: Verdict) -> tuple[dict[str, Order], dict[str
             times[order.id] = min(page.at, times.get(order.id, page.at))
             if order.key is not None:
                 keys[order.key].add(order.id)
-    verdict.wrong["one key, several jobs"] += [f"{key}: {sorted(ids)}" for key, ids in keys.items() if len(ids) > 1]
+    verdict.wrong["one key, several jobs"] += [
+        f"{key}: {sorted(ids)}" for key, ids in keys.items() if len(ids) > 1
+    ]
     return orders, times
 
 
@@ -109,7 +120,9 @@ def _is_doomed(order: Order, orders: Mapping[str, Order], known: dict[str, bool]
     return known[order.id]
 
 
-def _check_end(order: Order, ended: Ended | None, lines: Sequence[Line], verdict: Verdict, *, doomed: bool) -> None:
+def _check_end(
+    order: Order, ended: Ended | None, lines: Sequence[Line], verdict: Verdict, *, doomed: bool
+) -> None:
     if ended is None:
         verdict.wrong["lost"].append(f"{order.id} is not in the ledger")
         return
@@ -118,21 +131,33 @@ def _check_end(order: Order, ended: Ended | None, lines: Sequence[Line], verdict
         verdict.wrong["doubled"].append(f"{order.id} is {ended.rows} times in the ledger")
     may = {"failed"} if doomed else {"completed", "cancelled"} if order.cancelled else {"completed"}
     if ended.outcome not in may:
-        verdict.wrong["ended wrongly"].append(f"{order.id} is {ended.outcome}, not {' or '.join(sorted(may))}")
-    if ended.outcome == "completed" and not any(line.what == "end" and line.attempt == ended.attempt for line in lines):
-        verdict.wrong["lost"].append(f"{order.id} is completed by attempt {ended.attempt}, which never ended")
+        verdict.wrong["ended wrongly"].append(
+            f"{order.id} is {ended.outcome}, not {' or '.join(sorted(may))}"
+        )
+    if ended.outcome == "completed" and not any(
+        line.what == "end" and line.attempt == ended.attempt for line in lines
+    ):
+        verdict.wrong["lost"].append(
+            f"{order.id} is completed by attempt {ended.attempt}, which never ended"
+        )
     if ended.outcome == "failed" and order.fails >= 0 and lines:
         verdict.wrong["ended wrongly"].append(f"{order.id} ran though what it waits for failed")
 
 
 def _check_order(
-    order: Order, lines: Sequence[Line], runs: Mapping[str, Sequence[Line]], submitted: float, verdict: Verdict
+    order: Order,
+    lines: Sequence[Line],
+    runs: Mapping[str, Sequence[Line]],
+    submitted: float,
+    verdict: Verdict,
 ) -> None:
     first = next((line.at for line in lines if line.what == "start"), None)
     if first is None:
         return
     if first < submitted + order.delay - ONE_TICK:
-        verdict.wrong["too early"].append(f"{order.id} starts {submitted + order.delay - first:.3f} s too early")
+        verdict.wrong["too early"].append(
+            f"{order.id} starts {submitted + order.delay - first:.3f} s too early"
+        )
     for each in order.after:
         ends = [line.at for line in runs.get(each, ()) if line.what == "end"]
         if not ends or ends[0] > first:
@@ -140,9 +165,13 @@ def _check_order(
 
 
 def _check_taken(lines: Sequence[Line], faults: Sequence[Done], verdict: Verdict) -> None:
-    """Look at the ends that Redis took: one of each (feed, attempt), one last, and none while a later attempt runs."""
+    """Look at the ends that Redis took: one of each (feed, attempt), one last, and none while a
+    later attempt runs.
+    """
     taken: dict[tuple[int, int] | str, float] = {}
-    runs: dict[tuple[int, int], tuple[float, float]] = {}  # of an attempt in a process: from when until when
+    runs: dict[
+        tuple[int, int], tuple[float, float]
+    ] = {}  # of an attempt in a process: from when until when
     for line in lines:
         run = line.attempt, line.pid
         if line.what == "start":
@@ -155,14 +184,20 @@ def _check_taken(lines: Sequence[Line], faults: Sequence[Done], verdict: Verdict
             ends: list[tuple[int, int] | str] = [(line.feed, line.attempt)]
             ends += ["last"] if line.what == "closed" else []
             again = [taken[each] for each in ends if each in taken]
-            again += [began for (other, _), (at, _) in runs.items() if other > line.attempt and began < at < ended]
+            again += [
+                began
+                for (other, _), (at, _) in runs.items()
+                if other > line.attempt and began < at < ended
+            ]
             if any(not _forgotten(moment, line.at, faults) for moment in again):
                 what = f"{line.job_id}: a second end was taken, of feed {line.feed}, attempt {line.attempt}"
                 verdict.wrong["doubled"].append(what)
             taken |= dict.fromkeys(ends, ended)
 
 
-def _check_again(lines: Sequence[Line], faults: Sequence[Done], verdict: Verdict, *, settled: float) -> None:
+def _check_again(
+    lines: Sequence[Line], faults: Sequence[Done], verdict: Verdict, *, settled: float
+) -> None:
     """Look at each run after the first: each needs a fault of its own."""
     before: Line | None = None
     failed: set[tuple[int, int]] = set()
@@ -186,18 +221,21 @@ def _check_again(lines: Sequence[Line], faults: Sequence[Done], verdict: Verdict
 
 
 def _reasons(before: Line, line: Line, faults: Sequence[Done], *, settled: float) -> list[int]:
-    """Find the faults that had a job in their hands, from one run of it to the next; the last is the likeliest.
+    """Find the faults that had a job in their hands, from one run of it to the next; the last is
+    the likeliest.
 
-    One that began when the end of the job was in the ledger is none; unless the run before began later still: that was
-    one of which Redis had forgotten the end, in the hands of whoever had it.
+    One that began when the end of the job was in the ledger is none; unless the run before began
+    later still: that was one of which Redis had forgotten the end, in the hands of whoever had it.
     """
     latest = float("inf") if before.at > settled else settled + ONE_TICK
     return [
         number
         for number, done in reversed(list(enumerate(faults)))
-        if before.at < done.over + AFTERMATH and line.at > done.begin and done.begin < latest
+        if before.at < done.over + AFTERMATH
+        and line.at > done.begin
+        and done.begin < latest
         and _holds(done, (before.pid, line.pid))
-    ]  # fmt: skip
+    ]
 
 
 def _matched(wanted: Sequence[Sequence[int]]) -> list[int | None]:
@@ -221,16 +259,23 @@ def _matched(wanted: Sequence[Sequence[int]]) -> list[int | None]:
 
 def _again(before: Line, line: Line, settled: float) -> str:
     return (
-        f"{line.job_id}: attempt {line.attempt} at {line.at:.1f}, process {line.pid}, after attempt {before.attempt} at"
+        f"{line.job_id}: attempt {line.attempt} at {line.at:.1f}, process {line.pid}, after "
+        f"attempt {before.attempt} at"
         f" {before.at:.1f}, process {before.pid}; settled at {settled:.1f}"
     )
 
 
 def _holds(done: Done, pids: Iterable[int]) -> bool:
-    """Whether a fault is a reason to run a job of these processes again: Postgres, instances and clocks never are."""
+    """Whether a fault is a reason to run a job of these processes again: Postgres, instances and
+    clocks never are.
+    """
     if done.fault.lane == "redis":
         return True
-    return done.fault.lane == "workers" and done.fault.kind != "clock" and not done.pids.isdisjoint(pids)
+    return (
+        done.fault.lane == "workers"
+        and done.fault.kind != "clock"
+        and not done.pids.isdisjoint(pids)
+    )
 
 
 def _forgotten(first: float, second: float, faults: Sequence[Done]) -> bool:
@@ -246,14 +291,20 @@ class Recovery:
     job: float | None
 
 
-def recoveries(faults: Sequence[Done], fires: Iterable[float], jobs: Iterable[float]) -> Iterator[Recovery]:
-    """Measure each fault, as far as none that stops everybody is in the way: of a server, or of all of a kind."""
+def recoveries(
+    faults: Sequence[Done], fires: Iterable[float], jobs: Iterable[float]
+) -> Iterator[Recovery]:
+    """Measure each fault, as far as none that stops everybody is in the way: of a server, or of all
+    of a kind.
+    """
     flows = (sorted(fires), ("postgres",)), (sorted(jobs), ("postgres", "redis"))
     for done in faults:
         later = [each for each in faults if each is not done and each.over > done.over]
         found = []
         for moments, servers in flows:
-            stopping = [each for each in later if each.fault.lane in servers or len(each.fault.targets) > 1]
+            stopping = [
+                each for each in later if each.fault.lane in servers or len(each.fault.targets) > 1
+            ]
             found.append(_after(done.over, moments, stopping))
         yield Recovery(*found)
 

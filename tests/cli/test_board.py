@@ -9,7 +9,15 @@ from rich.console import Console
 from scheduler.cli.board import Board
 from scheduler.cli.samples import SAMPLES
 from scheduler.cli.view import PALETTE, Places, brief
-from scheduler.events import Event, FireCrashed, FireEnded, FireSkipped, FireStarted, LeaseLost, Synced
+from scheduler.events import (
+    Event,
+    FireCrashed,
+    FireEnded,
+    FireSkipped,
+    FireStarted,
+    LeaseLost,
+    Synced,
+)
 from scheduler.model.job import JobInfo
 from scheduler.model.outcomes import Outcome
 
@@ -34,7 +42,9 @@ EVENTS: list[Event] = [
 def drawn(width: int, height: int, encoding: str = "utf-8") -> list[str]:
     """The board after one of each event, as text."""
     file = io.TextIOWrapper(io.BytesIO(), encoding=encoding, errors="replace")
-    console = Console(theme=PALETTE, highlight=False, file=file, width=width, height=height, force_terminal=False)
+    console = Console(
+        theme=PALETTE, highlight=False, file=file, width=width, height=height, force_terminal=False
+    )
     board = Board(console)
     board.opened(
         Places(
@@ -75,9 +85,26 @@ def test_everything_is_seen_and_fits(width: int, height: int) -> None:
     text = "\n".join(lines)
     assert len(lines) == height
     assert max(map(len, lines)) <= width
-    for word in ("report", "5 s", "1m39s", "failed", "1.2 s", "7 ms", "skew -3.2 ms", "globex/", "import-orders"):
+    for word in (
+        "report",
+        "5 s",
+        "1m39s",
+        "failed",
+        "1.2 s",
+        "7 ms",
+        "skew -3.2 ms",
+        "globex/",
+        "import-orders",
+    ):
         assert word in text.replace("globex ", "globex/"), word
-    for word in ("[bold]no[/bold]", "overlap", "not renewed", "its process died", "loop: away", "start 2"):
+    for word in (
+        "[bold]no[/bold]",
+        "overlap",
+        "not renewed",
+        "its process died",
+        "loop: away",
+        "start 2",
+    ):
         assert word in text, word
     assert "Traceback" not in text
 

@@ -1,4 +1,6 @@
-"""All commands together: each has an example, --json where it prints data, and documented exit codes."""
+"""All commands together: each has an example, --json where it prints data, and documented exit
+codes.
+"""
 
 import os
 import re
@@ -15,7 +17,10 @@ from scheduler.cli.main import cli
 from scheduler.doctor import CHECKS
 
 DOCUMENT = (Path(__file__).parents[2] / "docs/commands.md").read_text("utf-8")
-OURS = {**os.environ, "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])}
+OURS = {
+    **os.environ,
+    "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+}
 NO_DATA = {"up", "worker", "web", "completion"}  # a live view, a process that logs, a script
 
 
@@ -28,7 +33,9 @@ def commands(group: click.Group = cli, path: str = "") -> Iterator[tuple[str, cl
 
 
 @pytest.mark.parametrize(("name", "command"), [*commands()], ids=[name for name, _ in commands()])
-def test_every_command_has_an_example_json_and_exit_codes(name: str, command: click.Command) -> None:
+def test_every_command_has_an_example_json_and_exit_codes(
+    name: str, command: click.Command
+) -> None:
     told = CliRunner().invoke(cli, [*name.split(), "--help"])
     assert told.exit_code == 0
     assert f"Example: scheduler {name}" in " ".join(told.stdout.split())
@@ -47,7 +54,9 @@ def test_the_document_names_no_command_that_is_not_there() -> None:
 def test_the_document_names_every_check_of_the_doctor() -> None:
     section = DOCUMENT.partition("## Doctor")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| (`.+?) \|", section, re.MULTILINE)
-    assert sorted(check for row in rows for check in re.findall(r"`([a-z-]+)`", row)) == sorted(CHECKS)
+    assert sorted(check for row in rows for check in re.findall(r"`([a-z-]+)`", row)) == sorted(
+        CHECKS
+    )
 
 
 def test_bash_completes_commands_and_options() -> None:
@@ -63,7 +72,13 @@ complete_words scheduler find --st
 complete_words scheduler completion f
 """
     done = subprocess.run(
-        ["bash"], input=script + asks, env=OURS, check=True, capture_output=True, text=True, timeout=60
+        ["bash"],
+        input=script + asks,
+        env=OURS,
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert (done.stdout.splitlines(), done.stderr) == (["doctor", "--state", "fish"], "")
 
@@ -77,5 +92,5 @@ def test_other_shells_are_answered(shell: str) -> None:
     asked["COMP_CWORD"] = "doc" if shell == "fish" else "1"
     done = subprocess.run(
         ["scheduler"], env=OURS | asked, check=True, capture_output=True, text=True, timeout=60
-    )  # fmt: skip
+    )
     assert "doctor" in done.stdout

@@ -22,7 +22,9 @@ def show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Show:
         monkeypatch.delenv(name, raising=False)
 
     def show(*arguments: str, code: int = 0, **environment: str) -> str:
-        done = CliRunner().invoke(cli, ["config", "show", *arguments], env=environment, catch_exceptions=False)
+        done = CliRunner().invoke(
+            cli, ["config", "show", *arguments], env=environment, catch_exceptions=False
+        )
         assert done.exit_code == code, done.output
         return done.stderr if code else done.stdout
 
@@ -31,10 +33,10 @@ def show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Show:
 
 def test_config_show_prints_values_with_their_origin(show: Show, tmp_path: Path) -> None:
     (tmp_path / "scheduler.yaml").write_text("worker: {count: 3}")
-    lines = [line.split() for line in show(WORKER_PROCESSES="2").splitlines()]
+    lines = [line.split() for line in show(SCHEDULER_WORKER_PROCESSES="2").splitlines()]
     assert lines[0] == ["KEY", "VALUE", "FROM"]
     assert ["worker.count", "3", "file"] in lines
-    assert ["worker.processes", "2", "WORKER_PROCESSES"] in lines
+    assert ["worker.processes", "2", "SCHEDULER_WORKER_PROCESSES"] in lines
     assert ["worker.fetch", "strict", "default"] in lines
 
 
@@ -48,7 +50,7 @@ def test_config_show_masks_secrets(show: Show) -> None:
     secrets = {
         "REDIS_ADDR": "redis+sentinel://ada:trout77@127.0.0.1:26379/main?sentinel_password=trout77",
         "REDIS_PASSWORD": "trout77",
-        "REDIS_SENTINEL_PASSWORD": "trout77",
+        "SCHEDULER_REDIS_SENTINEL_PASSWORD": "trout77",
         "SCHEDULER_CALLBACK_SECRET": "trout77" * 3,
         "DATABASE_URL": "postgresql://ada:trout77@127.0.0.1/app",
         "SCHEDULER_LISTEN": "host=127.0.0.1 password=trout77",

@@ -1,4 +1,6 @@
-"""The doctor finds each of its faults, on real servers that really have it, and nothing where all is well."""
+"""The doctor finds each of its faults, on real servers that really have it, and nothing where all
+is well.
+"""
 
 import json
 import os
@@ -13,6 +15,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 import psycopg
@@ -32,6 +35,7 @@ from tests.conftest import MakeScheduler
 from tests.dialects.servers import cluster
 from tests.dialects.test_client import listening
 from tests.support.pgbouncer import PgBouncer
+from tests.support.redis_urls import with_credentials
 from tests.support.skew import skewed
 from tests.support.waiting import wait_for
 
@@ -56,7 +60,9 @@ class World:
 
     def examined(self) -> list[Finding]:
         options = {"redis": self.url, "schema": self.schema, **self.options}
-        return list(examine(self.database or self.dsn, checked_settings(None, options), late=self.late))  # type: ignore[arg-type]
+        return list(
+            examine(self.database or self.dsn, checked_settings(None, options), late=self.late)  # type: ignore[arg-type]
+        )
 
     def role(self, made: str) -> None:
         """Come in as a role of this test."""
@@ -69,7 +75,7 @@ class World:
         """Come in as a user of Redis."""
         self.redis.call("ACL", "SETUSER", "few", "on", ">pw", "resetkeys", "~*", "&*", *rights)
         self.stack.callback(self.redis.call, "ACL", "DELUSER", "few")
-        self.options["redis"] = self.url.replace("//", "//few:pw@")
+        self.options["redis"] = with_credentials(self.url, "few", "pw")
 
     def fed(self, **options: Any) -> tuple[Scheduler, str]:
         """A job that waits in Redis; nobody works its queue."""
@@ -105,7 +111,9 @@ def world(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[World]:
     with ExitStack() as stack:
-        yield World(dsn, schema, redis_server.url, redis, connection, make_scheduler, monkeypatch, stack)
+        yield World(
+            dsn, schema, redis_server.url, redis, connection, make_scheduler, monkeypatch, stack
+        )
 
 
 def postgres_away(world: World) -> None:
@@ -114,7 +122,9 @@ def postgres_away(world: World) -> None:
 
 def postgres_version(world: World) -> None:
     world.make()
-    world.patch.setattr(postgres, "OLDEST", 990_000)  # a later release of ours, that needs a newer one
+    world.patch.setattr(
+        postgres, "OLDEST", 990_000
+    )  # a later release of ours, that needs a newer one
 
 
 def postgres_read_only(world: World) -> None:
@@ -151,7 +161,9 @@ def clock_skew(world: World) -> None:
     world.make().cancel(timeout=5)
     options = ["--database", world.dsn, "--schema", world.schema, "--redis", world.url, "--json"]
     command = [sys.executable, "-m", "scheduler", "doctor", *options]
-    done = subprocess.run(command, env={**os.environ, **skewed(3600)}, check=False, capture_output=True, text=True)
+    done = subprocess.run(
+        command, env={**os.environ, **skewed(3600)}, check=False, capture_output=True, text=True
+    )
     told = [Finding(**each) for each in json.loads(done.stdout)["findings"]]
     world.patch.setattr(world, "examined", lambda: told)
 
@@ -163,7 +175,9 @@ def timezone_data(world: World) -> None:
 
 def ledger_partitions(world: World) -> None:
     world.make().cancel(timeout=5)
-    world.plain.execute(f"DROP TABLE job_history_{datetime.now(UTC) + timedelta(days=1):%Y%m%d}".encode())
+    world.plain.execute(
+        f"DROP TABLE job_history_{datetime.now(UTC) + timedelta(days=1):%Y%m%d}".encode()
+    )
 
 
 def autovacuum_off(world: World) -> None:
@@ -175,13 +189,14 @@ def vacuum_behind(world: World) -> None:
     world.make()
     world.patch.setattr(postgres, "DEAD", 100)
     with psycopg.connect(world.dsn, autocommit=True) as other:
-        insert = (
-            "INSERT INTO {0}.job_key SELECT 't', 't', n::text, gen_random_uuid(), now() FROM generate_series(1, 200) n"
-        )
+        insert = "INSERT INTO {0}.job_key SELECT 't', 't', n::text, gen_random_uuid(), now() FROM generate_series(1, 200) n"
         other.execute(insert.format(world.schema).encode())
         other.execute(f"DELETE FROM {world.schema}.job_key".encode())
     dead = "SELECT n_dead_tup > 100 FROM pg_stat_user_tables WHERE schemaname = %s AND relname = 'job_key'"
-    wait_for(lambda: world.plain.execute(dead, [world.schema]).fetchall() == [(True,)], "what the server counts")
+    wait_for(
+        lambda: world.plain.execute(dead, [world.schema]).fetchall() == [(True,)],
+        "what the server counts",
+    )
 
 
 def idle_in_transaction(world: World) -> None:
@@ -193,7 +208,10 @@ def idle_in_transaction(world: World) -> None:
 
 def row_invalid(world: World) -> None:
     world.make()
-    world.plain.execute("INSERT INTO job_ready VALUES ('mail', 2, 'acme', now() + interval '1h', 1, gen_random_uuid())")
+    world.plain.execute(
+        "INSERT INTO job_ready VALUES ('mail', 2, 'acme', now() + interval '1h', 1, "
+        "gen_random_uuid())"
+    )
 
 
 def row_foreign(world: World) -> None:
@@ -208,7 +226,8 @@ def job_stranded(world: World) -> None:
 def lease_expired(world: World) -> None:
     world.registered()
     world.plain.execute(
-        "UPDATE job_lock SET owner = gen_random_uuid(), fire_at = now(), last_fire_at = now(), created_at = now(),"
+        "UPDATE job_lock SET owner = gen_random_uuid(), fire_at = now(), last_fire_at = now(), "
+        "created_at = now(),"
         " expires_at = now() - interval '1h', starts = 1, description = 'gone'"
     )
 
@@ -254,7 +273,7 @@ def redis_away(world: World) -> None:
 
 
 def redis_refused(world: World) -> None:
-    world.options["redis"] = world.url.replace("//", "//nobody:wrong@")
+    world.options["redis"] = with_credentials(world.url, "nobody", "wrong")
 
 
 def redis_busy(world: World) -> None:
@@ -301,10 +320,10 @@ def redis_forgets(world: World) -> None:
 def redis_clock(world: World) -> None:
     """The real Redis, behind a road on which its clock is an hour behind."""
     world.make()
-    host, port = world.url.split("/")[2].split(":")
+    address = urlsplit(world.url)
 
     def talk(connection: socket.socket) -> None:
-        with socket.create_connection((host, int(port))) as server:
+        with socket.create_connection((address.hostname, address.port or 0)) as server:
             while ready := select.select([connection, server], [], [])[0]:
                 said = ready[0].recv(65536)
                 if not said:
@@ -315,13 +334,24 @@ def redis_clock(world: World) -> None:
                 else:
                     (server if ready[0] is connection else connection).sendall(said)
 
-    world.options["redis"] = world.stack.enter_context(listening(talk))
+    url = world.stack.enter_context(listening(talk))
+    world.options["redis"] = with_credentials(url, "default", address.password or "")
 
 
 def redis_rights(world: World) -> None:
     world.fed()
     world.user(
-        "-@all", "+eval", "+evalsha", "+exists", "+get", "+info", "+config|get", "+time", "+hlen", "+llen", "+zcard"
+        "-@all",
+        "+eval",
+        "+evalsha",
+        "+exists",
+        "+get",
+        "+info",
+        "+config|get",
+        "+time",
+        "+hlen",
+        "+llen",
+        "+zcard",
     )
 
 
@@ -352,7 +382,7 @@ def dead_letters(world: World) -> Scheduler:
     world.work(fail)
     scheduler = world.make(redis=world.url)
     job = scheduler.submit("acme", "work", None, queue="mail", retry=RetryPolicy(max_attempts=1))
-    assert scheduler.wait("acme", job.id, timeout=20).state is State.DEAD_LETTER
+    assert scheduler.wait("acme", job.id, timeout=60).state is State.DEAD_LETTER
     return scheduler
 
 
@@ -361,7 +391,7 @@ def ends_unsettled(world: World) -> None:
     scheduler.cancel(timeout=5)
     ended = threading.Event()
     world.work(lambda _, __: ended.set())
-    assert ended.wait(10)
+    assert ended.wait(60)
     wait_for(lambda: world.redis.call("HLEN", "jobqueue:{mail}:finished"), "an end in Redis")
     world.late = NOW
 
@@ -414,7 +444,9 @@ FAULTS: dict[Callable[[World], object], str] = {
 }
 
 
-@pytest.mark.parametrize(("fault", "check"), FAULTS.items(), ids=[fault.__name__ for fault in FAULTS])
+@pytest.mark.parametrize(
+    ("fault", "check"), FAULTS.items(), ids=[fault.__name__ for fault in FAULTS]
+)
 def test_each_fault_is_found(world: World, fault: Callable[[World], object], check: str) -> None:
     fault(world)
     found = world.examined()
@@ -434,7 +466,7 @@ def test_where_all_is_well_nothing_is_found(world: World) -> None:
     scheduler.register("acme", "mail", queue="mail", every="1h")
     wait_for(lambda: scheduler.explain("acme", "report").runnable_on, "its presence")
     job = scheduler.submit("acme", "work", None, queue="mail")
-    scheduler.wait("acme", job.id, timeout=20)
+    scheduler.wait("acme", job.id, timeout=60)
     assert {each.check for each in world.examined()} == {"redis-forgets"}
 
 
@@ -446,7 +478,11 @@ def test_queues_of_other_dialects_are_looked_at_too(world: World, dialect: str) 
     scheduler.cancel(timeout=5)
     world.redis.call("FLUSHALL")
     world.late = NOW
-    assert {each.check for each in world.examined()} == {"redis-forgets", "epoch-missing", "job-unknown"}
+    assert {each.check for each in world.examined()} == {
+        "redis-forgets",
+        "epoch-missing",
+        "job-unknown",
+    }
 
 
 def test_a_cluster_is_looked_at_too(world: World) -> None:
@@ -454,7 +490,9 @@ def test_a_cluster_is_looked_at_too(world: World) -> None:
         world.options["redis"] = house.url
         scheduler = world.make(redis=house.url)
         job = scheduler.submit("acme", "work", None, queue="mail")
-        wait_for(lambda: scheduler.get("acme", job.id).state is State.SCHEDULED, "a job that is fed")
+        wait_for(
+            lambda: scheduler.get("acme", job.id).state is State.SCHEDULED, "a job that is fed"
+        )
         assert {each.check for each in world.examined()} == {"redis-forgets", "queue-unworked"}
 
 
@@ -466,7 +504,7 @@ def test_servers_that_are_silent_cost_seconds(world: World) -> None:
         world.options["redis"] = f"redis://127.0.0.1:{port}/0?max_retries=5"
         began = time.monotonic()
         assert [each.check for each in world.examined()] == ["postgres-away", "redis-away"]
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 25
 
 
 def test_a_redis_that_keeps_something_is_no_finding(world: World) -> None:
@@ -492,7 +530,9 @@ def test_without_redis_nothing_is_said_of_it(world: World) -> None:
     assert world.examined() == []
 
 
-def test_the_command_prints_findings_and_says_by_its_code_whether_there_are_any(world: World) -> None:
+def test_the_command_prints_findings_and_says_by_its_code_whether_there_are_any(
+    world: World,
+) -> None:
     scheduler = world.make()
     given = ["doctor", "--database", world.dsn, "--schema", world.schema, "--redis", world.url]
     well = CliRunner().invoke(cli, given, catch_exceptions=False)
@@ -502,7 +542,9 @@ def test_the_command_prints_findings_and_says_by_its_code_whether_there_are_any(
     scheduler.cancel(timeout=5)
     ill = CliRunner().invoke(cli, given, catch_exceptions=False)
     assert (ill.exit_code, ill.stderr) == (1, "")
-    assert ill.stdout.startswith("fault job-stranded\n  seen         no live instance can run acme/\\x1b[31mreport\n")
+    assert ill.stdout.startswith(
+        "fault job-stranded\n  seen         no live instance can run acme/\\x1b[31mreport\n"
+    )
     told = CliRunner().invoke(cli, [*given, "--json"], catch_exceptions=False)
     assert told.exit_code == 1
     first, *_ = json.loads(told.stdout)["findings"]
@@ -511,7 +553,9 @@ def test_the_command_prints_findings_and_says_by_its_code_whether_there_are_any(
 
 def test_no_password_is_printed(world: World) -> None:
     postgres_away(world)
-    done = CliRunner().invoke(cli, ["doctor", "--database", world.database, "--redis", "redis://a:trout77@127.0.0.1:1"])
+    done = CliRunner().invoke(
+        cli, ["doctor", "--database", world.database, "--redis", "redis://a:trout77@127.0.0.1:1"]
+    )
     assert done.exit_code == 1
     assert "trout" not in done.output
 

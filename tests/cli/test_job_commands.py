@@ -1,4 +1,6 @@
-"""The commands about submitted jobs, on real servers; and that all commands read one configuration."""
+"""The commands about submitted jobs, on real servers; and that all commands read one
+configuration.
+"""
 
 import json
 from collections.abc import Callable, Iterator
@@ -38,7 +40,9 @@ def test_the_database_comes_from_the_file_the_environment_or_a_flag(
         monkeypatch.delenv(variable, raising=False)
 
     def run(*more: str) -> int:
-        return CliRunner().invoke(cli, [*arguments, "--json", *more], catch_exceptions=False).exit_code
+        return (
+            CliRunner().invoke(cli, [*arguments, "--json", *more], catch_exceptions=False).exit_code
+        )
 
     named = json.dumps({"scheduler": {"database": dsn, "schema": schema}})
     assert run() == 2
@@ -54,7 +58,9 @@ def test_the_database_comes_from_the_file_the_environment_or_a_flag(
 
 
 @pytest.fixture
-def fleet(make_scheduler: MakeScheduler, redis: Client, redis_server: EmbeddedRedis) -> Iterator[Scheduler]:
+def fleet(
+    make_scheduler: MakeScheduler, redis: Client, redis_server: EmbeddedRedis
+) -> Iterator[Scheduler]:
     """An instance that feeds and settles, and a worker whose handler does as its payload says."""
 
     @handler("work", queue="mail")
@@ -81,7 +87,9 @@ Command = Callable[..., Result]
 def command(dsn: str, schema: str, redis_server: EmbeddedRedis) -> Command:
     def run(*arguments: str, given: str | None = None) -> Result:
         options = ["--schema", schema, "--database", dsn, "--redis", redis_server.url]
-        return CliRunner().invoke(cli, [*arguments[:1], *options, *arguments[1:]], input=given, catch_exceptions=False)
+        return CliRunner().invoke(
+            cli, [*arguments[:1], *options, *arguments[1:]], input=given, catch_exceptions=False
+        )
 
     return run
 
@@ -97,10 +105,17 @@ def submitted(command: Command, payload: str, *options: str) -> str:
 
 
 def test_a_job_is_submitted_and_its_timeline_is_printed(fleet: Scheduler, command: Command) -> None:
-    job = submitted(command, "again", "--tag", "order=7", "--correlation-id", "c-1", "--priority", "high")
-    assert fleet.wait("acme", job, timeout=20).state is State.COMPLETED
+    job = submitted(
+        command, "again", "--tag", "order=7", "--correlation-id", "c-1", "--priority", "high"
+    )
+    assert fleet.wait("acme", job, timeout=60).state is State.COMPLETED
     told = parsed(command("get", "acme", job, "--json"))
-    assert (told["state"], told["attempt"], told["tags"], told["priority"]) == ("completed", 2, {"order": "7"}, "high")
+    assert (told["state"], told["attempt"], told["tags"], told["priority"]) == (
+        "completed",
+        2,
+        {"order": "7"},
+        "high",
+    )
     assert [each["outcome"] for each in told["attempts"]] == ["retrying", "completed"]
     assert "payload" not in told
     assert "result" not in told
@@ -108,7 +123,16 @@ def test_a_job_is_submitted_and_its_timeline_is_printed(fleet: Scheduler, comman
     assert (told["payload"], told["result"]) == ("again", {"done": "again"})
     lines = command("get", "acme", job).stdout.splitlines()
     labels = [line.split("  ")[0] for line in lines]
-    assert labels == ["state", "job", "tags", "correlation", "submitted", "attempt 1", "attempt 2", "ended"]
+    assert labels == [
+        "state",
+        "job",
+        "tags",
+        "correlation",
+        "submitted",
+        "attempt 1",
+        "attempt 2",
+        "ended",
+    ]
     assert "retrying after" in lines[5]
     assert lines[5].endswith(": temporary: TemporaryError: later")
     assert "again" not in "".join(lines)
@@ -119,13 +143,17 @@ def test_find_filters_and_goes_on_where_it_ended(fleet: Scheduler, command: Comm
     failing = submitted(command, "fail", "--tag", "order=7")
     fine = [submitted(command, "fine", "--tag", "order=8") for _ in range(3)]
     for job in (failing, *fine):
-        fleet.wait("acme", job, timeout=20)
+        fleet.wait("acme", job, timeout=60)
 
     def found(*filters: str) -> set[str]:
         return {job["id"] for job in parsed(command("find", "acme", "--json", *filters))["jobs"]}
 
     assert found() == {failing, *fine}
-    assert found("--state", "failed", "--state", "dead_letter") == found("--tag", "order=7") == {failing}
+    assert (
+        found("--state", "failed", "--state", "dead_letter")
+        == found("--tag", "order=7")
+        == {failing}
+    )
     assert found("--tag", "order", "--queue", "mail", "--type", "work") == {failing, *fine}
     assert found("--type", "play") == found("--queue", "default") == set()
     first = parsed(command("find", "acme", "--json", "--limit", "2"))
@@ -145,23 +173,38 @@ def test_a_payload_comes_from_a_file_or_from_stdin(
     make_scheduler()
     (tmp_path / "payload.json").write_text('{"from": "file"}')
     jobs = [
-        parsed(command("submit", "acme", "work", "--payload", given, "--json", given='{"from": "stdin"}'))["id"]
+        parsed(
+            command(
+                "submit", "acme", "work", "--payload", given, "--json", given='{"from": "stdin"}'
+            )
+        )["id"]
         for given in (f"@{tmp_path}/payload.json", "-")
     ]
-    payloads = [parsed(command("get", "acme", job, "--payload", "--json"))["payload"] for job in jobs]
+    payloads = [
+        parsed(command("get", "acme", job, "--payload", "--json"))["payload"] for job in jobs
+    ]
     assert payloads == [{"from": "file"}, {"from": "stdin"}]
 
 
-def test_submit_has_the_options_of_the_call(make_scheduler: MakeScheduler, command: Command) -> None:
+def test_submit_has_the_options_of_the_call(
+    make_scheduler: MakeScheduler, command: Command
+) -> None:
     scheduler = make_scheduler()
-    first = parsed(command("submit", "acme", "work", "--key", "k", "--run-at", "2100-01-31T06:00:00Z", "--json"))
+    first = parsed(
+        command(
+            "submit", "acme", "work", "--key", "k", "--run-at", "2100-01-31T06:00:00Z", "--json"
+        )
+    )
     again = parsed(command("submit", "acme", "work", "--key", "k", "--json"))
     assert again == {"tenant": "acme", "id": first["id"], "duplicate": True}
     assert (
-        command("submit", "acme", "work", "--key", "k").stdout == f"{first['id']} (an earlier job with the same key)\n"
+        command("submit", "acme", "work", "--key", "k").stdout
+        == f"{first['id']} (an earlier job with the same key)\n"
     )
     assert scheduler.get("acme", first["id"]).run_at == datetime(2100, 1, 31, 6, tzinfo=UTC)
-    later = parsed(command("submit", "acme", "work", "--after", first["id"], "--delay", "1h", "--json"))
+    later = parsed(
+        command("submit", "acme", "work", "--after", first["id"], "--delay", "1h", "--json")
+    )
     job = scheduler.get("acme", later["id"])
     assert (job.state, job.run_at - job.created_at) == (State.PENDING, timedelta(hours=1))
 
@@ -175,10 +218,10 @@ def test_a_job_is_cancelled_and_retried(fleet: Scheduler, command: Command) -> N
     wait_for(lambda: fleet.get("acme", runs).state is State.RUNNING, "a run")
     assert "runs since" in command("get", "acme", runs).stdout
     assert command("cancel-job", "acme", runs).stdout == f"{runs} is running: it is asked to end\n"
-    assert fleet.wait("acme", runs, timeout=20).state.terminal
+    assert fleet.wait("acme", runs, timeout=60).state.terminal
     again = parsed(command("retry-job", "acme", waits, "--json"))
     assert again["retried_from"] == waits
-    assert fleet.wait("acme", again["id"], timeout=20).state is State.COMPLETED
+    assert fleet.wait("acme", again["id"], timeout=60).state is State.COMPLETED
     assert command("retry-job", "acme", again["id"]).exit_code == 1
 
 
@@ -193,7 +236,11 @@ def test_a_job_is_cancelled_and_retried(fleet: Scheduler, command: Command) -> N
         (["submit", "acme", "work", "--payload", "{"], 2, "must be JSON"),
         (["submit", "acme", "work", "--payload", "@/nowhere"], 2, "cannot be read"),
         (["submit", "acme", "work", "--run-at", "soon"], 2, "--run-at"),
-        (["submit", "acme", "work", "--run-at", "2030-01-31T06:00:00"], 1, "must carry a time zone"),
+        (
+            ["submit", "acme", "work", "--run-at", "2030-01-31T06:00:00"],
+            1,
+            "must carry a time zone",
+        ),
         (["submit", "acme", "work", "--tag", "order"], 2, "order=7"),
         (["submit", "acme", "work", "--queue", "a b"], 1, "queue must be"),
         (["cancel-job", "acme", "3f1e9c5a-6a0f-4a51-9d0f-0d6a4a6f2f10"], 1, "there is no job"),
@@ -234,8 +281,10 @@ def test_while_redis_is_away_jobs_are_shown_as_postgres_has_them_and_it_is_said(
     job = scheduler.submit("acme", "work", None, queue="mail")
     wait_for(lambda: scheduler.get("acme", job.id).state is State.SCHEDULED, "a job that is fed")
     options = ["--json", "--redis", "redis://127.0.0.1:1/0"]
-    with process(dsn, schema, "get", "acme", str(job.id), *options, env={"REDIS_MAX_RETRIES": "0"}) as running:
-        out, err = running.communicate(timeout=30)
+    with process(
+        dsn, schema, "get", "acme", str(job.id), *options, env={"REDIS_MAX_RETRIES": "0"}
+    ) as running:
+        out, err = running.communicate(timeout=60)
     assert (running.returncode, json.loads(out)["state"]) == (0, "scheduled")
     assert "queue mail: jobs are shown as Postgres has them: Redis: " in err
     assert err.count("\n") == 1
@@ -245,9 +294,11 @@ def test_a_timeline_fits_a_terminal_and_foreign_text_does_not_act_on_it(
     fleet: Scheduler, command: Command, dsn: str, schema: str, redis_server: EmbeddedRedis
 ) -> None:
     job = submitted(command, "fail")
-    fleet.wait("acme", job, timeout=20)
+    fleet.wait("acme", job, timeout=60)
     for columns in (50, 120):
         for arguments in (["get", "acme", job], ["find", "acme"]):
-            lines, sent = on_terminal(dsn, schema, *arguments, "--redis", redis_server.url, columns=columns)
+            lines, sent = on_terminal(
+                dsn, schema, *arguments, "--redis", redis_server.url, columns=columns
+            )
             assert "\x1b]" not in sent
             assert all(len(line) <= columns for line in lines)

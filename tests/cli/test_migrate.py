@@ -15,7 +15,9 @@ from scheduler.store.schema import VERSION
 
 def scheduler(*arguments: str, environment: dict[str, str] | None = None) -> Result:
     clean: dict[str, str | None] = dict.fromkeys(VARIABLES)
-    return CliRunner().invoke(cli, arguments, env=clean | (environment or {}), catch_exceptions=False)
+    return CliRunner().invoke(
+        cli, arguments, env=clean | (environment or {}), catch_exceptions=False
+    )
 
 
 def failed(result: Result, code: int = 1) -> str:
@@ -25,14 +27,18 @@ def failed(result: Result, code: int = 1) -> str:
     return result.stderr
 
 
-def test_an_empty_schema_is_made_and_a_second_time_there_is_nothing_to_do(dsn: str, schema: str) -> None:
+def test_an_empty_schema_is_made_and_a_second_time_there_is_nothing_to_do(
+    dsn: str, schema: str
+) -> None:
     first = scheduler("migrate", "--database", dsn, "--schema", schema)
     assert (first.exit_code, first.output) == (0, f"schema {schema}: version 0 -> {VERSION}\n")
     second = scheduler("migrate", "--schema", schema, environment={"DATABASE_URL": dsn})
     assert second.output == f"schema {schema}: version {VERSION} -> {VERSION} (nothing to do)\n"
 
 
-@pytest.mark.parametrize("variable", ["SCHEDULER_DATABASE", "SCHEDULER_DATABASE_URL", "DATABASE_URL"])
+@pytest.mark.parametrize(
+    "variable", ["SCHEDULER_DATABASE", "SCHEDULER_DATABASE_URL", "DATABASE_URL"]
+)
 def test_json_is_one_object(dsn: str, schema: str, variable: str) -> None:
     done = scheduler("migrate", "--schema", schema, "--json", environment={variable: dsn})
     assert json.loads(done.output) == {"schema": schema, "before": 0, "after": VERSION}
@@ -41,7 +47,9 @@ def test_json_is_one_object(dsn: str, schema: str, variable: str) -> None:
 def test_a_schema_of_a_later_version_is_left_alone(dsn: str, schema: str) -> None:
     scheduler("migrate", "--database", dsn, "--schema", schema)
     with psycopg.connect(dsn, autocommit=True) as connection:
-        newer = SQL("INSERT INTO {}.schema_version (version) VALUES (999)").format(Identifier(schema))
+        newer = SQL("INSERT INTO {}.schema_version (version) VALUES (999)").format(
+            Identifier(schema)
+        )
         connection.execute(newer)
     line = failed(scheduler("migrate", "--database", dsn, "--schema", schema))
     assert "upgrade the singleton-scheduler package" in line
@@ -61,7 +69,9 @@ def test_a_schema_of_a_later_version_is_left_alone(dsn: str, schema: str) -> Non
         ("postgresql://127.0.0.1:1/app?password=trout77&user=ada", "refused"),
     ],
 )
-def test_a_wrong_dsn_is_one_line_with_a_cure_and_without_the_password(database: str, says: str) -> None:
+def test_a_wrong_dsn_is_one_line_with_a_cure_and_without_the_password(
+    database: str, says: str
+) -> None:
     line = failed(scheduler("migrate", "--database", database))
     assert line.startswith("scheduler: ")
     assert says in line
@@ -89,14 +99,24 @@ def test_wrong_usage_is_code_2(arguments: Sequence[str], says: str) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
-    [(["--database", " "], "database: is empty"), (["--database", "x", "--schema", "pg_mine"], "schema: must be")],
+    [
+        (["--database", " "], "database: is empty"),
+        (["--database", "x", "--schema", "pg_mine"], "schema: must be"),
+    ],
 )
 def test_a_wrong_setting_is_code_1_and_named(arguments: Sequence[str], says: str) -> None:
     assert says in failed(scheduler("migrate", *arguments))
 
 
 def test_as_a_process_it_prints_no_traceback() -> None:
-    command = [sys.executable, "-m", "scheduler", "migrate", "--database", "postgresql://127.0.0.1:1/app"]
+    command = [
+        sys.executable,
+        "-m",
+        "scheduler",
+        "migrate",
+        "--database",
+        "postgresql://127.0.0.1:1/app",
+    ]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1

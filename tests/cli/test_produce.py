@@ -30,7 +30,9 @@ produce(Client(sys.argv[1]), rule, Keys.original(), stop, as_json="--json" in sy
 
 @pytest.fixture
 def command(redis_server: EmbeddedRedis, tmp_path: Path) -> list[str]:
-    """A producer of a folder with two files to queue, one that is excluded and two that are skipped."""
+    """A producer of a folder with two files to queue, one that is excluded and two that are
+    skipped.
+    """
     client = Client(redis_server.url)
     client.call("FLUSHALL")
     client.close()
@@ -62,7 +64,7 @@ def on_terminal(command: list[str]) -> tuple[str, str]:
             pass
         assert running.stdout is not None
         told = running.stdout.read().decode()
-        assert running.wait(30) == 0
+        assert running.wait(60) == 0
     os.close(leader)
     return told, sent.decode()
 
@@ -81,7 +83,10 @@ def test_a_summary_says_what_was_queued_unchanged_excluded_and_skipped(command: 
 
 
 def test_a_summary_says_that_it_was_stopped(command: list[str]) -> None:
-    assert run([*command, "stopped"])[0] == "queued 0, unchanged 0, excluded 0, skipped 0; stopped before the end\n"
+    assert (
+        run([*command, "stopped"])[0]
+        == "queued 0, unchanged 0, excluded 0, skipped 0; stopped before the end\n"
+    )
 
 
 def test_json_for_machines(command: list[str]) -> None:

@@ -77,13 +77,15 @@ class Started:
         wait_for(lambda: self.met(line), f"{line!r} in the journal")
 
     def wait_to_say(self, text: str) -> None:
-        wait_for(lambda: text in self.said() or self.process.poll() is not None, f"{text!r} on stderr")
+        wait_for(
+            lambda: text in self.said() or self.process.poll() is not None, f"{text!r} on stderr"
+        )
         assert text in self.said()
 
     def ended(self, number: signal.Signals | None = None) -> int:
         if number is not None:
             self.process.send_signal(number)
-        return self.process.wait(timeout=20)
+        return self.process.wait(timeout=60)
 
 
 Start = Callable[..., Started]
@@ -91,17 +93,26 @@ Start = Callable[..., Started]
 
 @pytest.fixture
 def start(tmp_path: Path, redis_server: EmbeddedRedis) -> Iterator[Start]:
-    """Start a command in a folder of its own, where `app.py` is; keywords are environment variables."""
+    """Start a command in a folder of its own, where `app.py` is; keywords are environment
+    variables.
+    """
     (tmp_path / "app.py").write_text(APP)
     made: list[Started] = []
 
     def start(*arguments: str, **environment: str) -> Started:
-        clean = {key: value for key, value in os.environ.items() if not key.startswith(("SCHEDULER_", "DATABASE_"))}
+        clean = {
+            key: value
+            for key, value in os.environ.items()
+            if not key.startswith(("SCHEDULER_", "DATABASE_"))
+        }
         with (tmp_path / "stdout").open("wb") as out, (tmp_path / "stderr").open("wb") as err:
             process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "scheduler", *arguments], cwd=tmp_path, stdout=out, stderr=err,
+                [sys.executable, "-P", "-m", "scheduler", *arguments],
+                cwd=tmp_path,
+                stdout=out,
+                stderr=err,
                 env=clean | {"REDIS_ADDR": redis_server.url} | environment,
-            )  # fmt: skip
+            )
         made.append(Started(process, tmp_path))
         return made[-1]
 
@@ -123,10 +134,17 @@ def test_flag_role_worker_runs_the_handlers_of_the_app(start: Start, redis: Clie
     assert redis.call("LLEN", "jobqueue:completed") == 1
 
 
-def test_flag_role_scheduler_runs_what_the_app_registers(start: Start, dsn: str, schema: str) -> None:
+def test_flag_role_scheduler_runs_what_the_app_registers(
+    start: Start, dsn: str, schema: str
+) -> None:
     started = start(
-        "run", "--role=scheduler", "--app=app:register", DATABASE_URL=dsn, SCHEDULER_SCHEMA=schema, REDIS_ADDR="none"
-    )  # fmt: skip
+        "run",
+        "--role=scheduler",
+        "--app=app:register",
+        DATABASE_URL=dsn,
+        SCHEDULER_SCHEMA=schema,
+        REDIS_ADDR="none",
+    )
     started.wait_for("tick")
     assert started.ended(signal.SIGINT) == 0
     with psycopg.connect(dsn) as connection:
@@ -134,7 +152,9 @@ def test_flag_role_scheduler_runs_what_the_app_registers(start: Start, dsn: str,
         assert connection.execute(query).fetchall() == [("success",)]
 
 
-def test_flag_role_producer_queues_files_and_ends(start: Start, redis: Client, tmp_path: Path) -> None:
+def test_flag_role_producer_queues_files_and_ends(
+    start: Start, redis: Client, tmp_path: Path
+) -> None:
     (tmp_path / "data").mkdir()
     for name in ("a.txt", "b.pdf"):
         (tmp_path / "data" / name).touch()
@@ -149,7 +169,9 @@ def test_flag_role_all_is_scheduler_producer_and_worker_in_one_process(
 ) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "a.txt").touch()
-    started = start("run", "--role=all", "--app=app:register", DATABASE_URL=dsn, SCHEDULER_SCHEMA=schema)
+    started = start(
+        "run", "--role=all", "--app=app:register", DATABASE_URL=dsn, SCHEDULER_SCHEMA=schema
+    )
     for line in ("tick", "mail 1", f"file {tmp_path}/data/a.txt"):
         started.wait_for(line)
 
@@ -165,7 +187,9 @@ def test_flag_role_all_is_scheduler_producer_and_worker_in_one_process(
 def test_role_all_without_a_folder_of_files_runs_without_a_producer(
     start: Start, redis: Client, dsn: str, schema: str
 ) -> None:
-    started = start("run", "--role=all", "--app=app:register", DATABASE_URL=dsn, SCHEDULER_SCHEMA=schema)
+    started = start(
+        "run", "--role=all", "--app=app:register", DATABASE_URL=dsn, SCHEDULER_SCHEMA=schema
+    )
     started.wait_for("mail 1")
     started.wait_to_say("producer.scan_dir: there is no './data': role all runs without a producer")
     assert started.ended(signal.SIGTERM) == 0, started.said()
@@ -194,42 +218,89 @@ def test_flag_config_missing_file_is_allowed(start: Start, redis: Client) -> Non
     assert "there is no none.yaml" in worker.said()
 
 
-def test_invalid_values_are_not_allowed_and_all_are_said_with_exit_code_2(start: Start, tmp_path: Path) -> None:
+def test_invalid_values_are_not_allowed_and_all_are_said_with_exit_code_2(
+    start: Start, tmp_path: Path
+) -> None:
     (tmp_path / "scheduler.yaml").write_text("worker: {count: 0, cuont: 1}")
     started = start("run", "--role=all", REDIS_DB="x")
     assert started.ended() == 2
     lines = started.said().splitlines()
-    assert [line.split(":")[1].strip() for line in lines] == ["redis.db", "worker.cuont", "worker.count"]
+    assert [line.split(":")[1].strip() for line in lines] == [
+        "redis.db",
+        "worker.cuont",
+        "worker.count",
+    ]
 
 
 @pytest.mark.parametrize(
     ("arguments", "environment", "code", "says"),
     [
-        (["--role=worker", "--app=nowhere"], {}, 1, "app: nowhere cannot be imported: ModuleNotFoundError"),
+        (
+            ["--role=worker", "--app=nowhere"],
+            {},
+            1,
+            "app: nowhere cannot be imported: ModuleNotFoundError",
+        ),
         (["--role=worker", "--app=broken"], {}, 1, "broken.py, line 2"),
         (["--role=worker", "--app=eager"], {}, 1, "--app module:register"),
         (["--role=worker", "--app=app:nothing"], {}, 1, "app: app has no function 'nothing'"),
-        (["--role=scheduler", "--app=app:later"], {"REDIS_ADDR": "none"}, 1, "app: app:later is `async def`"),
+        (
+            ["--role=scheduler", "--app=app:later"],
+            {"REDIS_ADDR": "none"},
+            1,
+            "app: app:later is `async def`",
+        ),
         (["--role=worker"], {}, 2, "app: there are no handlers"),
-        (["--role=worker", "--app=app"], {"REDIS_ADDR": "none"}, 2, "redis.addr: must not be empty"),
-        (["--role=worker", "--app=app"], {"REDIS_PASSWORD": "trout77", "REDIS_USERNAME": "a"}, 1, "Redis refused"),
-        (["--role=all", "--app=app"], {"WORKER_PROCESSES": "2"}, 2, "worker.processes: must be 1 in role all"),
-        (["--role=all"], {"PRODUCER_DEFAULT_PRIORITY": "mid"}, 2, "producer.default_priority: 'mid' is none of"),
+        (
+            ["--role=worker", "--app=app"],
+            {"REDIS_ADDR": "none"},
+            2,
+            "redis.addr: must not be empty",
+        ),
+        (
+            ["--role=worker", "--app=app"],
+            {"REDIS_PASSWORD": "trout77", "REDIS_USERNAME": "a"},
+            1,
+            "Redis refused",
+        ),
+        (
+            ["--role=all", "--app=app"],
+            {"SCHEDULER_WORKER_PROCESSES": "2"},
+            2,
+            "worker.processes: must be 1 in role all",
+        ),
+        (
+            ["--role=all"],
+            {"PRODUCER_DEFAULT_PRIORITY": "mid"},
+            2,
+            "producer.default_priority: 'mid' is none of",
+        ),
         (
             ["--role=scheduler"],
-            {"SCHEDULER_DATABASE": "postgresql://ada:trout77@127.0.0.1:1/app", "REDIS_ADDR": "none"},
+            {
+                "SCHEDULER_DATABASE": "postgresql://ada:trout77@127.0.0.1:1/app",
+                "REDIS_ADDR": "none",
+            },
             1,
             "refused",
         ),
     ],
 )
 def test_process_exits_non_zero_on_fatal_errors_with_one_line(
-    start: Start, tmp_path: Path, dsn: str, schema: str,
-    arguments: list[str], environment: dict[str, str], code: int, says: str,
-) -> None:  # fmt: skip
+    start: Start,
+    tmp_path: Path,
+    dsn: str,
+    schema: str,
+    arguments: list[str],
+    environment: dict[str, str],
+    code: int,
+    says: str,
+) -> None:
     environment = {"DATABASE_URL": dsn, "SCHEDULER_SCHEMA": schema, **environment}
     (tmp_path / "broken.py").write_text("import os\nos.nothing()\n")
-    (tmp_path / "eager.py").write_text("import scheduler\nscheduler.register('acme', 'x', print, every='1h')\n")
+    (tmp_path / "eager.py").write_text(
+        "import scheduler\nscheduler.register('acme', 'x', print, every='1h')\n"
+    )
     started = start("run", *arguments, **environment)
     assert started.ended() == code, started.said()
     assert started.said().count("\n") == 1, started.said()
@@ -241,7 +312,13 @@ def test_process_exits_non_zero_on_fatal_errors_with_one_line(
 
 def test_redis_that_is_away_at_the_start_is_waited_for(start: Start) -> None:
     server = EmbeddedRedis()
-    worker = start("run", "--role=worker", "--app=app", REDIS_ADDR=f"127.0.0.1:{server.port}", REDIS_MAX_RETRIES="0")
+    worker = start(
+        "run",
+        "--role=worker",
+        "--app=app",
+        REDIS_ADDR=server.url,
+        REDIS_MAX_RETRIES="0",
+    )
     worker.wait_to_say("waiting for it")
     with server:
         client = Client(server.url)
@@ -252,14 +329,25 @@ def test_redis_that_is_away_at_the_start_is_waited_for(start: Start) -> None:
 
 
 @pytest.mark.parametrize(
-    ("role", "number"), [("worker", signal.SIGTERM), ("worker", signal.SIGINT), ("all", signal.SIGTERM)]
+    ("role", "number"),
+    [("worker", signal.SIGTERM), ("worker", signal.SIGINT), ("all", signal.SIGTERM)],
 )
 def test_a_second_signal_ends_at_once(
-    start: Start, redis: Client, dsn: str, schema: str, tmp_path: Path, role: str, number: signal.Signals
+    start: Start,
+    redis: Client,
+    dsn: str,
+    schema: str,
+    tmp_path: Path,
+    role: str,
+    number: signal.Signals,
 ) -> None:
     (tmp_path / "data").mkdir()
     put(redis, "a.txt")
-    environment = {"WORKER_FILE_QUEUE": "slow", "DATABASE_URL": dsn, "SCHEDULER_SCHEMA": schema}
+    environment = {
+        "SCHEDULER_WORKER_FILE_QUEUE": "slow",
+        "DATABASE_URL": dsn,
+        "SCHEDULER_SCHEMA": schema,
+    }
     started = start("run", f"--role={role}", "--app=app", **environment)
     started.wait_for("slow 1")
     started.process.send_signal(number)
@@ -269,24 +357,38 @@ def test_a_second_signal_ends_at_once(
 
 
 @pytest.mark.parametrize(
-    "environment", [{"role": "worker"}, {"role": "worker", "WORKER_PROCESSES": "2"}, {"role": "all"}]
+    "environment",
+    [{"role": "worker"}, {"role": "worker", "SCHEDULER_WORKER_PROCESSES": "2"}, {"role": "all"}],
 )
 def test_the_echo_of_a_signal_is_not_a_second_one(
     start: Start, redis: Client, dsn: str, schema: str, tmp_path: Path, environment: dict[str, str]
 ) -> None:
     (tmp_path / "data").mkdir()
     role, *given = environment.items()
-    slow = {"WORKER_FILE_QUEUE": "slow", "WORKER_GRACE": "1s", "DATABASE_URL": dsn, "SCHEDULER_SCHEMA": schema}
+    slow = {
+        "SCHEDULER_WORKER_FILE_QUEUE": "slow",
+        "SCHEDULER_WORKER_GRACE": "1s",
+        "DATABASE_URL": dsn,
+        "SCHEDULER_SCHEMA": schema,
+    }
     started = start("run", f"--role={role[1]}", "--app=app", **slow, **dict(given))
     put(redis, "a.txt")
     started.wait_for("slow 1")
-    started.process.send_signal(signal.SIGTERM)  # as `timeout` does: to its child, and to the group of both
+    started.process.send_signal(
+        signal.SIGTERM
+    )  # as `timeout` does: to its child, and to the group of both
     assert started.ended(signal.SIGTERM) == 0
 
 
 def test_a_second_signal_ends_several_processes_at_once(start: Start, redis: Client) -> None:
     put(redis, "a.txt")
-    started = start("run", "--role=worker", "--app=app", WORKER_FILE_QUEUE="slow", WORKER_PROCESSES="2")
+    started = start(
+        "run",
+        "--role=worker",
+        "--app=app",
+        SCHEDULER_WORKER_FILE_QUEUE="slow",
+        SCHEDULER_WORKER_PROCESSES="2",
+    )
     started.wait_for("slow 1")
     started.process.send_signal(signal.SIGTERM)
     with pytest.raises(subprocess.TimeoutExpired):
@@ -295,12 +397,17 @@ def test_a_second_signal_ends_several_processes_at_once(start: Start, redis: Cli
 
 
 def test_processes_whose_parent_is_gone_end_too(start: Start, redis: Client) -> None:
-    started = start("run", "--role=worker", "--app=app", WORKER_PROCESSES="2")
+    started = start("run", "--role=worker", "--app=app", SCHEDULER_WORKER_PROCESSES="2")
     wait_for(lambda: redis.call("ZCARD", "jobqueue:{mail}:workers") == 2, "two workers")
-    children = Path(f"/proc/{started.process.pid}/task/{started.process.pid}/children").read_text().split()
+    children = (
+        Path(f"/proc/{started.process.pid}/task/{started.process.pid}/children").read_text().split()
+    )
     assert len(children) == 2
     started.ended(signal.SIGKILL)
-    wait_for(lambda: not any(Path(f"/proc/{child}/exe").exists() for child in children), "they end as well")
+    wait_for(
+        lambda: not any(Path(f"/proc/{child}/exe").exists() for child in children),
+        "they end as well",
+    )
 
 
 def test_flag_queue_is_the_only_one_that_is_worked(start: Start, redis: Client) -> None:
@@ -319,14 +426,20 @@ def test_flag_queue_without_a_handler_is_refused(start: Start) -> None:
 
 
 def test_worker_processes_is_how_many_there_are(start: Start, redis: Client) -> None:
-    worker = start("worker", "--app=app", "--queue=mail", WORKER_PROCESSES="2")
+    worker = start("worker", "--app=app", "--queue=mail", SCHEDULER_WORKER_PROCESSES="2")
     wait_for(lambda: redis.call("ZCARD", "jobqueue:{mail}:workers") == 2, "two workers")
     assert worker.ended(signal.SIGTERM) == 0
 
 
 def test_worker_grace_is_how_long_handlers_may_go_on(start: Start, redis: Client) -> None:
     put(redis, "a.txt")
-    worker = start("worker", "--app=app", "--queue=slow", WORKER_FILE_QUEUE="slow", WORKER_GRACE="200ms")
+    worker = start(
+        "worker",
+        "--app=app",
+        "--queue=slow",
+        SCHEDULER_WORKER_FILE_QUEUE="slow",
+        SCHEDULER_WORKER_GRACE="200ms",
+    )
     worker.wait_for("slow 1")
     assert worker.ended(signal.SIGTERM) == 0
     assert redis.call("LLEN", "jobqueue:low_priority") == 1

@@ -1,4 +1,6 @@
-"""A configuration out of a text and an environment, as a process would read it, and workers out of that."""
+"""A configuration out of a text and an environment, as a process would read it, and workers out of
+that.
+"""
 
 import contextlib
 import threading
@@ -46,9 +48,7 @@ def wrong(read: Read) -> Wrong:
     return wrong
 
 
-ENTRY = (
-    '{"id":"%s","filepath":"%s","filesize":1,"priority":"%s","retries":0,"creation_time":"","trace_id":"","span_id":""}'
-)
+ENTRY = '{"id":"%s","filepath":"%s","filesize":1,"priority":"%s","retries":0,"creation_time":"","trace_id":"","span_id":""}'
 
 Work = Callable[..., Worker]
 
@@ -92,7 +92,9 @@ class Files:
             raise ValueError("not yet")
 
 
-def put(redis: Client, *names: str, where: str = "jobqueue:low_priority", priority: str = "low") -> None:
+def put(
+    redis: Client, *names: str, where: str = "jobqueue:low_priority", priority: str = "low"
+) -> None:
     for name in names:
         redis.call("LPUSH", where, ENTRY % (name, name, priority))
 

@@ -15,7 +15,9 @@ QUICK = "reaper: {interval: 100ms}"
 DEAD = "jobqueue:worker:gone:processing"
 
 
-def test_heartbeat_is_set_on_fetch_and_refreshed_while_the_job_is_active(redis: Client, work: Work) -> None:
+def test_heartbeat_is_set_on_fetch_and_refreshed_while_the_job_is_active(
+    redis: Client, work: Work
+) -> None:
     files = Files(held=True)
     put(redis, "a")
     key = f"jobqueue:processing:worker:{work('worker: {heartbeat_ttl: 5s}').name}"
@@ -32,7 +34,9 @@ def test_heartbeat_is_set_on_fetch_and_refreshed_while_the_job_is_active(redis: 
     files.go.set()
 
 
-def test_completion_success_moves_the_payload_from_processing_to_completed(redis: Client, work: Work) -> None:
+def test_completion_success_moves_the_payload_from_processing_to_completed(
+    redis: Client, work: Work
+) -> None:
     files = Files(held=True)
     put(redis, "a")
     processing = f"jobqueue:worker:{work().name}:processing"
@@ -40,7 +44,10 @@ def test_completion_success_moves_the_payload_from_processing_to_completed(redis
     entry = (ENTRY % ("a", "a", "low")).encode()
     assert redis.call("LRANGE", processing, 0, -1) == [entry]
     files.go.set()
-    wait_for(lambda: redis.call("LRANGE", "jobqueue:completed", 0, -1) == [entry], "it is among the completed")
+    wait_for(
+        lambda: redis.call("LRANGE", "jobqueue:completed", 0, -1) == [entry],
+        "it is among the completed",
+    )
     assert redis.call("LLEN", processing) == 0
 
 
@@ -67,14 +74,21 @@ def test_worker_max_retries_is_not_for_jobs_with_a_policy_of_their_own(
 ) -> None:
     files = Files(fails=9)
     queue = ReliableQueue(redis, "files")
-    values = {"type": "file", "installation": "", "payload": b'{"filepath":"a"}', "expires_at": NOW + timedelta(36_500)}
+    values = {
+        "type": "file",
+        "installation": "",
+        "payload": b'{"filepath":"a"}',
+        "expires_at": NOW + timedelta(36_500),
+    }
     queue.push([job(policy={"max_attempts": 1}, **values)], epoch="")
     work("worker: {max_retries: 3, backoff: {base: 50ms}}")
     wait_for(lambda: queue.depths().dead == 1, "it is dead")
     assert files.names == ["a"]
 
 
-def test_reaper_moves_the_job_of_a_silent_worker_back_to_its_queue(redis: Client, work: Work) -> None:
+def test_reaper_moves_the_job_of_a_silent_worker_back_to_its_queue(
+    redis: Client, work: Work
+) -> None:
     files = Files()
     put(redis, "a", where=DEAD)
     work(QUICK)
@@ -82,7 +96,9 @@ def test_reaper_moves_the_job_of_a_silent_worker_back_to_its_queue(redis: Client
     assert redis.call("EXISTS", DEAD) == 0
 
 
-def test_reaper_skips_a_worker_whose_heartbeat_exists(redis: Client, redis_server: EmbeddedRedis, work: Work) -> None:
+def test_reaper_skips_a_worker_whose_heartbeat_exists(
+    redis: Client, redis_server: EmbeddedRedis, work: Work
+) -> None:
     files = Files()
     redis.call("SET", "jobqueue:processing:worker:gone", "x", "EX", 60)
     put(redis, "a", where=DEAD)
@@ -103,15 +119,27 @@ def test_reaper_makes_a_dead_letter_once_retries_are_exhausted(redis: Client, wo
     assert files.names == []
 
 
-def test_reaper_makes_a_dead_letter_of_each_entry_that_nobody_can_read(redis: Client, work: Work) -> None:
+def test_reaper_makes_a_dead_letter_of_each_entry_that_nobody_can_read(
+    redis: Client, work: Work
+) -> None:
     files = Files()
-    unreadable = [b"", b"junk", b"[]", b"\xff", b'{"id":5}', b'{"id":"a","retries":"x"}', b'{"id":"a","retries":null}']
+    unreadable = [
+        b"",
+        b"junk",
+        b"[]",
+        b"\xff",
+        b'{"id":5}',
+        b'{"id":"a","retries":"x"}',
+        b'{"id":"a","retries":null}',
+    ]
     for entry in unreadable:
         redis.call("LPUSH", DEAD, entry)
     put(redis, "a", where=DEAD)
     work(QUICK)
     wait_for(lambda: files.names == ["a"], "what is a job is taken back")
-    wait_for(lambda: redis.call("LLEN", "jobqueue:dead_letter") == len(unreadable), "the others are dead")
+    wait_for(
+        lambda: redis.call("LLEN", "jobqueue:dead_letter") == len(unreadable), "the others are dead"
+    )
     assert sorted(redis.call("LRANGE", "jobqueue:dead_letter", 0, -1)) == sorted(unreadable)
 
 
@@ -123,7 +151,9 @@ def test_reaper_passes_over_what_is_no_list(redis: Client, work: Work) -> None:
     wait_for(lambda: files.names == ["a"], "what is a job is taken back")
 
 
-def test_completion_of_a_job_with_more_retries_than_can_be_counted(redis: Client, work: Work) -> None:
+def test_completion_of_a_job_with_more_retries_than_can_be_counted(
+    redis: Client, work: Work
+) -> None:
     files = Files()
     entry = (ENTRY % ("a", "a", "low")).replace('"retries":0', f'"retries":{10**30}')
     redis.call("LPUSH", "jobqueue:low_priority", entry)
@@ -133,7 +163,9 @@ def test_completion_of_a_job_with_more_retries_than_can_be_counted(redis: Client
     assert redis.call("EXISTS", "jobqueue:attempts") == 0
 
 
-def test_reaper_scans_with_a_count_of_100(redis: Client, redis_server: EmbeddedRedis, work: Work) -> None:
+def test_reaper_scans_with_a_count_of_100(
+    redis: Client, redis_server: EmbeddedRedis, work: Work
+) -> None:
     Files()
     with monitored(redis_server) as heard:
         work(QUICK)

@@ -33,11 +33,17 @@ def test_redis_addr_is_a_host_hosts_or_a_url(read: Read, wrong: Wrong) -> None:
 
 
 def test_redis_addr_has_no_option_that_would_do_nothing(read: Read, wrong: Wrong) -> None:
-    lines = wrong("redis: {addr: 'redis://h?timeout=9s&dial_timeout=1s&max_retries=7&max_connections=5&min_idle=1'}")
+    lines = wrong(
+        "redis: {addr: "
+        "'redis://h?timeout=9s&dial_timeout=1s&max_retries=7&max_connections=5&min_idle=1'}"
+    )
     assert [line.rpartition(" ")[2] for line in lines] == [
-        "redis.read_timeout", "redis.dial_timeout", "redis.max_retries", "redis.pool_size_multiplier",
+        "redis.read_timeout",
+        "redis.dial_timeout",
+        "redis.max_retries",
+        "redis.pool_size_multiplier",
         "redis.min_idle_conns",
-    ]  # fmt: skip
+    ]
     assert wrong("redis: {addr: 'rediss://h?tls_ca=/mine', tls: {check_hostname: false}}") == [
         "redis.addr: tls_ca would do nothing beside keys of redis.tls; write redis.tls.ca"
     ]
@@ -62,12 +68,16 @@ def test_redis_db(read: Read, wrong: Wrong) -> None:
 def test_redis_pool_size_multiplier_is_connections_for_each_cpu(read: Read, wrong: Wrong) -> None:
     assert redis(read).max_connections == 10 * CPUS
     assert redis(read, "pool_size_multiplier: 7").max_connections == 7 * CPUS
-    assert wrong("redis: {pool_size_multiplier: 0}")[0].startswith("redis.pool_size_multiplier: must be")
+    assert wrong("redis: {pool_size_multiplier: 0}")[0].startswith(
+        "redis.pool_size_multiplier: must be"
+    )
 
 
 def test_redis_min_idle_conns(read: Read, wrong: Wrong) -> None:
     assert (redis(read).min_idle, redis(read, "min_idle_conns: 0").min_idle) == (5, 0)
-    assert wrong("redis: {min_idle_conns: 100000}")[0].startswith("redis.min_idle_conns: must be at most")
+    assert wrong("redis: {min_idle_conns: 100000}")[0].startswith(
+        "redis.min_idle_conns: must be at most"
+    )
 
 
 def test_redis_dial_timeout(read: Read, wrong: Wrong) -> None:
@@ -79,8 +89,12 @@ def test_redis_dial_timeout(read: Read, wrong: Wrong) -> None:
 def test_redis_read_timeout_and_write_timeout_are_one(read: Read, wrong: Wrong) -> None:
     assert redis(read).timeout == timedelta(seconds=3)
     assert redis(read, "read_timeout: 1s, write_timeout: 1000ms").timeout == timedelta(seconds=1)
-    assert wrong("redis: {read_timeout: 30d, write_timeout: 30d}")[0].startswith("redis.read_timeout: must be at most")
-    assert wrong("redis: {read_timeout: 1s}")[0].startswith("redis.write_timeout: must be as redis.read_timeout")
+    assert wrong("redis: {read_timeout: 30d, write_timeout: 30d}")[0].startswith(
+        "redis.read_timeout: must be at most"
+    )
+    assert wrong("redis: {read_timeout: 1s}")[0].startswith(
+        "redis.write_timeout: must be as redis.read_timeout"
+    )
 
 
 def test_redis_max_retries(read: Read, wrong: Wrong) -> None:
@@ -93,7 +107,10 @@ def test_redis_tls(read: Read, wrong: Wrong) -> None:
     tls = redis(read, "tls: {enabled: true, ca: /ca, cert: /c, key: /k, check_hostname: false}").tls
     assert tls is not None
     assert (tls.ca, tls.cert, tls.key, tls.check_hostname) == ("/ca", "/c", "/k", False)
-    assert redis(read, "addr: 'rediss://h?tls_ca=/mine'").tls == redis(read, "tls: {enabled: true, ca: /mine}").tls
+    assert (
+        redis(read, "addr: 'rediss://h?tls_ca=/mine'").tls
+        == redis(read, "tls: {enabled: true, ca: /mine}").tls
+    )
     assert wrong("redis: {tls: {ca: /ca}}")[0].startswith("redis.tls.enabled: must be true")
     assert "cert and key belong together" in wrong("redis: {tls: {enabled: true, cert: /c}}")[0]
 
@@ -130,7 +147,9 @@ def test_worker_priorities_each_have_an_entry_in_worker_queues(wrong: Wrong) -> 
 )
 def test_worker_priorities_are_spread_over_our_levels(read: Read, words: str, spread: str) -> None:
     queues = ", ".join(f"{word}: 'in:{word}'" for word in words)
-    keys = rules.original_keys(read(f"worker: {{priorities: [{', '.join(words)}], queues: {{{queues}}}}}").values)
+    keys = rules.original_keys(
+        read(f"worker: {{priorities: [{', '.join(words)}], queues: {{{queues}}}}}").values
+    )
     assert "".join(keys.words) == spread
     assert keys.levels == tuple(f"in:{word}" for word in spread)
     assert (keys.prefix, keys.tagged) == ("in", False)
@@ -143,10 +162,14 @@ def test_worker_queues_of_the_environment_are_yaml_or_json(read: Read) -> None:
 
 def test_worker_heartbeat_ttl_is_at_least_5s(read: Read, wrong: Wrong) -> None:
     assert read("worker: {heartbeat_ttl: 5s}").values.worker.heartbeat_ttl == timedelta(seconds=5)
-    assert wrong("worker: {heartbeat_ttl: 4999ms}")[0].startswith("worker.heartbeat_ttl: must be at least 5s")
+    assert wrong("worker: {heartbeat_ttl: 4999ms}")[0].startswith(
+        "worker.heartbeat_ttl: must be at least 5s"
+    )
 
 
-def test_worker_brpoplpush_timeout_is_at_most_half_of_heartbeat_ttl(read: Read, wrong: Wrong) -> None:
+def test_worker_brpoplpush_timeout_is_at_most_half_of_heartbeat_ttl(
+    read: Read, wrong: Wrong
+) -> None:
     found = read("worker: {heartbeat_ttl: 5s, brpoplpush_timeout: 2500ms}").values.worker
     assert found.brpoplpush_timeout == found.heartbeat_ttl / 2
     assert wrong("worker: {heartbeat_ttl: 5s, brpoplpush_timeout: 2501ms}") == [
@@ -165,17 +188,25 @@ def test_worker_max_retries_is_one_less_than_attempts(read: Read, wrong: Wrong) 
     assert wrong("worker: {max_retries: -1}")[0].startswith("worker.max_retries: must be")
 
 
-def test_worker_backoff_is_min_of_base_times_2_to_the_n_minus_1_and_max(read: Read, wrong: Wrong) -> None:
+def test_worker_backoff_is_min_of_base_times_2_to_the_n_minus_1_and_max(
+    read: Read, wrong: Wrong
+) -> None:
     policy = rules.retry_policy(read("worker: {backoff: {base: 500ms, max: 3s}}").values)
     waits = [policy.delay(attempt, rng=None).total_seconds() for attempt in (1, 2, 3, 4, 5)]  # type: ignore[arg-type]
     assert waits == [0.5, 1, 2, 3, 3]
-    assert wrong("worker: {backoff: {base: 11s}}")[0].startswith("worker.backoff.base: must be at most")
+    assert wrong("worker: {backoff: {base: 11s}}")[0].startswith(
+        "worker.backoff.base: must be at most"
+    )
 
 
 @pytest.mark.parametrize("key", ["processing_list_pattern", "heartbeat_key_pattern"])
 @pytest.mark.parametrize("pattern", ["jobs", "jobs:%s:%s", "jobs:%d", "100%:%s", "jobs:%%s", "5"])
-def test_worker_patterns_are_printf_formats_with_one_s(wrong: Wrong, key: str, pattern: str) -> None:
-    assert wrong(f"worker: {{{key}: '{pattern}'}}")[0].startswith(f"worker.{key}: must have exactly one %s")
+def test_worker_patterns_are_printf_formats_with_one_s(
+    wrong: Wrong, key: str, pattern: str
+) -> None:
+    assert wrong(f"worker: {{{key}: '{pattern}'}}")[0].startswith(
+        f"worker.{key}: must have exactly one %s"
+    )
 
 
 def test_worker_processing_list_pattern_fits_no_other_key(wrong: Wrong) -> None:
@@ -190,7 +221,9 @@ def test_worker_completed_list_and_dead_letter_list_are_two(wrong: Wrong) -> Non
     ]
 
 
-@pytest.mark.parametrize("key", ["worker.completed_list", "worker.dead_letter_list", "producer.rate_limit_key"])
+@pytest.mark.parametrize(
+    "key", ["worker.completed_list", "worker.dead_letter_list", "producer.rate_limit_key"]
+)
 def test_no_key_of_redis_may_be_two_things(wrong: Wrong, key: str) -> None:
     section, _, name = key.partition(".")
     for own in ("origins", "origins:before", "marker", "jobs"):
@@ -199,16 +232,29 @@ def test_no_key_of_redis_may_be_two_things(wrong: Wrong, key: str) -> None:
 
 
 def test_worker_fetch_is_strict_or_weighted(read: Read, wrong: Wrong) -> None:
-    assert (read().values.worker.fetch, read("worker: {fetch: weighted}").values.worker.fetch) == ("strict", "weighted")
-    assert wrong("worker: {fetch: fair}")[0].startswith("worker.fetch: must be one of strict, weighted")
+    assert (read().values.worker.fetch, read("worker: {fetch: weighted}").values.worker.fetch) == (
+        "strict",
+        "weighted",
+    )
+    assert wrong("worker: {fetch: fair}")[0].startswith(
+        "worker.fetch: must be one of strict, weighted"
+    )
 
 
 def test_reaper_interval_base_delay_and_scan_count(read: Read, wrong: Wrong) -> None:
     rule = rules.reaper_rule(read("reaper: {interval: 1s, base_delay: 20ms, scan_count: 7}").values)
-    assert (rule.interval, rule.base_delay, rule.scan_count) == (timedelta(seconds=1), timedelta(milliseconds=20), 7)
+    assert (rule.interval, rule.base_delay, rule.scan_count) == (
+        timedelta(seconds=1),
+        timedelta(milliseconds=20),
+        7,
+    )
     assert rules.reaper_rule(read().values).scan_count == 100
     lines = wrong("reaper: {interval: 0s, base_delay: 5, scan_count: 0}")
-    assert [line.partition(":")[0] for line in lines] == ["reaper.interval", "reaper.base_delay", "reaper.scan_count"]
+    assert [line.partition(":")[0] for line in lines] == [
+        "reaper.interval",
+        "reaper.base_delay",
+        "reaper.scan_count",
+    ]
 
 
 def test_producer_keys_are_the_rule_of_the_producer(read: Read) -> None:
@@ -235,34 +281,55 @@ def test_producer_rate_limit_per_sec_is_0_or_more(wrong: Wrong) -> None:
 
 
 def test_producer_globs_and_exts_are_checked(wrong: Wrong) -> None:
-    assert wrong("producer: {include_globs: ['[a'], high_priority_exts: ['a/b']}")[0].startswith("producer.")
+    assert wrong("producer: {include_globs: ['[a'], high_priority_exts: ['a/b']}")[0].startswith(
+        "producer."
+    )
 
 
 def test_circuit_breaker_keys_are_the_rule_of_the_breaker(read: Read, wrong: Wrong) -> None:
     rule = rules.breaker_rule(read().values)
     assert (rule.failure_threshold, rule.min_samples) == (0.5, 20)
     assert (rule.window, rule.cooldown_period) == (timedelta(minutes=1), timedelta(seconds=30))
-    said = "circuit_breaker: {failure_threshold: 1, window: 10s, cooldown_period: 1s, min_samples: 3}"
+    said = (
+        "circuit_breaker: {failure_threshold: 1, window: 10s, cooldown_period: 1s, min_samples: 3}"
+    )
     rule = rules.breaker_rule(read(said).values)
     assert (rule.failure_threshold, rule.min_samples) == (1.0, 3)
     assert (rule.window, rule.cooldown_period) == (timedelta(seconds=10), timedelta(seconds=1))
-    lines = wrong("circuit_breaker: {failure_threshold: 1.5, window: x, cooldown_period: 3, min_samples: 0}")
+    lines = wrong(
+        "circuit_breaker: {failure_threshold: 1.5, window: x, cooldown_period: 3, min_samples: 0}"
+    )
     names = ["failure_threshold", "window", "cooldown_period", "min_samples"]
-    assert [line.partition(":")[0] for line in lines] == [f"circuit_breaker.{name}" for name in names]
+    assert [line.partition(":")[0] for line in lines] == [
+        f"circuit_breaker.{name}" for name in names
+    ]
 
 
 def test_observability_metrics_port_is_1_to_65535(read: Read, wrong: Wrong) -> None:
     assert read("observability: {metrics_port: 65535}").values.observability.metrics_port == 65535
     for port in ("0", "65536"):
-        assert wrong(f"observability: {{metrics_port: {port}}}")[0].startswith("observability.metrics_port: must be")
+        assert wrong(f"observability: {{metrics_port: {port}}}")[0].startswith(
+            "observability.metrics_port: must be"
+        )
+
+
+def test_observability_host_is_loopback_unless_set(read: Read, wrong: Wrong) -> None:
+    assert read().values.observability.host == "127.0.0.1"
+    found = read("observability: {host: 0.0.0.0}")
+    assert found.values.observability.host == "0.0.0.0"
+    assert wrong("observability: {host: 5}")[0].startswith("observability.host: must be a text")
 
 
 def test_observability_log_level_is_a_level(wrong: Wrong) -> None:
-    assert wrong("observability: {log_level: loud}")[0].startswith("observability.log_level: must be one of debug")
+    assert wrong("observability: {log_level: loud}")[0].startswith(
+        "observability.log_level: must be one of debug"
+    )
 
 
 def test_observability_queue_sample_interval_is_a_duration(wrong: Wrong) -> None:
-    assert wrong("observability: {queue_sample_interval: 2}")[0].startswith("observability.queue_sample_interval: must")
+    assert wrong("observability: {queue_sample_interval: 2}")[0].startswith(
+        "observability.queue_sample_interval: must"
+    )
 
 
 def test_observability_tracing_is_checked(read: Read, wrong: Wrong) -> None:
@@ -271,8 +338,9 @@ def test_observability_tracing_is_checked(read: Read, wrong: Wrong) -> None:
     ).values.observability.tracing.enabled
     lines = wrong("observability: {tracing: {enabled: 1, endpoint: 2}}")
     assert [line.partition(":")[0] for line in lines] == [
-        "observability.tracing.enabled", "observability.tracing.endpoint",
-    ]  # fmt: skip
+        "observability.tracing.enabled",
+        "observability.tracing.endpoint",
+    ]
 
 
 def test_scheduler_keys_are_the_arguments_of_scheduler(read: Read, wrong: Wrong) -> None:
@@ -283,20 +351,37 @@ def test_scheduler_keys_are_the_arguments_of_scheduler(read: Read, wrong: Wrong)
     queues: {mail: {dialect: reliable}}
     """
     assert rules.scheduler_options(read(text).values) == {
-        "redis": None, "queues": {"mail": {"dialect": "reliable"}}, "schema": "mine", "tenants": ["acme"],
-        "sync_every": timedelta(seconds=2), "lease": timedelta(seconds=5), "max_workers": 3, "label": "web",
-        "migrate": False, "listen": None, "prepare": False, "max_payload": 10, "retention": None,
-        "callback_secret": "0123456789abcdef", "callback_private": True,
-    }  # fmt: skip
-    lines = wrong("scheduler: {lease: 2h, max_workers: 0, tenants: 5}\nqueues: {mail: {dialect: kafka}}")
+        "redis": None,
+        "queues": {"mail": {"dialect": "reliable"}},
+        "schema": "mine",
+        "tenants": ["acme"],
+        "sync_every": timedelta(seconds=2),
+        "lease": timedelta(seconds=5),
+        "max_workers": 3,
+        "label": "web",
+        "migrate": False,
+        "listen": None,
+        "prepare": False,
+        "max_payload": 10,
+        "retention": None,
+        "callback_secret": "0123456789abcdef",
+        "callback_private": True,
+    }
+    lines = wrong(
+        "scheduler: {lease: 2h, max_workers: 0, tenants: 5}\nqueues: {mail: {dialect: kafka}}"
+    )
     assert {line.partition(":")[0] for line in lines} == {
-        "scheduler.lease", "scheduler.max_workers", "scheduler.tenants", "queues",
-    }  # fmt: skip
+        "scheduler.lease",
+        "scheduler.max_workers",
+        "scheduler.tenants",
+        "queues",
+    }
 
 
 @pytest.mark.parametrize("key", ["database", "listen"])
 @pytest.mark.parametrize(
-    "dsn", ["trout77", "host=h password=a trout77", "mysql://h/app", "postgresql://ada:a@trout77@h/app"]
+    "dsn",
+    ["trout77", "host=h password=a trout77", "mysql://h/app", "postgresql://ada:a@trout77@h/app"],
 )
 def test_scheduler_database_and_listen_are_dsns(wrong: Wrong, key: str, dsn: str) -> None:
     [line] = wrong(f"scheduler: {{{key}: '{dsn}'}}")
@@ -308,18 +393,29 @@ def test_scheduler_database_and_listen_are_dsns(wrong: Wrong, key: str, dsn: str
 def test_scheduler_keys_of_the_environment(read: Read) -> None:
     found = read(
         "scheduler: {database: 'postgresql://file'}",
-        DATABASE_URL="postgresql://other", SCHEDULER_DATABASE_URL="postgresql://own", SCHEDULER_TENANTS="acme, globex",
-        SCHEDULER_MAX_WORKERS="3", SCHEDULER_MIGRATE="off", SCHEDULER_RETENTION="none", SCHEDULER_LISTEN="false",
-        QUEUES='{"mail": {"dialect": "reliable"}}',
-    ).values  # fmt: skip
+        DATABASE_URL="postgresql://other",
+        SCHEDULER_DATABASE_URL="postgresql://own",
+        SCHEDULER_TENANTS="acme, globex",
+        SCHEDULER_MAX_WORKERS="3",
+        SCHEDULER_MIGRATE="off",
+        SCHEDULER_RETENTION="none",
+        SCHEDULER_LISTEN="false",
+        SCHEDULER_QUEUES='{"mail": {"dialect": "reliable"}}',
+    ).values
     own = found.scheduler
-    assert (own.database, own.tenants, own.max_workers) == ("postgresql://own", ["acme", "globex"], 3)
+    assert (own.database, own.tenants, own.max_workers) == (
+        "postgresql://own",
+        ["acme", "globex"],
+        3,
+    )
     assert (own.migrate, own.retention, own.listen) == (False, None, False)
     assert found.queues == {"mail": {"dialect": "reliable"}}
 
 
 @pytest.mark.parametrize("key", ["lease", "sync_every", "retention"])
-def test_a_duration_of_the_scheduler_without_a_unit_is_told_what_to_write(wrong: Wrong, key: str) -> None:
+def test_a_duration_of_the_scheduler_without_a_unit_is_told_what_to_write(
+    wrong: Wrong, key: str
+) -> None:
     assert wrong(f"scheduler: {{{key}: 30}}") == [
         f'scheduler.{key}: must have a unit, like "30s" or "30ms", not 30 (from the file)'
     ]

@@ -50,7 +50,10 @@ def contents(redis: Client) -> dict[str, Any]:
                 value = redis.call("LRANGE", key, 0, -1)
             case b"zset":
                 flat = redis.call("ZRANGE", key, 0, -1, "WITHSCORES")
-                value = [(member, float(score)) for member, score in zip(flat[::2], flat[1::2], strict=True)]
+                value = [
+                    (member, float(score))
+                    for member, score in zip(flat[::2], flat[1::2], strict=True)
+                ]
             case b"set":
                 value = sorted(redis.call("SMEMBERS", key))
             case b"hash":

@@ -1,14 +1,25 @@
-"""Writes and reads `wire.Job`, from the description of the protobuf format alone: it knows nothing of our module."""
+"""Writes and reads `wire.Job`, from the description of the protobuf format alone: it knows nothing
+of our module.
+"""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 TEXT, TIME, NUMBER = "text", "time", "number"
 FIELDS = {
-    "uuid": (1, TEXT), "type": (2, TEXT), "queue": (3, TEXT), "payload": (4, TEXT), "run_at": (5, TIME),
-    "parent_uuid": (6, TEXT), "predecessor_uuid": (7, TEXT), "started_at": (8, TIME), "retry": (9, NUMBER),
-    "max_retries": (10, NUMBER), "last_failure": (11, TEXT), "status": (12, NUMBER),
-}  # fmt: skip
+    "uuid": (1, TEXT),
+    "type": (2, TEXT),
+    "queue": (3, TEXT),
+    "payload": (4, TEXT),
+    "run_at": (5, TIME),
+    "parent_uuid": (6, TEXT),
+    "predecessor_uuid": (7, TEXT),
+    "started_at": (8, TIME),
+    "retry": (9, NUMBER),
+    "max_retries": (10, NUMBER),
+    "last_failure": (11, TEXT),
+    "status": (12, NUMBER),
+}
 
 
 def varint(value: int) -> bytes:
@@ -25,11 +36,15 @@ def block(number: int, content: bytes) -> bytes:
 
 
 def moment(seconds: int, nanos: int) -> bytes:
-    return (b"\x08" + varint(seconds) if seconds else b"") + (b"\x10" + varint(nanos) if nanos else b"")
+    return (b"\x08" + varint(seconds) if seconds else b"") + (
+        b"\x10" + varint(nanos) if nanos else b""
+    )
 
 
 def encode(fields: Mapping[str, Any], unknown: Iterable[tuple[int, bytes]] = ()) -> bytes:
-    """Fields in the order of their numbers, none that has its default, and what is unknown behind them."""
+    """Fields in the order of their numbers, none that has its default, and what is unknown behind
+    them.
+    """
     out = b""
     for name, (number, kind) in FIELDS.items():
         value = fields.get(name)
@@ -69,8 +84,14 @@ def decode(raw: bytes) -> dict[int, Any]:
 
 
 def remarshal(found: Mapping[int, Any]) -> bytes:
-    """Write what was read, as Go does: its own fields by their numbers, and those that it does not know behind them."""
+    """Write what was read, as Go does: its own fields by their numbers, and those that it does not
+    know behind them.
+    """
     out = b""
     for number, value in sorted(found.items()):
-        out += block(number, value) if isinstance(value, bytes) else varint(number << 3) + varint(value)
+        out += (
+            block(number, value)
+            if isinstance(value, bytes)
+            else varint(number << 3) + varint(value)
+        )
     return out

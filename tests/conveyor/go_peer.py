@@ -1,7 +1,9 @@
-"""A worker of Conveyor in Go, as far as Redis sees it: simulated from what is known of its life, its bugs included.
+"""A worker of Conveyor in Go, as far as Redis sees it: simulated from what is known of its life,
+its bugs included.
 
-Each comment quotes the fact that the lines below it obey. It imports nothing of ours.
-`python -m tests.conveyor.go_peer URL QUEUE PRUNE_EVERY`: what it does in its handlers is in `tests.conveyor.work`.
+Each comment quotes the fact that the lines below it obey. It imports nothing of ours. `python -m
+tests.conveyor.go_peer URL QUEUE PRUNE_EVERY`: what it does in its handlers is in
+`tests.conveyor.work`.
 """
 
 import os
@@ -15,7 +17,17 @@ from tests.conveyor.encoder import decode, remarshal
 from tests.conveyor.work import Fails, work
 
 NAMESPACE = "conv"  # As known: "namespace `conv`"
-UUID, QUEUE, PAYLOAD, RUN_AT, PARENT, PREDECESSOR, RETRY, MAX_RETRIES, STATUS = 1, 3, 4, 5, 6, 7, 9, 10, 12
+UUID, QUEUE, PAYLOAD, RUN_AT, PARENT, PREDECESSOR, RETRY, MAX_RETRIES, STATUS = (
+    1,
+    3,
+    4,
+    5,
+    6,
+    7,
+    9,
+    10,
+    12,
+)
 
 
 def key(*parts: str) -> str:
@@ -29,10 +41,15 @@ class Peer:
         self.name = f"go-{os.getpid()}"
         self.queue = queue
         self.prune_every = prune_every
-        self.due = {self.heartbeat: 0.0, self.pop_scheduled: 0.0, self.prune: time.time() + prune_every}
+        self.due = {
+            self.heartbeat: 0.0,
+            self.pop_scheduled: 0.0,
+            self.prune: time.time() + prune_every,
+        }
 
     def run(self) -> None:
-        # As known: "Heartbeat: ZADD workers:active every 15 s. Every worker every 30 s prunes"; "Every 1 s"
+        # As known: "Heartbeat: ZADD workers:active every 15 s. Every worker every 30 s prunes";
+        # "Every 1 s"
         periods = {self.heartbeat: 15.0, self.pop_scheduled: 1.0, self.prune: self.prune_every}
         while True:
             for what, moment in self.due.items():
@@ -59,7 +76,8 @@ class Peer:
     def pop(self) -> bytes | None:
         # As known: "Pop: ZADD queues:active (async)"
         self.redis.zadd(key("queues", "active"), {self.queue: int(time.time())})
-        # As known: "-> BRPOP over all registered queues"; "BRPOP timeout 2 s", here less, so that one thread can do all
+        # As known: "-> BRPOP over all registered queues"; "BRPOP timeout 2 s", here less, so that
+        # one thread can do all
         popped = self.redis.brpop([key("queue", self.queue)], timeout=0.2)
         if popped is None:
             return None
@@ -75,7 +93,10 @@ class Peer:
 
     def add(self, raw: bytes, *, dead_parent: bool) -> None:
         fields = decode(raw)
-        parent, predecessor = fields.get(PARENT, b"").decode(), fields.get(PREDECESSOR, b"").decode()
+        parent, predecessor = (
+            fields.get(PARENT, b"").decode(),
+            fields.get(PREDECESSOR, b"").decode(),
+        )
         run_at = decode(fields.get(RUN_AT, b"")).get(1, 0)
         # As known: "Add order of precedence: parent (alive) -> children list"
         if parent and not dead_parent:
@@ -108,7 +129,8 @@ class Peer:
         # As known: "RPOP each onComplete -> add(deadParent=true)"
         while (heir := self.redis.rpop(key("job", uuid, "onComplete"))) is not None:
             self.add(heir, dead_parent=True)
-        # As known: "if job has parent: SREM uuid from parent's active set, GET parent body, CloseJob(parent)"
+        # As known: "if job has parent: SREM uuid from parent's active set, GET parent body,
+        # CloseJob(parent)"
         if parent := fields.get(PARENT, b"").decode():
             self.redis.srem(key("job", parent, "active"), uuid)
             body = self.redis.get(key("job", parent))
@@ -127,13 +149,15 @@ class Peer:
         # As known: "FailJob(uuid): retry++"
         fields[RETRY] = fields.get(RETRY, 0) + 1
         raw = remarshal(fields)
-        # As known: "non-transactional pipeline: DEL job key, DEL onComplete list, DEL children list, SREM jobs:active"
+        # As known: "non-transactional pipeline: DEL job key, DEL onComplete list, DEL children
+        # list, SREM jobs:active"
         pipe = self.redis.pipeline(transaction=False)
         pipe.delete(key("job", uuid))
         pipe.delete(key("job", uuid, "onComplete"))
         pipe.delete(key("job", uuid, "children"))
         pipe.srem(key("jobs", "active"), uuid)
-        # As known: "then retry>=max_retries ? LPUSH failed : ZADD scheduled(now+2 s)"; "max_retries: 0 -> default 3"
+        # Known of Conveyor: retry >= max_retries is pushed to `failed`, anything else scheduled in
+        # 2 s; a max_retries of 0 is the default, 3.
         if fields[RETRY] >= (fields.get(MAX_RETRIES, 0) or 3):
             pipe.lpush(key("failed"), raw)
         else:
@@ -155,7 +179,9 @@ class Peer:
 
     def prune(self) -> None:
         # As known: "prunes workers with score <= now-30 s"
-        for name in self.redis.zrangebyscore(key("workers", "active"), "-inf", int(time.time()) - 30):
+        for name in self.redis.zrangebyscore(
+            key("workers", "active"), "-inf", int(time.time()) - 30
+        ):
             held = key("worker", "active", name.decode())
             # As known: "SPOP each uuid -> RestartJob"
             while (uuid := self.redis.spop(held)) is not None:
@@ -163,7 +189,8 @@ class Peer:
                 # As known: "later prune hits a missing body, returns an error and aborts that pass"
                 if body is None:
                     return
-                # As known: "RestartJob = GET body, DEL body/onComplete/children, SREM active, LPUSH queue"
+                # As known: "RestartJob = GET body, DEL body/onComplete/children, SREM active, LPUSH
+                # queue"
                 for what in ((), ("onComplete",), ("children",)):
                     self.redis.delete(key("job", uuid.decode(), *what))
                 self.redis.srem(key("jobs", "active"), uuid)

@@ -10,7 +10,8 @@ from tempfile import TemporaryDirectory
 ROOT = Path(__file__).parents[2]
 PROTO = ROOT / "scheduler/dialects/conveyor/job.proto"
 MODULE = PROTO.with_name("job_pb2.py")
-# Not protoc's own module: that runs only on the runtime of its version and newer ones, and this on any.
+# Not protoc's own module: that runs only on the runtime of its version and newer ones, and this on
+# any.
 TEXT = '''"""Made out of job.proto by `make proto`; do not edit."""
 
 from base64 import b64decode
@@ -33,7 +34,15 @@ PART = 100
 def protoc(*options: str, given: bytes = b"") -> bytes:
     """Run the compiler on job.proto, and return what it says."""
     known = str(files("grpc_tools") / "_proto")
-    command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{ROOT}", f"-I{known}", *options, str(PROTO)]
+    command = [
+        sys.executable,
+        "-m",
+        "grpc_tools.protoc",
+        f"-I{ROOT}",
+        f"-I{known}",
+        *options,
+        str(PROTO),
+    ]
     run = subprocess.run(command, input=given, capture_output=True, timeout=60, check=False)
     if run.returncode:
         raise RuntimeError(run.stderr.decode())

@@ -1,4 +1,6 @@
-"""Trees of jobs that are added, tried again, put back and lost with their workers, in any order: each ends once."""
+"""Trees of jobs that are added, tried again, put back and lost with their workers, in any order:
+each ends once.
+"""
 
 import random
 from collections import Counter
@@ -21,7 +23,9 @@ STEPS = 200
 
 
 class World:
-    """What is known of each job; children and heirs only of jobs whose run is not over, as handlers add them."""
+    """What is known of each job; children and heirs only of jobs whose run is not over, as handlers
+    add them.
+    """
 
     def __init__(self, redis: Client, keys: Keys, make_queue: MakeQueue, seed: int) -> None:
         self.chance = random.Random(seed)
@@ -33,8 +37,18 @@ class World:
         self.over: Counter[str] = Counter()
 
     def step(self) -> None:
-        moves = [self.root, self.child, self.child, self.heir, self.fetch, self.fetch, self.finish, self.finish,
-                 self.die, self.recover]  # fmt: skip
+        moves = [
+            self.root,
+            self.child,
+            self.child,
+            self.heir,
+            self.fetch,
+            self.fetch,
+            self.finish,
+            self.finish,
+            self.die,
+            self.recover,
+        ]
         self.chance.choice(moves)()
 
     def root(self) -> None:
@@ -54,7 +68,9 @@ class World:
 
     def finish(self) -> None:
         number = self.chance.randrange(3)
-        some = self.chance.sample(self.hands[number], self.chance.randint(0, len(self.hands[number])))
+        some = self.chance.sample(
+            self.hands[number], self.chance.randint(0, len(self.hands[number]))
+        )
         ways: list[Callable[[Delivery], Result]] = [ended, ended, retried, back]
         results = [self.chance.choice(ways)(each) for each in some]
         self.hands[number] = [each for each in self.hands[number] if each not in some]
@@ -96,8 +112,12 @@ class World:
         for uuid in ids(taken):
             job = self.jobs[uuid]
             assert not self.over[uuid]
-            assert not job.parent_uuid or self.over[job.parent_uuid], "a child begins when its parent's run is over"
-            assert not job.predecessor_uuid or self._done(job.predecessor_uuid), "an heir when all children are done"
+            assert not job.parent_uuid or self.over[job.parent_uuid], (
+                "a child begins when its parent's run is over"
+            )
+            assert not job.predecessor_uuid or self._done(job.predecessor_uuid), (
+                "an heir when all children are done"
+            )
         self.hands[number] += taken
 
     def _done(self, uuid: str) -> bool:

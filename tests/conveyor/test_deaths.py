@@ -1,4 +1,6 @@
-"""A worker in Go that dies between any two of its commands: ours go on with all that it has not lost itself."""
+"""A worker in Go that dies between any two of its commands: ours go on with all that it has not
+lost itself.
+"""
 
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -20,8 +22,12 @@ from tests.dialects.values import back, ended, fetch_all, ids
 
 KEYS = Keys("upstream")
 LONG_AGO = 1
-# After these it has a job in its hands and nowhere else, or where nobody finds it; or it deleted what waits for one.
-HANDS = {"works": {"brpop", "set", "rpop", "sadd", "zrem"}, "prunes": {"delete", "srem", "lpush", "spop", "zrem"}}
+# After these it has a job in its hands and nowhere else, or where nobody finds it; or it deleted
+# what waits for one.
+HANDS = {
+    "works": {"brpop", "set", "rpop", "sadd", "zrem"},
+    "prunes": {"delete", "srem", "lpush", "spop", "zrem"},
+}
 
 
 class Died(Exception):
@@ -47,20 +53,26 @@ class Mortal:
 
 
 class World:
-    """A parent, two children of which one fails once, and an heir; a worker in Go, and workers of ours."""
+    """A parent, two children of which one fails once, and an heir; a worker in Go, and workers of
+    ours.
+    """
 
     def __init__(self, redis: Client, url: str, commands: int) -> None:
         redis.call("FLUSHALL")
         self._redis, self._log = redis, log(url)
         self.parent = parent = new(queue="work")
-        self.children = [new(queue="work", parent_uuid=parent.uuid, payload=each) for each in (b"", FAILS_ONCE)]
+        self.children = [
+            new(queue="work", parent_uuid=parent.uuid, payload=each) for each in (b"", FAILS_ONCE)
+        ]
         self.heir = new(queue="work", predecessor_uuid=parent.uuid)
         self.jobs = {job.uuid for job in (parent, *self.children, self.heir)}
         for job in (parent, *self.children, self.heir):
             adding.add(redis, KEYS, job)
         self.peer = Peer(url, "work", 0)
         self.connection = self.peer.redis = Mortal(self.peer.redis, commands)
-        self.silent, self._queue = (ConveyorQueue(redis, "work", worker=each, keys="upstream") for each in "so")
+        self.silent, self._queue = (
+            ConveyorQueue(redis, "work", worker=each, keys="upstream") for each in "so"
+        )
         self._ran: list[str] = []
 
     def works(self) -> None:
@@ -84,14 +96,24 @@ class World:
         there = contents(self._redis)
         ends = (KEYS.queue("work"), ":children", ":onComplete")
         lists = [value for key, value in there.items() if key.endswith(ends)]
-        raws = [raw for value in lists for raw in value] + [raw for raw, _ in there.get(KEYS.scheduled, [])]
-        sets = [value for key, value in there.items() if key.startswith(("conv:worker:active", "conv:jobs:active"))]
+        raws = [raw for value in lists for raw in value] + [
+            raw for raw, _ in there.get(KEYS.scheduled, [])
+        ]
+        sets = [
+            value
+            for key, value in there.items()
+            if key.startswith(("conv:worker:active", "conv:jobs:active"))
+        ]
         held = {each.decode() for value in sets for each in value}
-        return {decode(raw)[1].decode() for raw in raws} | {each for each in held if KEYS.job(each) in there}
+        return {decode(raw)[1].decode() for raw in raws} | {
+            each for each in held if KEYS.job(each) in there
+        }
 
     def wait_for(self, lost: set[str]) -> set[str]:
         """The jobs that begin when those have ended."""
-        return {self.heir.uuid} | ({job.uuid for job in self.children} if self.parent.uuid in lost else set())
+        return {self.heir.uuid} | (
+            {job.uuid for job in self.children} if self.parent.uuid in lost else set()
+        )
 
     def take_over(self) -> None:
         """Ours do what there is to do."""

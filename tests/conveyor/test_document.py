@@ -15,11 +15,15 @@ from scheduler.embedded.redis import EmbeddedRedis
 from scheduler.errors import QueueError
 from scheduler.model.states import State
 from tests.dialects.values import ABOUT, back, ended, job, retried
+from tests.support.redis_urls import with_credentials
 from tests.support.waiting import wait_for
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = (ROOT / "docs/conveyor.md").read_text("utf-8")
-LINES = {words[2]: words[1:] for words in map(str.split, re.findall(r"^ACL SETUSER .+$", DOCUMENT, re.MULTILINE))}
+LINES = {
+    words[2]: words[1:]
+    for words in map(str.split, re.findall(r"^ACL SETUSER .+$", DOCUMENT, re.MULTILINE))
+}
 SCRIPTS = {
     "worker": ["finish", "leave", "renew", "silent", "held", "waits"],
     "scheduler": [
@@ -32,10 +36,14 @@ SCRIPTS = {
 
 def test_each_statement_about_conveyor_names_its_test() -> None:
     tests = {
-        name for path in (ROOT / "tests").rglob("*.py") for name in re.findall(r"def (test_\w+)", path.read_text())
+        name
+        for path in (ROOT / "tests").rglob("*.py")
+        for name in re.findall(r"def (test_\w+)", path.read_text())
     }
     assert set(re.findall(r"`(test_\w+)`", DOCUMENT)) - tests == set()
-    for statement in re.findall(r"^(?:- |\| `).+?(?=\n(?:- |\n|\| |#)|\Z)", DOCUMENT, re.MULTILINE | re.DOTALL):
+    for statement in re.findall(
+        r"^(?:- |\| `).+?(?=\n(?:- |\n|\| |#)|\Z)", DOCUMENT, re.MULTILINE | re.DOTALL
+    ):
         assert "test_" in statement, f"no test is named for: {statement[:80]}"
 
 
@@ -43,14 +51,16 @@ def test_each_statement_about_conveyor_names_its_test() -> None:
 def test_the_line_has_every_command_of_the_scripts_of_conveyor(role: str) -> None:
     allowed = {word[1:].upper().partition("|")[0] for word in LINES[role] if word.startswith("+")}
     texts = [script(*f"conveyor/{name}".split("/")[-2:]).text for name in SCRIPTS[role]]
-    assert {command for each in texts for command in re.findall(r"(?:redis\.p?call|try)\('(\w+)'", each)} <= allowed
+    assert {
+        command for each in texts for command in re.findall(r"(?:redis\.p?call|try)\('(\w+)'", each)
+    } <= allowed
 
 
 def test_few_rights_are_enough_for_conveyor(redis: Client, redis_server: EmbeddedRedis) -> None:
     urls = {}
     for role, words in LINES.items():
         redis.call("ACL", *words)
-        urls[role] = redis_server.url.replace("//", f"//{role}:secret@")
+        urls[role] = with_credentials(redis_server.url, role, "secret")
     as_worker, as_scheduler = Client(urls["worker"]), Client(urls["scheduler"])
     try:
         queue = ConveyorQueue(as_worker, "mail", worker="w1", keys="upstream")
@@ -66,7 +76,12 @@ def test_few_rights_are_enough_for_conveyor(redis: Client, redis_server: Embedde
         assert [each.holds for each in crew.workers] == [ABOUT.holds]
         assert len(queue.held()) == 4
         assert queue.recover(retried) == 0
-        ends = [ended(one), ended(two, State.FAILED, error="x"), retried(three, timedelta(hours=1)), back(four)]
+        ends = [
+            ended(one),
+            ended(two, State.FAILED, error="x"),
+            retried(three, timedelta(hours=1)),
+            back(four),
+        ]
         assert queue.finish(ends)[0] == [True] * 4
         assert ring.known([one.job.id]) == [Known(None, 1)]
         assert ring.depths().unsettled == 2

@@ -1,4 +1,6 @@
-"""Our worker and a worker in Go, simulated, on one queue; both are killed with handlers under way."""
+"""Our worker and a worker in Go, simulated, on one queue; both are killed with handlers under
+way.
+"""
 
 import signal
 import subprocess
@@ -44,11 +46,15 @@ class Fleet:
             if process is None:  # two of its handlers hung
                 continue
             process.send_signal(signal.SIGKILL)
-            process.wait(10)
+            process.wait(60)
             self.running.remove((kind, process))
             self.killed.append(kind)
-            if kind == "go":  # nobody wants to wait for 30 s: it was heard for the last time so long ago
-                self._redis.call("ZADD", "conv:workers:active", "XX", int(time.time()) - 31, f"go-{pid}")
+            if (
+                kind == "go"
+            ):  # nobody wants to wait for 30 s: it was heard for the last time so long ago
+                self._redis.call(
+                    "ZADD", "conv:workers:active", "XX", int(time.time()) - 31, f"go-{pid}"
+                )
             self.start(kind)
 
     def records(self) -> list[list[str]]:
@@ -60,7 +66,7 @@ class Fleet:
     def stop(self) -> None:
         for _, process in self.running:
             process.kill()
-            process.wait(10)
+            process.wait(60)
         self._log.close()
 
 
@@ -86,11 +92,13 @@ def test_a_fleet_of_both_loses_nothing_when_any_of_them_is_killed(
         heir, inner = add(predecessor=root), [add(predecessor=each) for each in middle]
         leaves: dict[str, list[str]] = {each: [] for each in middle}
         for number in range(LEAVES):
-            payload = HANGS_ONCE if number % 20 == 11 else FAILS_ONCE if number % 45 == 7 else NORMAL
+            payload = (
+                HANGS_ONCE if number % 20 == 11 else FAILS_ONCE if number % 45 == 7 else NORMAL
+            )
             parent = middle[number % MIDDLE]
             leaves[parent].append(add(payload, parent=parent))
     fleet.start("ours")
-    wait_for(fleet.records, "ours has begun, and so has some that hang", timeout=30)
+    wait_for(fleet.records, "ours has begun, and so has some that hang", timeout=60)
     for kind in ("go", "go"):
         fleet.start(kind)
 
@@ -109,14 +117,20 @@ def test_a_fleet_of_both_loses_nothing_when_any_of_them_is_killed(
     assert sum(record[:2] == ["begin", heir] for record in records) == 1, "the heir ran once"
     for parent, after in [(root, heir), *zip(middle, inner, strict=True)]:
         begun = records.index(next(record for record in records if record[:2] == ["begin", after]))
-        waited = {root, *middle, *(leaf for some in leaves.values() for leaf in some)} if parent == root else set()
+        waited = (
+            {root, *middle, *(leaf for some in leaves.values() for leaf in some)}
+            if parent == root
+            else set()
+        )
         assert all(ends[each] < begun for each in waited | {parent, *leaves.get(parent, [])})
     assert {who for _, _, who in records} == {"go", "ours"}
     assert set(fleet.killed) == {"go", "ours"}
-    wait_for(lambda: not left(redis), "everything is closed", timeout=20)
+    wait_for(lambda: not left(redis), "everything is closed", timeout=60)
 
 
 def left(redis: Client) -> list[bytes]:
-    """What is there of jobs; Go may put a child that it tries again to a parent that is closed already."""
+    """What is there of jobs; Go may put a child that it tries again to a parent that is closed
+    already.
+    """
     found = [*redis.call("KEYS", "conv:job:*"), *redis.call("SMEMBERS", "conv:jobs:active")]
     return [each for each in found if not each.endswith(b":children")]

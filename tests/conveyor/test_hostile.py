@@ -2,6 +2,7 @@
 
 import random
 import time
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 from uuid import uuid4
@@ -13,6 +14,7 @@ from scheduler.dialects.conveyor import add as adding
 from scheduler.dialects.conveyor.admin import ConveyorAdmin
 from scheduler.dialects.conveyor.keys import Keys
 from scheduler.dialects.conveyor.queue import ConveyorQueue
+from scheduler.dialects.interface import Pushed, Renewed
 from scheduler.errors import QueueError
 from scheduler.model.states import State
 from tests.conveyor.conftest import MakeQueue, contents, new
@@ -34,7 +36,9 @@ def spoil(redis: Client, key: str, kind: str = "hash") -> None:
 def work_off(queue: ConveyorQueue) -> list[str]:
     """Complete whatever there is, and whatever that brings."""
     ran: list[str] = []
-    while taken := fetch_all(queue) or fetch_all(queue):  # what cannot be read may have brought others
+    while taken := fetch_all(queue) or fetch_all(
+        queue
+    ):  # what cannot be read may have brought others
         assert all(queue.finish([ended(each) for each in taken])[0])
         ran += ids(taken)
     return ran
@@ -43,7 +47,9 @@ def work_off(queue: ConveyorQueue) -> list[str]:
 # What a job says
 
 
-def test_the_largest_number_of_tries_harms_no_other(redis: Client, keys: Keys, make_queue: MakeQueue) -> None:
+def test_the_largest_number_of_tries_harms_no_other(
+    redis: Client, keys: Keys, make_queue: MakeQueue
+) -> None:
     queue, jobs = make_queue(), [new(retry=2**31 - 1), new(), new(retry=-1)]
     for job in jobs:
         adding.push(redis, keys, job)
@@ -52,7 +58,9 @@ def test_the_largest_number_of_tries_harms_no_other(redis: Client, keys: Keys, m
     assert redis.call("LLEN", keys.failed) == 3
 
 
-@pytest.mark.parametrize("field", [block(1, b"other"), block(6, b"active"), block(3, b"scheduled")], ids=str)
+@pytest.mark.parametrize(
+    "field", [block(1, b"other"), block(6, b"active"), block(3, b"scheduled")], ids=str
+)
 def test_fields_behind_ours_change_nothing_that_scripts_read(
     redis: Client, keys: Keys, make_queue: MakeQueue, field: bytes
 ) -> None:
@@ -79,8 +87,16 @@ def test_a_child_that_nobody_can_read_is_waited_for_no_longer(
 ) -> None:
     queue, parent = make_queue(), new()
     heir = new(predecessor_uuid=parent.uuid)
-    written = {"uuid": str(uuid4()), "type": "t", "queue": "mail", "parent_uuid": parent.uuid, **fields}
-    child = encode(written) + (varint(1001 << 3) + varint(fields["priority"]) if "priority" in fields else b"")
+    written = {
+        "uuid": str(uuid4()),
+        "type": "t",
+        "queue": "mail",
+        "parent_uuid": parent.uuid,
+        **fields,
+    }
+    child = encode(written) + (
+        varint(1001 << 3) + varint(fields["priority"]) if "priority" in fields else b""
+    )
     adding.add(redis, keys, parent)
     adding.add(redis, keys, heir)
     redis.call("LPUSH", keys.job(parent.uuid, "children"), child)
@@ -109,7 +125,9 @@ def test_a_job_with_the_id_of_a_ledgers_job_does_not_displace_it(
     assert delivery.job == job
 
 
-def test_a_job_that_is_its_own_parent_is_done_when_it_is(redis: Client, keys: Keys, make_queue: MakeQueue) -> None:
+def test_a_job_that_is_its_own_parent_is_done_when_it_is(
+    redis: Client, keys: Keys, make_queue: MakeQueue
+) -> None:
     uuid = str(uuid4())
     queue, job, heir = make_queue(), new(uuid=uuid, parent_uuid=uuid), new(predecessor_uuid=uuid)
     redis.call("ZADD", keys.scheduled, 1, job.SerializeToString())
@@ -117,17 +135,26 @@ def test_a_job_that_is_its_own_parent_is_done_when_it_is(redis: Client, keys: Ke
     assert work_off(queue) == [uuid, heir.uuid]
 
 
-def test_a_chain_of_thousands_of_parents_is_closed(redis: Client, keys: Keys, make_queue: MakeQueue) -> None:
+def test_a_chain_of_thousands_of_parents_is_closed(
+    redis: Client, keys: Keys, make_queue: MakeQueue
+) -> None:
     queue, above, other = make_queue(), str(uuid4()), fed()
     root, active = above, f"{keys.base}jobs:active"
     chain = [new(uuid=root)]
     for _ in range(9000):
         chain.append(new(parent_uuid=chain[-1].uuid))
     above, uuids = chain[-1].uuid, [job.uuid for job in chain]
-    redis.call("MSET", *(part for job in chain for part in (keys.job(job.uuid), job.SerializeToString())))
+    redis.call(
+        "MSET", *(part for job in chain for part in (keys.job(job.uuid), job.SerializeToString()))
+    )
     redis.call("SADD", active, *uuids)
-    redis.call("EVAL", "for i = 2, #ARGV do redis.call('SADD', ARGV[1] .. ARGV[i - 1] .. ':active', ARGV[i]) end", 0,
-               keys.job(""), *uuids)  # fmt: skip
+    redis.call(
+        "EVAL",
+        "for i = 2, #ARGV do redis.call('SADD', ARGV[1] .. ARGV[i - 1] .. ':active', ARGV[i]) end",
+        0,
+        keys.job(""),
+        *uuids,
+    )
     leaf, heir = new(parent_uuid=above), new(predecessor_uuid=root)
     adding.add(redis, keys, leaf, dead_parent=True)
     adding.add(redis, keys, heir)
@@ -164,14 +191,20 @@ def test_more_children_and_heirs_than_begin_in_one_call(
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_any_bytes_anywhere_are_in_nobodys_way(redis: Client, keys: Keys, make_queue: MakeQueue, seed: int) -> None:
+def test_any_bytes_anywhere_are_in_nobodys_way(
+    redis: Client, keys: Keys, make_queue: MakeQueue, seed: int
+) -> None:
     chance, queue, job, parent = random.Random(seed), make_queue(), new(), new()
     for _ in range(200):
         raw = bytearray(new(parent_uuid=parent.uuid).SerializeToString())
         for _ in range(chance.randint(1, 3)):
             raw[chance.randrange(len(raw))] = chance.randrange(256)
-        place = chance.choice([keys.queue("mail"), keys.job(parent.uuid, "children"), keys.scheduled])
-        redis.call(*(("ZADD", place, 1) if place == keys.scheduled else ("LPUSH", place)), bytes(raw))
+        place = chance.choice(
+            [keys.queue("mail"), keys.job(parent.uuid, "children"), keys.scheduled]
+        )
+        redis.call(
+            *(("ZADD", place, 1) if place == keys.scheduled else ("LPUSH", place)), bytes(raw)
+        )
     for each in (parent, job):
         adding.add(redis, keys, each)
     ran = work_off(queue)
@@ -249,7 +282,9 @@ def test_what_belongs_to_a_job_and_is_something_else_costs_no_other(
     assert work_off(queue) == []
 
 
-def test_a_parent_whose_body_is_something_else_costs_no_other(redis: Client, keys: Keys, make_queue: MakeQueue) -> None:
+def test_a_parent_whose_body_is_something_else_costs_no_other(
+    redis: Client, keys: Keys, make_queue: MakeQueue
+) -> None:
     queue, parent = make_queue(), str(uuid4())
     spoil(redis, keys.job(parent))
     jobs = [new(), new(parent_uuid=parent), new()]
@@ -258,7 +293,9 @@ def test_a_parent_whose_body_is_something_else_costs_no_other(redis: Client, key
     assert set(work_off(queue)) == {job.uuid for job in jobs}
 
 
-@pytest.mark.parametrize("what", ["scheduled", "failed", "jobs:active", "workers:active", "queues:active", "queue"])
+@pytest.mark.parametrize(
+    "what", ["scheduled", "failed", "jobs:active", "workers:active", "queues:active", "queue"]
+)
 def test_nothing_is_taken_or_ended_where_a_key_of_all_is_something_else(
     redis: Client, keys: Keys, make_queue: MakeQueue, what: str
 ) -> None:
@@ -270,7 +307,10 @@ def test_nothing_is_taken_or_ended_where_a_key_of_all_is_something_else(
     key = keys.queue("mail") if what == "queue" else f"{keys.base}{what}"
     spoil(redis, key)
     before = contents(redis)
-    for call in (lambda: queue.finish([ended(taken[0])], fetch=5), lambda: queue.fetch(1, timeout=0)):
+    for call in (
+        lambda: queue.finish([ended(taken[0])], fetch=5),
+        lambda: queue.fetch(1, timeout=0),
+    ):
         with pytest.raises(QueueError, match="WRONGTYPE"):
             call()
     if what == "queue":
@@ -291,19 +331,46 @@ def test_a_dead_letter_whose_queue_is_no_list_stays_one(redis: Client, keys: Key
 # What is left behind
 
 
-def test_a_lease_that_a_worker_in_go_took_over_is_forgotten(redis: Client, keys: Keys, make_queue: MakeQueue) -> None:
+def test_a_lease_that_a_worker_in_go_took_over_is_forgotten(
+    redis: Client, keys: Keys, make_queue: MakeQueue
+) -> None:
     queue, job, ours = make_queue(), new(), new()
     adding.push(redis, keys, job)
     adding.push(redis, keys, ours)
     fetch_all(queue)
-    redis.call("SREM", keys.worker("w1:mail"), job.uuid)  # as Go does before it runs it and closes it
+    redis.call(
+        "SREM", keys.worker("w1:mail"), job.uuid
+    )  # as Go does before it runs it and closes it
     redis.call("SREM", f"{keys.base}jobs:active", job.uuid)
     redis.call("DEL", keys.job(job.uuid))
     queue.recover(retried)
     assert queue.depths().running == 2
     leases = keys.ring("mail", "attempts")
     for uuid in (job.uuid, ours.uuid):
-        lease = redis.call("HGET", leases, uuid).rpartition(b":")[0]
-        redis.call("HSET", leases, uuid, lease + b":%d.0000" % ((time.time() - 3601) * 1000))
+        lease, _, number = redis.call("HGET", leases, uuid).rsplit(b":", 2)
+        started = (time.time() - 3601) * 1000
+        redis.call("HSET", leases, uuid, b"%b:%d:%b" % (lease, started, number))
     queue.recover(retried)
     assert redis.call("HKEYS", leases) == [ours.uuid.encode()]
+
+
+@pytest.mark.parametrize("lease", [b"", b"x", b"1:1:w1:mail:5", b"1:1:w1:x:1", b":::::"])
+def test_a_value_that_is_no_lease_stops_nobody(
+    redis: Client, keys: Keys, make_queue: MakeQueue, lease: bytes
+) -> None:
+    queue, leases = make_queue(), keys.ring("mail", "attempts")
+    jobs = [fed(), fed()]
+    queue.push(jobs, epoch="")
+    taken = fetch_all(queue)
+    redis.call("HSET", leases, jobs[0].id, lease)
+    renewed = queue.renew(dict.fromkeys(taken), lease=timedelta(seconds=30))
+    assert renewed == [Renewed.LOST, Renewed.KEPT]
+    assert queue.known([each.id for each in jobs])[1] is not None
+    assert queue.push([replace(jobs[0], feed=2)], epoch="") == [Pushed.KNOWN]
+    redis.call("HSET", leases, jobs[0].id, lease)
+    again = fetch_all(queue)
+    assert ids(again) == [jobs[0].id]
+    redis.call("HSET", leases, jobs[0].id, lease)
+    assert ids(queue.held()) == [jobs[1].id]
+    queue.recover(retried)
+    assert queue.finish([ended(each) for each in taken])[0] == [False, True]

@@ -18,16 +18,30 @@ def named(keys: Keys) -> list[str]:
 
 def test_names_of_the_specification() -> None:
     assert named(Keys()) == [
-        "mail", "scheduled", f"jobs:{UUID}", f"jobs:{UUID}:children", f"jobs:{UUID}:active", f"jobs:{UUID}:onComplete",
-        "failed", "worker:active:w", "events",
-    ]  # fmt: skip
+        "mail",
+        "scheduled",
+        f"jobs:{UUID}",
+        f"jobs:{UUID}:children",
+        f"jobs:{UUID}:active",
+        f"jobs:{UUID}:onComplete",
+        "failed",
+        "worker:active:w",
+        "events",
+    ]
 
 
 def test_names_of_the_go_project() -> None:
     assert named(Keys("upstream")) == [
-        "conv:queue:mail", "conv:scheduled", f"conv:job:{UUID}", f"conv:job:{UUID}:children", f"conv:job:{UUID}:active",
-        f"conv:job:{UUID}:onComplete", "conv:failed", "conv:worker:active:w", "conv:events",
-    ]  # fmt: skip
+        "conv:queue:mail",
+        "conv:scheduled",
+        f"conv:job:{UUID}",
+        f"conv:job:{UUID}:children",
+        f"conv:job:{UUID}:active",
+        f"conv:job:{UUID}:onComplete",
+        "conv:failed",
+        "conv:worker:active:w",
+        "conv:events",
+    ]
 
 
 @pytest.mark.parametrize(("names", "queue"), [("seed", "{x}:mail"), ("upstream", "{x}:queue:mail")])
@@ -37,8 +51,20 @@ def test_a_namespace_is_before_everything(names: str, queue: str) -> None:
     assert {name.partition(":")[0] for name in named(keys)} == {"{x}"}
 
 
-@pytest.mark.parametrize("name", ["scheduled", "failed", "events", "jobs:x", "jobs:active", "ring:mail:jobs",
-                                  "worker:active:w", "workers:active", "queues:active"])  # fmt: skip
+@pytest.mark.parametrize(
+    "name",
+    [
+        "scheduled",
+        "failed",
+        "events",
+        "jobs:x",
+        "jobs:active",
+        "ring:mail:jobs",
+        "worker:active:w",
+        "workers:active",
+        "queues:active",
+    ],
+)
 def test_a_queue_that_would_be_something_else_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="choose another name"):
         Keys().queue(name)
@@ -50,8 +76,17 @@ def test_other_names_are_not(name: str) -> None:
     assert Keys().queue(name) == name
 
 
-@pytest.mark.parametrize(("namespace", "tagged"), [(None, False), ("conv", False), ("{conv}", True), ("{}", False),
-                                                   ("a{b}c", True), ("{a", False)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("namespace", "tagged"),
+    [
+        (None, False),
+        ("conv", False),
+        ("{conv}", True),
+        ("{}", False),
+        ("a{b}c", True),
+        ("{a", False),
+    ],
+)
 def test_what_is_a_hash_tag(namespace: str | None, tagged: bool) -> None:
     assert Keys("seed", namespace).tagged is tagged
 
@@ -61,11 +96,18 @@ def test_there_are_two_presets() -> None:
         Keys("go")
 
 
-@pytest.mark.parametrize(("options", "wanted"), [
-    ({}, {}), ({"keys": "upstream"}, {"keys": "upstream"}), ({"namespace": "{a}"}, {"namespace": "{a}"}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ({}, {}),
+        ({"keys": "upstream"}, {"keys": "upstream"}),
+        ({"namespace": "{a}"}, {"namespace": "{a}"}),
+    ],
+)
 def test_a_queue_of_the_configuration(options: dict[str, str], wanted: dict[str, Any]) -> None:
-    assert checked_queues({"mail": {"dialect": "conveyor", **options}}) == {"mail": {"dialect": "conveyor", **wanted}}
+    assert checked_queues({"mail": {"dialect": "conveyor", **options}}) == {
+        "mail": {"dialect": "conveyor", **wanted}
+    }
 
 
 @pytest.mark.parametrize("options", [{"keys": "go"}, {"namespace": ""}, {"prefix": "x"}])

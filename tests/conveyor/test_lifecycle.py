@@ -1,4 +1,6 @@
-"""What our workers do with jobs of Conveyor: parents, heirs, retries, times, and what a worker in Go sees of it."""
+"""What our workers do with jobs of Conveyor: parents, heirs, retries, times, and what a worker in
+Go sees of it.
+"""
 
 import time
 from collections.abc import Iterator
@@ -26,7 +28,7 @@ from tests.conveyor.conftest import MakeQueue, contents, new
 from tests.conveyor.encoder import decode, encode
 from tests.dialects.values import back, ended, fetch_all, ids, retried
 from tests.dialects.values import job as fed
-from tests.support.waiting import rest
+from tests.support.waiting import WOKEN, rest
 
 LEASE = timedelta(seconds=30)
 RUNNING, COMPLETED, FAILED = 2, 3, 4
@@ -45,13 +47,19 @@ def complete(queue: ConveyorQueue, taken: list[Delivery]) -> None:
 
 def left(redis: Client) -> list[str]:
     """The keys that say something of a job."""
-    return [key for key in contents(redis) if not key.endswith(("workers:active", "queues:active", ":workers"))]
+    return [
+        key
+        for key in contents(redis)
+        if not key.endswith(("workers:active", "queues:active", ":workers"))
+    ]
 
 
 # What a worker in Go sees
 
 
-def test_a_fetch_writes_everything_that_go_looks_at(redis: Client, keys: Keys, make_queue: MakeQueue) -> None:
+def test_a_fetch_writes_everything_that_go_looks_at(
+    redis: Client, keys: Keys, make_queue: MakeQueue
+) -> None:
     job = new()
     adding.push(redis, keys, job)
     take(make_queue(), job)
@@ -93,7 +101,9 @@ def heard(redis: Client, keys: Keys) -> Iterator[list[tuple[str, int]]]:
             said += [(decode(message)[1].decode(), decode(message)[12]) for message in messages]
 
 
-def test_events_are_said_with_the_status_set(redis: Client, keys: Keys, make_queue: MakeQueue) -> None:
+def test_events_are_said_with_the_status_set(
+    redis: Client, keys: Keys, make_queue: MakeQueue
+) -> None:
     good, bad, queue = new(), new(), make_queue()
     with heard(redis, keys) as said:
         for job in (good, bad):
@@ -101,37 +111,41 @@ def test_events_are_said_with_the_status_set(redis: Client, keys: Keys, make_que
         one, two = take(queue, good, bad)
         queue.finish([ended(one), ended(two, State.FAILED, error="why")])
     assert said == [(job.uuid, status) for status in (1, RUNNING) for job in (good, bad)] + [
-        (good.uuid, COMPLETED), (bad.uuid, FAILED)
-    ]  # fmt: skip
+        (good.uuid, COMPLETED),
+        (bad.uuid, FAILED),
+    ]
 
 
 def test_what_go_pushes_wakes_us_at_once(redis: Client, keys: Keys, make_queue: MakeQueue) -> None:
-    queue, took = make_queue(), []
+    queue, took = make_queue(), [1.0]
     queue.fetch(1, timeout=0)
     with ThreadPoolExecutor(1) as pool:
-        for job in (new(), new(), new()):
-            waiting = pool.submit(queue.fetch, 1, timeout=5)
+        while len(took) < 20 and min(took) >= 0.3:  # one that is quick is enough
+            job = new()
+            waiting = pool.submit(queue.fetch, 1, timeout=60)
             rest(0.2)
             begun = time.monotonic()
             redis.call("LPUSH", keys.queue("mail"), job.SerializeToString())
             assert ids(waiting.result()) == [job.uuid]
             took.append(time.monotonic() - begun)
-    assert min(took) < 0.1
+    assert min(took) < 0.3, "it looked again by itself"
 
 
 def test_what_go_schedules_runs_in_time(redis: Client, keys: Keys, make_queue: MakeQueue) -> None:
     queue, job = make_queue(), new()
     queue.fetch(1, timeout=0)
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(queue.fetch, 1, timeout=5)
+        waiting = pool.submit(queue.fetch, 1, timeout=60)
         rest(0.1)
         redis.call("ZADD", keys.scheduled, int(time.time()) + 1, job.SerializeToString())
         begun = time.monotonic()
         assert ids(waiting.result()) == [job.uuid]
-    assert time.monotonic() - begun < 2.5
+    assert time.monotonic() - begun < WOKEN
 
 
-def test_a_fetch_that_waits_leaves_the_job_where_it_is(redis: Client, keys: Keys, make_queue: MakeQueue) -> None:
+def test_a_fetch_that_waits_leaves_the_job_where_it_is(
+    redis: Client, keys: Keys, make_queue: MakeQueue
+) -> None:
     job = new()
     adding.push(redis, keys, job)
     assert make_queue().fetch(0, timeout=1) == []
@@ -160,7 +174,9 @@ def test_children_begin_after_their_parent_and_heirs_after_all_of_them(
     assert left(redis) == []
 
 
-def test_three_levels_deep_with_a_thousand_children(redis: Client, keys: Keys, make_queue: MakeQueue) -> None:
+def test_three_levels_deep_with_a_thousand_children(
+    redis: Client, keys: Keys, make_queue: MakeQueue
+) -> None:
     queue, root = make_queue(), new()
     middle = [new(parent_uuid=root.uuid) for _ in range(10)]
     leaves = [new(parent_uuid=middle[number % 10].uuid) for number in range(1000)]
@@ -191,7 +207,9 @@ def test_a_child_that_is_tried_again_holds_up_its_parent_and_no_longer(
     assert left(redis) == []
 
 
-def test_a_child_that_fails_for_good_is_waited_for_no_longer(redis: Client, keys: Keys, make_queue: MakeQueue) -> None:
+def test_a_child_that_fails_for_good_is_waited_for_no_longer(
+    redis: Client, keys: Keys, make_queue: MakeQueue
+) -> None:
     queue, parent = make_queue(), new()
     child, heir = new(parent_uuid=parent.uuid), new(predecessor_uuid=parent.uuid)
     for job in (parent, child, heir):
@@ -202,7 +220,9 @@ def test_a_child_that_fails_for_good_is_waited_for_no_longer(redis: Client, keys
     assert left(redis) == [keys.failed]
 
 
-def test_what_waited_for_a_job_that_failed_is_kept_with_it(redis: Client, keys: Keys, make_queue: MakeQueue) -> None:
+def test_what_waited_for_a_job_that_failed_is_kept_with_it(
+    redis: Client, keys: Keys, make_queue: MakeQueue
+) -> None:
     queue, parent = make_queue(), new()
     child, heir = new(parent_uuid=parent.uuid), new(predecessor_uuid=parent.uuid)
     for job in (parent, child, heir):
@@ -214,7 +234,9 @@ def test_what_waited_for_a_job_that_failed_is_kept_with_it(redis: Client, keys: 
     assert left(redis) == [keys.failed]
 
 
-def test_a_job_that_is_tried_again_keeps_what_waits_for_it(redis: Client, keys: Keys, make_queue: MakeQueue) -> None:
+def test_a_job_that_is_tried_again_keeps_what_waits_for_it(
+    redis: Client, keys: Keys, make_queue: MakeQueue
+) -> None:
     queue, parent = make_queue(), new()
     child, heir = new(parent_uuid=parent.uuid), new(predecessor_uuid=parent.uuid)
     for job in (parent, child, heir):
@@ -246,7 +268,9 @@ def test_a_parent_that_runs_is_not_closed_by_its_child(
         take(queue, heir)
 
 
-def test_parent_and_child_that_end_together(redis: Client, keys: Keys, make_queue: MakeQueue) -> None:
+def test_parent_and_child_that_end_together(
+    redis: Client, keys: Keys, make_queue: MakeQueue
+) -> None:
     for order in (1, -1):
         queue, parent = make_queue(), new()
         child, heir = new(parent_uuid=parent.uuid), new(predecessor_uuid=parent.uuid)
@@ -273,7 +297,9 @@ def test_a_parent_that_is_tried_again_together_with_its_child_is_not_closed(
     assert left(redis) == []
 
 
-def test_children_that_end_at_once_bring_the_heir_once(redis: Client, keys: Keys, make_queue: MakeQueue) -> None:
+def test_children_that_end_at_once_bring_the_heir_once(
+    redis: Client, keys: Keys, make_queue: MakeQueue
+) -> None:
     queue, parent = make_queue(), new()
     children = [new(parent_uuid=parent.uuid) for _ in range(200)]
     heir = new(predecessor_uuid=parent.uuid)
@@ -295,10 +321,14 @@ def test_children_that_end_at_once_bring_the_heir_once(redis: Client, keys: Keys
     assert left(redis) == []
 
 
-def test_a_scheduled_child_of_a_dead_parent_is_waited_for(redis: Client, keys: Keys, make_queue: MakeQueue) -> None:
+def test_a_scheduled_child_of_a_dead_parent_is_waited_for(
+    redis: Client, keys: Keys, make_queue: MakeQueue
+) -> None:
     queue, parent = make_queue(), new()
     due = time.time() + 0.5
-    child = new(parent_uuid=parent.uuid, run_at=Timestamp(seconds=int(due), nanos=int(due % 1 * 1e9)))
+    child = new(
+        parent_uuid=parent.uuid, run_at=Timestamp(seconds=int(due), nanos=int(due % 1 * 1e9))
+    )
     heir = new(predecessor_uuid=parent.uuid)
     for job in (parent, child, heir):
         adding.add(redis, keys, job)
@@ -320,7 +350,9 @@ def test_a_child_that_go_scheduled_is_waited_for_once_it_is_due(
     for job in (parent, child, heir):
         adding.add(redis, keys, job)
     complete(queue, take(queue, parent))
-    redis.call("ZADD", keys.scheduled, int(time.time()) - 1, late.SerializeToString())  # it does not follow it
+    redis.call(
+        "ZADD", keys.scheduled, int(time.time()) - 1, late.SerializeToString()
+    )  # it does not follow it
     one, two = take(queue, child, late)
     complete(queue, [one])
     take(queue)
@@ -331,7 +363,9 @@ def test_a_child_that_go_scheduled_is_waited_for_once_it_is_due(
 # Times, retries, bytes
 
 
-def test_what_is_due_goes_to_its_queue_once_however_many_look(redis: Client, keys: Keys, make_queue: MakeQueue) -> None:
+def test_what_is_due_goes_to_its_queue_once_however_many_look(
+    redis: Client, keys: Keys, make_queue: MakeQueue
+) -> None:
     jobs = [new() for _ in range(500)]
     for job in jobs:
         redis.call("ZADD", keys.scheduled, int(time.time()) - 1, job.SerializeToString())
@@ -340,7 +374,9 @@ def test_what_is_due_goes_to_its_queue_once_however_many_look(redis: Client, key
     assert sorted(name for some in taken for name in ids(some)) == sorted(job.uuid for job in jobs)
 
 
-def test_a_retry_is_the_raw_bytes_with_its_number_and_reason(redis: Client, keys: Keys, make_queue: MakeQueue) -> None:
+def test_a_retry_is_the_raw_bytes_with_its_number_and_reason(
+    redis: Client, keys: Keys, make_queue: MakeQueue
+) -> None:
     fields = {"uuid": str(uuid4()), "type": "t", "queue": "mail", "payload": b"p", "max_retries": 5}
     unknown = [(999, b"theirs"), (2000, b"more")]
     redis.call("LPUSH", keys.queue("mail"), encode(fields, unknown))
@@ -353,8 +389,19 @@ def test_a_retry_is_the_raw_bytes_with_its_number_and_reason(redis: Client, keys
     assert 1.9 < due - begun < 3
 
 
-def test_bytes_that_are_no_job_are_in_nobodys_way(redis: Client, keys: Keys, make_queue: MakeQueue) -> None:
-    job, broken = new(), [b"", b"\xff\xff", b"nonsense", encode({"type": "t"}), encode({"uuid": "x", "queue": b"\xff"})]
+def test_bytes_that_are_no_job_are_in_nobodys_way(
+    redis: Client, keys: Keys, make_queue: MakeQueue
+) -> None:
+    job, broken = (
+        new(),
+        [
+            b"",
+            b"\xff\xff",
+            b"nonsense",
+            encode({"type": "t"}),
+            encode({"uuid": "x", "queue": b"\xff"}),
+        ],
+    )
     redis.call("LPUSH", keys.queue("mail"), *broken, job.SerializeToString())
     redis.call("ZADD", keys.scheduled, 1, b"\x0a\x7f")
     queue = make_queue()
@@ -364,10 +411,12 @@ def test_bytes_that_are_no_job_are_in_nobodys_way(redis: Client, keys: Keys, mak
 
 
 HOSTILE = [
-    {"uuid": "active"}, {"uuid": "0883941b-55d2-498c-8032-a114b8eb9dc7:children"}, {"uuid": "*"},
+    {"uuid": "active"},
+    {"uuid": "0883941b-55d2-498c-8032-a114b8eb9dc7:children"},
+    {"uuid": "*"},
     {"parent_uuid": "a:active"},
     {"predecessor_uuid": "b c"},
-]  # fmt: skip
+]
 QUEUES = ["scheduled", "failed", "jobs:active", "workers:active", "ring:mail:jobs"]
 
 
@@ -385,12 +434,16 @@ def test_a_job_whose_names_would_be_other_keys_is_in_nobodys_way(
     while taken := fetch_all(queue):
         complete(queue, taken)
         ran += ids(taken)
-    wrong = keys.names == "seed" or "queue" not in fields  # in the Go project's names any queue is one
+    wrong = (
+        keys.names == "seed" or "queue" not in fields
+    )  # in the Go project's names any queue is one
     assert (parent.uuid in ran, heir.uuid in ran) == (True, wrong)
     assert set(redis.call("LRANGE", keys.failed, 0, -1)) == ({broken} if wrong else set())
 
 
-def test_what_others_write_into_our_fields_reaches_no_ledger(redis: Client, keys: Keys, make_queue: MakeQueue) -> None:
+def test_what_others_write_into_our_fields_reaches_no_ledger(
+    redis: Client, keys: Keys, make_queue: MakeQueue
+) -> None:
     job = new(installation="3f1e", tenant="acme", tags=b"[", checkpoint=b"{")
     redis.call("LPUSH", keys.queue("mail"), job.SerializeToString())
     queue = make_queue()
@@ -401,16 +454,34 @@ def test_what_others_write_into_our_fields_reaches_no_ledger(redis: Client, keys
 
 
 @given(st.data())
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 def test_scripts_read_what_others_write(redis: Client, data: st.DataObject) -> None:
     redis.call("FLUSHALL")
-    texts, parent, heir = st.text(st.characters(codec="utf-8"), max_size=300), str(uuid4()), str(uuid4())
-    fields: Any = data.draw(st.fixed_dictionaries({"uuid": st.just(str(uuid4())), "queue": st.just("mail")}, optional={
-        "type": texts, "payload": st.binary(max_size=300), "parent_uuid": st.just(parent), "status": st.integers(0, 4),
-        "predecessor_uuid": st.just(heir), "run_at": st.tuples(st.integers(-5, 2**33), st.integers(0, 999_999_999)),
-        "started_at": st.tuples(st.integers(-5, 2**33), st.just(0)), "retry": st.integers(-(2**31), 2**31 - 1),
-    }))  # fmt: skip
-    raw = encode(fields, data.draw(st.lists(st.tuples(st.integers(13, 999), st.binary(max_size=200)))))
+    texts, parent, heir = (
+        st.text(st.characters(codec="utf-8"), max_size=300),
+        str(uuid4()),
+        str(uuid4()),
+    )
+    fields: Any = data.draw(
+        st.fixed_dictionaries(
+            {"uuid": st.just(str(uuid4())), "queue": st.just("mail")},
+            optional={
+                "type": texts,
+                "payload": st.binary(max_size=300),
+                "parent_uuid": st.just(parent),
+                "status": st.integers(0, 4),
+                "predecessor_uuid": st.just(heir),
+                "run_at": st.tuples(st.integers(-5, 2**33), st.integers(0, 999_999_999)),
+                "started_at": st.tuples(st.integers(-5, 2**33), st.just(0)),
+                "retry": st.integers(-(2**31), 2**31 - 1),
+            },
+        )
+    )
+    raw = encode(
+        fields, data.draw(st.lists(st.tuples(st.integers(13, 999), st.binary(max_size=200))))
+    )
     later = fields.get("run_at", (0, 0))[0] > time.time()
     places = [f"jobs:{parent}:children"] if "parent_uuid" in fields else [f"jobs:{heir}:onComplete"]
     if not {"parent_uuid", "predecessor_uuid"} & set(fields):
@@ -439,14 +510,18 @@ def test_everything_ends_or_is_forgotten(redis: Client, keys: Keys, make_queue: 
 # A fleet of both
 
 
-def test_what_a_worker_in_go_held_when_it_died_runs_again(redis: Client, keys: Keys, make_queue: MakeQueue) -> None:
+def test_what_a_worker_in_go_held_when_it_died_runs_again(
+    redis: Client, keys: Keys, make_queue: MakeQueue
+) -> None:
     queue, workers = make_queue(), f"{keys.base}workers:active"
     jobs = {"dead": new(), "alive": new(), "elsewhere": new(queue="other")}
     for name, job in jobs.items():
         redis.call("SET", keys.job(job.uuid), job.SerializeToString())
         redis.call("SADD", keys.worker("dead" if name == "elsewhere" else name), job.uuid)
         redis.call("SADD", f"{keys.base}jobs:active", job.uuid)
-    redis.call("SADD", keys.worker("dead"), "failed-before")  # it has no body any more: Go leaves those
+    redis.call(
+        "SADD", keys.worker("dead"), "failed-before"
+    )  # it has no body any more: Go leaves those
     redis.call("ZADD", workers, int(time.time()) - 31, "dead", int(time.time()), "alive")
     assert queue.recover(retried) == 1
     [delivery] = take(queue, jobs["dead"])
@@ -458,7 +533,9 @@ def test_what_a_worker_in_go_held_when_it_died_runs_again(redis: Client, keys: K
     assert redis.call("ZSCORE", workers, "dead") is None
 
 
-def test_a_job_that_go_took_back_from_us_is_not_ours_any_more(redis: Client, keys: Keys, make_queue: MakeQueue) -> None:
+def test_a_job_that_go_took_back_from_us_is_not_ours_any_more(
+    redis: Client, keys: Keys, make_queue: MakeQueue
+) -> None:
     queue, job = make_queue(), new()
     adding.push(redis, keys, job)
     [first] = take(queue, job)
@@ -558,9 +635,15 @@ def test_a_queue_that_would_be_something_else_is_refused(redis: Client, name: st
         ConveyorQueue(redis, name)
 
 
-@pytest.mark.parametrize("left_by_go", ["retried child", "died before its children", "died before its heirs"])
+@pytest.mark.parametrize(
+    "left_by_go", ["retried child", "died before its children", "died before its heirs"]
+)
 def test_a_parent_that_go_left_half_closed_is_closed(
-    redis: Client, keys: Keys, make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch, left_by_go: str
+    redis: Client,
+    keys: Keys,
+    make_queue: MakeQueue,
+    monkeypatch: pytest.MonkeyPatch,
+    left_by_go: str,
 ) -> None:
     queue, parent = make_queue(), new()
     child, heir = new(parent_uuid=parent.uuid), new(predecessor_uuid=parent.uuid)
@@ -612,7 +695,9 @@ def test_whoever_is_about_to_close_a_parent_is_given_its_time(
     take(queue, child)
     queue.recover(retried)
     rest(0.3)
-    redis.call("SREM", keys.job(parent.uuid, "active"), child.uuid)  # as Go does just before it looks at the parent
+    redis.call(
+        "SREM", keys.job(parent.uuid, "active"), child.uuid
+    )  # as Go does just before it looks at the parent
     queue.recover(retried)
     take(queue)
     rest(0.3)

@@ -1,4 +1,6 @@
-"""The ring through a queue of Conveyor: Redis loses its memory, Postgres goes away, workers are killed."""
+"""The ring through a queue of Conveyor: Redis loses its memory, Postgres goes away, workers are
+killed.
+"""
 
 import time
 from collections.abc import Callable, Iterator
@@ -22,20 +24,26 @@ JOBS, ATTEMPTS = "ring:work:jobs", "ring:work:attempts"
 
 
 class Moment(NamedTuple):
-    """What Redis knew: how many jobs were in the hands of workers, and how many ends were not settled."""
+    """What Redis knew: how many jobs were in the hands of workers, and how many ends were not
+    settled.
+    """
 
     running: int
     unsettled: int
 
 
 @pytest.fixture
-def make_ring(dsn: str, schema: str, redis: Client, redis_server: EmbeddedRedis, tmp_path: Path) -> Iterator[MakeRing]:
+def make_ring(
+    dsn: str, schema: str, redis: Client, redis_server: EmbeddedRedis, tmp_path: Path
+) -> Iterator[MakeRing]:
     """Make a fleet whose queue is Conveyor's."""
     with ExitStack() as stack:
 
         def make(**options: Any) -> RingFleet:
             database, url = options.pop("dsn", dsn), options.pop("redis", redis_server.url)
-            return stack.enter_context(RingFleet(database, schema, url, tmp_path, dialect="conveyor", **options))
+            return stack.enter_context(
+                RingFleet(database, schema, url, tmp_path, dialect="conveyor", **options)
+            )
 
         yield make
 
@@ -51,11 +59,15 @@ def moment(client: Any) -> Moment:
     """Read what Redis knows; the ends are those of the only ledger that there is."""
     streams = client.keys("ring:work:outcomes:*")
     entries = client.xrange(streams[0]) if streams else []
-    return Moment(int(client.hlen(ATTEMPTS)), sum(len(ends_of(fields[b"ends"])) for _, fields in entries))
+    return Moment(
+        int(client.hlen(ATTEMPTS)), sum(len(ends_of(fields[b"ends"])) for _, fields in entries)
+    )
 
 
 def frozen(server: MortalRedis, then: Callable[[], object]) -> Moment:
-    """Do something to Redis while nobody can write to it, in the middle of work; say what it knew."""
+    """Do something to Redis while nobody can write to it, in the middle of work; say what it
+    knew.
+    """
     with closing(redis_py.Redis.from_url(server.url)) as client:
         known: list[Moment] = []
 
@@ -99,7 +111,9 @@ def test_redis_loses_its_memory_twice_under_a_queue_of_conveyor(
         before = ended(fleet)
         with closing(redis_py.Redis.from_url(server.url)) as client:
             wait_for(
-                lambda: ended(fleet) > before + jobs // 8 and moment(client).running > 20, "it goes on", timeout=60
+                lambda: ended(fleet) > before + jobs // 8 and moment(client).running > 20,
+                "it goes on",
+                timeout=60,
             )
         second = frozen(server, server.kill)
         rest(0.5)
@@ -135,9 +149,11 @@ def test_workers_of_a_queue_of_conveyor_go_on_without_postgres(
 
 
 @pytest.mark.timeout(900)
-def test_every_job_ends_once_though_a_worker_of_its_queue_is_killed(make_ring: MakeRing, full: bool) -> None:
+def test_every_job_ends_once_though_a_worker_of_its_queue_is_killed(
+    make_ring: MakeRing, full: bool
+) -> None:
     jobs = 5000 if full else 500
-    fleet = make_ring(lease="1s", hasty=0.3, concurrency=5)
+    fleet = make_ring(lease="4s", hasty=0.3, concurrency=5)
     instance, doomed, other = fleet.start("instance"), fleet.start("worker"), fleet.start("worker")
     fleet.ready(instance, doomed, other)
     fleet.submit([{"seconds": 0.05}] * (jobs - 10) + [{"fails": 2}] * 10)

@@ -41,7 +41,9 @@ def work(redis: Client, redis_server: EmbeddedRedis) -> Iterator[Work]:
 def test_a_handler_is_given_what_was_added(conveyor: Conveyor, work: Work) -> None:
     seen: list[object] = []
     for kind in ("json", "bytes", "google.protobuf.Timestamp"):
-        handler(kind, queue="mail")(lambda ctx, payload: seen.append((ctx.type, ctx.attempt, payload)))
+        handler(kind, queue="mail")(
+            lambda ctx, payload: seen.append((ctx.type, ctx.attempt, payload))
+        )
     conveyor.add({"a": [1, None]}, type="json", queue="mail")
     conveyor.add(b"\x00\xff", type="bytes", queue="mail")
     conveyor.add(Timestamp(seconds=5), queue="mail")
@@ -54,7 +56,9 @@ def test_a_handler_is_given_what_was_added(conveyor: Conveyor, work: Work) -> No
     ]
 
 
-def test_what_a_handler_adds_begins_when_it_has_ended(conveyor: Conveyor, work: Work, redis: Client) -> None:
+def test_what_a_handler_adds_begins_when_it_has_ended(
+    conveyor: Conveyor, work: Work, redis: Client
+) -> None:
     seen: list[str] = []
 
     @handler("parent", queue="mail")
@@ -79,7 +83,9 @@ def test_what_a_handler_adds_begins_when_it_has_ended(conveyor: Conveyor, work: 
     wait_for(lambda: not redis.call("KEYS", "jobs:*"), "everything is closed")
 
 
-def test_a_failure_for_good_is_kept_with_its_reason(conveyor: Conveyor, work: Work, redis: Client) -> None:
+def test_a_failure_for_good_is_kept_with_its_reason(
+    conveyor: Conveyor, work: Work, redis: Client
+) -> None:
     @handler("bad", queue="mail")
     def bad(context: JobContext, payload: object) -> None:
         raise PermanentError("no way")
@@ -93,40 +99,63 @@ def test_a_failure_for_good_is_kept_with_its_reason(conveyor: Conveyor, work: Wo
 
 
 def test_the_ring_waits_until_no_worker_in_go_takes_from_its_queue(
-    dsn: str, schema: str, redis: Client, redis_server: EmbeddedRedis, work: Work, caplog: pytest.LogCaptureFixture
+    dsn: str,
+    schema: str,
+    redis: Client,
+    redis_server: EmbeddedRedis,
+    work: Work,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     for queue in ("mail", "other"):
         handler("note", queue=queue)(lambda _, payload: payload)
     work()
-    redis.call("ZADD", "queues:active", int(time.time()) + 3600, "mail")  # as a worker in Go says every 2 s
+    redis.call(
+        "ZADD", "queues:active", int(time.time()) + 3600, "mail"
+    )  # as a worker in Go says every 2 s
     queues = {name: {"dialect": "conveyor"} for name in ("mail", "other")}
     with Scheduler(dsn, schema=schema, redis=redis_server.url, queues=queues) as ring:
         waiting = ring.submit("acme", "note", 1, queue="mail")
         ring.wait("acme", ring.submit("acme", "note", 2, queue="other").id, timeout="10s")
-        wait_for(lambda: "'mail' is worked by a worker of Conveyor itself" in caplog.text, "it is said")
+        wait_for(
+            lambda: "'mail' is worked by a worker of Conveyor itself" in caplog.text, "it is said"
+        )
         assert redis.call("LLEN", "mail") == 0
         redis.call("ZADD", "queues:active", 1, "mail")
         assert ring.wait("acme", waiting.id, timeout="30s").state == "completed"
 
 
-def test_queues_of_one_worker_may_have_other_names(redis: Client, redis_server: EmbeddedRedis, work: Work) -> None:
+def test_queues_of_one_worker_may_have_other_names(
+    redis: Client, redis_server: EmbeddedRedis, work: Work
+) -> None:
     seen: list[object] = []
     for queue in ("one", "two"):
         handler("note", queue=queue)(lambda _, payload: seen.append(payload))
-    work(dialect={
-        "one": {"dialect": "conveyor", "keys": "upstream"}, "two": {"dialect": "conveyor", "namespace": "mine"}
-    })  # fmt: skip
-    with Conveyor(redis_server.url, "upstream") as go, Conveyor(redis_server.url, namespace="mine") as ours:
+    work(
+        dialect={
+            "one": {"dialect": "conveyor", "keys": "upstream"},
+            "two": {"dialect": "conveyor", "namespace": "mine"},
+        }
+    )
+    with (
+        Conveyor(redis_server.url, "upstream") as go,
+        Conveyor(redis_server.url, namespace="mine") as ours,
+    ):
         go.add(1, type="note", queue="one")
         ours.add(2, type="note", queue="two")
     wait_for(lambda: sorted(map(str, seen)) == ["1", "2"], "both have run")
 
 
-@pytest.mark.parametrize(("options", "match"), [
-    ({"lease": "31s"}, "lease: must be at most 30s"),
-    ({"dialect": {"mail": {"dialect": "conveyor", "keys": "go"}}}, "keys of 'mail' must be one of seed, upstream"),
-    ({"queues": ["failed"]}, "queue 'failed' would be the key of something else"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"lease": "31s"}, "lease: must be at most 30s"),
+        (
+            {"dialect": {"mail": {"dialect": "conveyor", "keys": "go"}}},
+            "keys of 'mail' must be one of seed, upstream",
+        ),
+        ({"queues": ["failed"]}, "queue 'failed' would be the key of something else"),
+    ],
+)
 def test_what_a_worker_is_told_is_checked(work: Work, options: dict[str, Any], match: str) -> None:
     for queue in ("mail", "failed"):
         handler("note", queue=queue)(lambda _, payload: payload)

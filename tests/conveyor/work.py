@@ -1,4 +1,6 @@
-"""What handlers do in a fleet of both kinds, and where they write it down: database 1 of the same Redis."""
+"""What handlers do in a fleet of both kinds, and where they write it down: database 1 of the same
+Redis.
+"""
 
 import os
 import time

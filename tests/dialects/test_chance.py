@@ -1,4 +1,6 @@
-"""Workers that die and come back, reapers, cancels and second feeds in any order: each job ends exactly once."""
+"""Workers that die and come back, reapers, cancels and second feeds in any order: each job ends
+exactly once.
+"""
 
 import random
 from collections import Counter
@@ -22,7 +24,9 @@ STEPS = 150
 
 
 class World:
-    """A queue, three workers, a reaper and a settler; what they do is chance, and is kept account of."""
+    """A queue, three workers, a reaper and a settler; what they do is chance, and is kept account
+    of.
+    """
 
     def __init__(self, make_queue: MakeQueue, seed: int) -> None:
         self.chance = random.Random(seed)
@@ -37,13 +41,28 @@ class World:
 
     def step(self) -> None:
         moves = [
-            self.push, self.push, self.again, self.fetch, self.fetch, self.fetch, self.finish, self.finish, self.late,
-            self.die, self.recover, self.cancel, self.settle, self.look,
-        ]  # fmt: skip
+            self.push,
+            self.push,
+            self.again,
+            self.fetch,
+            self.fetch,
+            self.fetch,
+            self.finish,
+            self.finish,
+            self.late,
+            self.die,
+            self.recover,
+            self.cancel,
+            self.settle,
+            self.look,
+        ]
         self.chance.choice(moves)()
 
     def push(self) -> None:
-        new = [job(priority=self.chance.choice(list(Priority))) for _ in range(self.chance.randint(1, 5))]
+        new = [
+            job(priority=self.chance.choice(list(Priority)))
+            for _ in range(self.chance.randint(1, 5))
+        ]
         assert self.reaper.push(new + new[:1], epoch="") == [Pushed.NEW] * len(new) + [Pushed.KNOWN]
         self.jobs |= {each.id: each for each in new}
 
@@ -55,7 +74,9 @@ class World:
                 anew = old
             [found] = self.reaper.push([anew], epoch="")
             if self.over[old.id]:
-                if found is Pushed.NEW:  # its end was settled, and so the ledger would not feed it; take it out again
+                if (
+                    found is Pushed.NEW
+                ):  # its end was settled, and so the ledger would not feed it; take it out again
                     assert self.reaper.cancel([old.id]) == [Cancelling.REMOVED]
                 else:
                     assert found is Pushed.FINISHED
@@ -123,7 +144,11 @@ class World:
         number = self.chance.randrange(3)
         hands = self.hands[number]
         answers = self.workers[number].renew(dict.fromkeys(hands), lease=timedelta(seconds=30))
-        kept = {each.job.id for each, answer in zip(hands, answers, strict=True) if answer is not Renewed.LOST}
+        kept = {
+            each.job.id
+            for each, answer in zip(hands, answers, strict=True)
+            if answer is not Renewed.LOST
+        }
         assert kept <= set(ids(self.workers[number].held()))
 
     def _end(self, delivery: Delivery) -> Result:
@@ -132,7 +157,9 @@ class World:
             return back(delivery)
         if kind <= 2:
             return retried(delivery, self.chance.choice([timedelta(), timedelta(milliseconds=3)]))
-        return ended(delivery, self.chance.choice([State.COMPLETED, State.DEAD_LETTER, State.CANCELLED]))
+        return ended(
+            delivery, self.chance.choice([State.COMPLETED, State.DEAD_LETTER, State.CANCELLED])
+        )
 
     def _account(self, results: list[Result], accepted: list[bool]) -> None:
         for result, yes in zip(results, accepted, strict=True):

@@ -1,4 +1,6 @@
-"""What every dialect holds, on the oldest Redis that we support, on the newest at hand, and in a cluster."""
+"""What every dialect holds, on the oldest Redis that we support, on the newest at hand, and in a
+cluster.
+"""
 
 import threading
 import time
@@ -12,10 +14,12 @@ from uuid import uuid4
 
 import pytest
 
+from scheduler.dialects.bullmq import wire as bullmq
 from scheduler.dialects.client import Client
 from scheduler.dialects.interface import (
     Cancelling,
     Delivery,
+    Handled,
     Known,
     Note,
     Outcomes,
@@ -31,7 +35,7 @@ from scheduler.model.states import State
 from tests.dialects.conftest import MakeQueue, Protocol
 from tests.dialects.servers import House
 from tests.dialects.values import NOW, back, ended, fetch_all, ids, job, retried
-from tests.support.waiting import rest, wait_for
+from tests.support.waiting import WOKEN, rest, wait_for
 
 SOON = timedelta(milliseconds=150)
 LEASE = timedelta(seconds=30)
@@ -40,7 +44,9 @@ LEASE = timedelta(seconds=30)
 def settle(queue: Queue, n: int = 1000) -> list[AttemptEnd]:
     """Read all outcomes that there are, and acknowledge them."""
     found: list[AttemptEnd] = []
-    while read := queue.outcomes(n, timeout=0.05) or queue.outcomes(n, timeout=0.05):  # the first may only make room
+    while read := queue.outcomes(n, timeout=0.05) or queue.outcomes(
+        n, timeout=0.05
+    ):  # the first may only make room
         found += [end for each in read for end in each.ends]
         queue.acknowledge(read)
     return found
@@ -55,7 +61,7 @@ def recovered(queue: Queue, decide: Callable[[Delivery], Result], n: int = 1) ->
         moved += queue.recover(decide)
         return moved >= n
 
-    wait_for(look, f"{n} are back", timeout=10)
+    wait_for(look, f"{n} are back", timeout=60)
     return moved
 
 
@@ -123,7 +129,9 @@ def test_an_empty_batch_is_nothing(make_queue: MakeQueue) -> None:
 # Fetch
 
 
-def test_higher_priorities_first_and_in_the_order_of_their_coming_within_one(make_queue: MakeQueue) -> None:
+def test_higher_priorities_first_and_in_the_order_of_their_coming_within_one(
+    make_queue: MakeQueue,
+) -> None:
     queue = make_queue()
     jobs = [job(priority=priority) for _ in range(7) for priority in reversed(Priority)]
     queue.push(jobs, epoch="")
@@ -141,14 +149,26 @@ def test_what_is_fetched_is_what_was_pushed(make_queue: MakeQueue) -> None:
         job(),
         job(form="bytes", payload=bytes(range(256)) * 3),
         job(payload=b""),
-        job(tenant=hostile, type=hostile, tags={hostile: hostile}, correlation_id=hostile, payload=b"null"),
+        job(
+            tenant=hostile,
+            type=hostile,
+            tags={hostile: hostile},
+            correlation_id=hostile,
+            payload=b"null",
+        ),
         job(installation="", created_at=NOW.replace(microsecond=0)),
-        job(policy={"max_attempts": 3}, checkpoint={"page": [1, None]}, attempt=2, feed=4, priority=Priority.BULK),
+        job(
+            policy={"max_attempts": 3},
+            checkpoint={"page": [1, None]},
+            attempt=2,
+            feed=4,
+            priority=Priority.BULK,
+        ),
     ]
     queue.push(jobs, epoch="")
-    taken = fetch_all(queue)
-    assert [delivery.job for delivery in taken] == jobs
-    assert [delivery.attempt for delivery in taken] == [1, 1, 1, 1, 1, 3]
+    taken = {delivery.job.id: delivery for delivery in fetch_all(queue)}
+    assert [taken[each.id].job for each in jobs] == jobs
+    assert [taken[each.id].attempt for each in jobs] == [1, 1, 1, 1, 1, 3]
 
 
 def test_payloads_of_a_megabyte(make_queue: MakeQueue) -> None:
@@ -194,33 +214,33 @@ def test_a_push_from_elsewhere_wakes_one_who_waits(make_queue: MakeQueue) -> Non
     queue.fetch(1, timeout=0.01)
 
     def wait() -> None:
-        found.extend(queue.fetch(1, timeout=8))
+        found.extend(queue.fetch(1, timeout=60))
         found.append(time.monotonic())
 
     other.depths()
-    for _ in range(5):
+    while len(took) < 20 and min(took, default=1.0) >= 0.3:  # one that is quick is enough
         found.clear()
         thread = threading.Thread(target=wait)
         thread.start()
         rest(0.1)
         pushed = time.monotonic()
         other.push([job()], epoch="")
-        thread.join(9)
+        thread.join(60)
         delivery, moment = found
         took.append(moment - pushed)
         queue.finish([ended(delivery)])
-    assert sorted(took)[2] < 0.1
+    assert min(took) < 0.3, "they looked again by themselves"
 
 
 def test_each_of_those_who_wait_gets_one(make_queue: MakeQueue) -> None:
     queues = [make_queue(f"w{number}") for number in range(4)]
     with ThreadPoolExecutor(4) as pool:
-        waiting = [pool.submit(queue.fetch, 1, timeout=8) for queue in queues]
+        waiting = [pool.submit(queue.fetch, 1, timeout=60) for queue in queues]
         rest(0.3)
         begun = time.monotonic()
         make_queue().push([job() for _ in range(4)], epoch="")
         assert sum(len(each.result()) for each in waiting) == 4
-    assert time.monotonic() - begun < 2
+    assert time.monotonic() - begun < WOKEN
 
 
 @pytest.mark.parametrize("timeout", [0.0, 0.0004, 0.003, 0.05, 0.4])
@@ -229,7 +249,7 @@ def test_a_fetch_never_waits_longer_than_it_was_told(make_queue: MakeQueue, time
     queue.fetch(1, timeout=0)
     begun = time.monotonic()
     assert queue.fetch(1, timeout=timeout) == []
-    assert timeout * 0.9 <= time.monotonic() - begun < timeout + 0.3
+    assert timeout * 0.9 <= time.monotonic() - begun < timeout + WOKEN
 
 
 # Finish
@@ -255,7 +275,9 @@ def test_a_finish_of_another_worker_is_refused(make_queue: MakeQueue) -> None:
     assert queue.finish([ended(delivery)])[0] == [True]
 
 
-def test_a_finish_of_an_earlier_attempt_by_the_same_worker_is_refused(make_queue: MakeQueue) -> None:
+def test_a_finish_of_an_earlier_attempt_by_the_same_worker_is_refused(
+    make_queue: MakeQueue,
+) -> None:
     queue = make_queue()
     queue.push([job()], epoch="")
     [first] = queue.fetch(1, timeout=0)
@@ -298,7 +320,11 @@ def test_one_end_that_cannot_be_written_as_it_is_harms_no_other(make_queue: Make
     queue = make_queue()
     queue.push([job() for _ in range(3)], epoch="")
     taken = queue.fetch(3, timeout=0)
-    results = [ended(taken[0]), ended(taken[1], State.FAILED, error="\ud800 x"), ended(taken[2], result=b"{not json")]
+    results = [
+        ended(taken[0]),
+        ended(taken[1], State.FAILED, error="\ud800 x"),
+        ended(taken[2], result=b"{not json"),
+    ]
     assert queue.finish(results)[0] == [True] * 3
     found = settle(queue)
     assert [end.job_id for end in found] == ids(taken)
@@ -335,13 +361,13 @@ def test_a_retry_waits_until_it_is_due(make_queue: MakeQueue) -> None:
     [delivery] = queue.fetch(1, timeout=0)
     assert delivery.attempt == 3
     begun = time.monotonic()
-    assert queue.finish([retried(delivery, timedelta(seconds=0.5))], fetch=5) == ([True], [])
+    assert queue.finish([retried(delivery, timedelta(seconds=2))], fetch=5) == ([True], [])
     assert queue.known([delivery.job.id]) == [Known(State.RETRYING, 3)]
     assert queue.depths().retrying == 1
     again: list[Delivery] = []
-    while not again and time.monotonic() < begun + 5:
-        again = queue.fetch(1, timeout=5)
-    assert 0.45 < time.monotonic() - begun < 3
+    while not again and time.monotonic() < begun + 60:
+        again = queue.fetch(1, timeout=60)
+    assert 1.95 < time.monotonic() - begun < 2 + WOKEN
     assert [each.attempt for each in again] == [4]
     assert queue.depths().retrying == 0
     assert [end.state for end in settle(queue)] == [State.RETRYING]
@@ -352,12 +378,12 @@ def test_a_retry_of_another_worker_wakes_one_who_waits_for_long(make_queue: Make
     queue.push([job()], epoch="")
     [delivery] = other.fetch(1, timeout=0)
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(queue.fetch, 1, timeout=8)
+        waiting = pool.submit(queue.fetch, 1, timeout=60)
         rest(0.3)
         begun = time.monotonic()
         other.finish([retried(delivery, timedelta(seconds=0.4))])
         assert ids(waiting.result()) == [delivery.job.id]
-    assert time.monotonic() - begun < 2
+    assert time.monotonic() - begun < WOKEN
 
 
 def test_what_is_put_back_was_not_an_attempt_and_is_the_next(make_queue: MakeQueue) -> None:
@@ -369,7 +395,7 @@ def test_what_is_put_back_was_not_an_attempt_and_is_the_next(make_queue: MakeQue
     assert queue.depths().running == 0
     again = fetch_all(queue)
     assert ids(again) == [each.id for each in jobs]
-    assert [delivery.attempt for delivery in again] == [1, 2, 1, 2, 1, 2]
+    assert [delivery.charged for delivery in again] == [1, 2, 1, 2, 1, 2]
     assert settle(queue) == []
 
 
@@ -378,12 +404,12 @@ def test_what_is_put_back_wakes_one_who_waits(make_queue: MakeQueue) -> None:
     queue.push([job()], epoch="")
     taken = other.fetch(1, timeout=0)
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(queue.fetch, 1, timeout=8)
+        waiting = pool.submit(queue.fetch, 1, timeout=60)
         rest(0.2)
         begun = time.monotonic()
         other.finish([back(delivery) for delivery in taken])
         assert ids(waiting.result()) == ids(taken)
-    assert time.monotonic() - begun < 4
+    assert time.monotonic() - begun < WOKEN
 
 
 # Cancel
@@ -394,11 +420,11 @@ def test_cancel_removes_what_waits_and_it_is_never_delivered(make_queue: MakeQue
     jobs = [job() for _ in range(4)]
     queue.push(jobs, epoch="")
     [delivery] = queue.fetch(1, timeout=0)
-    queue.finish([retried(delivery, SOON)])
+    queue.finish([retried(delivery, timedelta(seconds=2))])
     wanted = [jobs[0].id, jobs[2].id, str(uuid4())]
     assert queue.cancel(wanted) == [Cancelling.REMOVED, Cancelling.REMOVED, Cancelling.UNKNOWN]
     assert queue.known(wanted) == [None] * 3
-    rest(0.3)
+    rest(2.2)
     assert ids(fetch_all(queue)) == [jobs[1].id, jobs[3].id]
     assert queue.cancel(wanted[:1]) == [Cancelling.UNKNOWN]
     assert queue.depths().retrying == 0
@@ -488,14 +514,16 @@ def test_recover_takes_back_what_a_silent_worker_holds_as_it_is_told(make_queue:
     dead.push([job() for _ in range(4)], epoch="")
     taken, kept = dead.fetch(3, timeout=0), alive.fetch(1, timeout=0)
     assert reaper.recover(retried) == 0
-    fate = dict(zip(ids(taken), [retried, lambda each: ended(each, State.DEAD_LETTER), back], strict=True))
+    fate = dict(
+        zip(ids(taken), [retried, lambda each: ended(each, State.DEAD_LETTER), back], strict=True)
+    )
     dead.renew(dict.fromkeys(taken), lease=timedelta(milliseconds=1))
     rest(0.05)
     assert recovered(reaper, lambda delivery: fate[delivery.job.id](delivery), 3) == 3
     assert alive.renew(dict.fromkeys(kept), lease=LEASE) == [Renewed.KEPT]
     assert dead.renew(dict.fromkeys(taken), lease=LEASE) == [Renewed.LOST] * 3
     assert dead.finish([ended(each) for each in taken])[0] == [False] * 3
-    again = {each.job.id: each.attempt for each in fetch_all(reaper)}
+    again = {each.job.id: each.charged for each in fetch_all(reaper)}
     assert again == {taken[0].job.id: 2, taken[2].job.id: 1}
     states = [end.state for end in settle(reaper)]
     assert sorted(states) == [State.DEAD_LETTER, State.RETRYING]
@@ -560,23 +588,23 @@ def test_more_than_a_batch_comes_back_from_a_silent_worker(make_queue: MakeQueue
 
 
 def test_what_is_not_acknowledged_comes_to_another_settler(make_queue: MakeQueue) -> None:
-    queue = make_queue("s1", settler_silence=timedelta(seconds=0.8))
-    other = make_queue("s2", settler_silence=timedelta(seconds=0.8))
+    queue = make_queue("s1", settler_silence=timedelta(seconds=3))
+    other = make_queue("s2", settler_silence=timedelta(seconds=3))
     queue.push([job(), job()], epoch="")
     one, two = queue.fetch(2, timeout=0)
     queue.outcomes(1, timeout=0)
     queue.finish([ended(one)])
     queue.finish([ended(two)])
-    [first] = queue.outcomes(1, timeout=1)
-    [second] = other.outcomes(1, timeout=1)
+    [first] = queue.outcomes(1, timeout=WOKEN)
+    [second] = other.outcomes(1, timeout=WOKEN)
     assert {end.job_id for end in (*first.ends, *second.ends)} == {one.job.id, two.job.id}
     other.acknowledge([second])
     assert other.outcomes(1, timeout=0.01) == []
-    rest(0.9)
+    rest(3.1)
     [again] = other.outcomes(5, timeout=1)
     assert again == first
     other.acknowledge([again])
-    rest(0.9)
+    rest(3.1)
     assert queue.outcomes(5, timeout=0.05) == []
     queue.acknowledge([first])
     assert queue.depths().unsettled == 0
@@ -651,12 +679,12 @@ def test_outcomes_wake_one_who_waits(make_queue: MakeQueue) -> None:
     queue.push([job()], epoch="")
     taken = queue.fetch(1, timeout=0)
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(settler.outcomes, 5, timeout=8)
+        waiting = pool.submit(settler.outcomes, 5, timeout=60)
         rest(0.2)
         begun = time.monotonic()
         queue.finish([ended(each) for each in taken])
         assert len(waiting.result()) == 1
-    assert time.monotonic() - begun < 4
+    assert time.monotonic() - begun < WOKEN
 
 
 def test_outcomes_are_read_about_as_many_as_wanted(make_queue: MakeQueue) -> None:
@@ -679,7 +707,9 @@ def test_settlers_that_begin_together(make_queue: MakeQueue) -> None:
         assert list(pool.map(lambda each: each.outcomes(1, timeout=0.05), settlers)) == [[]] * 6
 
 
-def test_above_the_bound_of_unsettled_ends_nothing_is_fetched_nor_does_anybody_spin(make_queue: MakeQueue) -> None:
+def test_above_the_bound_of_unsettled_ends_nothing_is_fetched_nor_does_anybody_spin(
+    make_queue: MakeQueue,
+) -> None:
     queue, settler = make_queue(most_unsettled=5), make_queue("s1")
     queue.push([job() for _ in range(12)], epoch="")
     taken = queue.fetch(6, timeout=0)
@@ -693,18 +723,20 @@ def test_above_the_bound_of_unsettled_ends_nothing_is_fetched_nor_does_anybody_s
         rounds += 1
     assert rounds <= 3
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(queue.fetch, 5, timeout=5)
+        waiting = pool.submit(queue.fetch, 5, timeout=60)
         settle(settler)
         begun = time.monotonic()
         assert len(waiting.result()) == 5
-    assert time.monotonic() - begun < 2
+    assert time.monotonic() - begun < WOKEN
 
 
 # A job that is fed again
 
 
 @pytest.mark.parametrize("when", ["waiting", "running", "retrying", "due", "put back"])
-def test_a_later_feed_fences_the_earlier_one_and_runs_once(make_queue: MakeQueue, when: str) -> None:
+def test_a_later_feed_fences_the_earlier_one_and_runs_once(
+    make_queue: MakeQueue, when: str
+) -> None:
     queue, other, one = make_queue("w1"), make_queue("w2"), job()
     queue.push([one], epoch="")
     taken = queue.fetch(1, timeout=0) if when != "waiting" else []
@@ -759,15 +791,207 @@ def test_what_was_put_back_and_taken_again_is_another_delivery(make_queue: MakeQ
     assert queue.finish([back(first)])[0] == [True]
     rest(0.002)
     [second] = queue.fetch(1, timeout=0)
-    assert (second.job.id, second.attempt) == (first.job.id, first.attempt)
-    assert first.token != second.token
-    assert queue.finish([back(first)])[0] == [False]  # somebody says it again, because its answer was not heard
+    assert (second.job.id, second.charged) == (first.job.id, first.charged)
+    assert first.sequence != second.sequence
+    assert queue.finish([back(first)])[0] == [
+        False
+    ]  # somebody says it again, because its answer was not heard
     assert queue.finish([ended(first)])[0] == [False]
     assert queue.renew({first: None, second: None}, lease=LEASE) == [Renewed.LOST, Renewed.KEPT]
     assert other.fetch(1, timeout=0) == []
-    assert [each.token for each in queue.held()] == [second.token]
+    assert [each.sequence for each in queue.held()] == [second.sequence]
     assert queue.finish([ended(second)])[0] == [True]
     assert queue.held() == []
+
+
+def test_leases_carry_the_sequence_numbers_of_the_call(make_queue: MakeQueue) -> None:
+    queue = make_queue()
+    queue.push([job() for _ in range(12)], epoch="")
+    first = queue.fetch(3, timeout=0, first=41)
+    assert [each.sequence for each in first] == [41, 42, 43]
+    _, second = queue.finish([ended(first[0])], fetch=2, first=100)
+    assert [each.sequence for each in second] == [100, 101]
+    third = queue.fetch(2, timeout=0)
+    assert [each.sequence for each in third] == [102, 103], "by default they count on"
+    _, fourth = queue.finish([back(first[1])], fetch=1)
+    assert [each.sequence for each in fourth] == [104]
+    held = [*first[2:], *second, *third, *fourth]
+    assert [(each.job.id, each.sequence) for each in queue.held()] == [
+        (each.job.id, each.sequence) for each in held
+    ]
+    large = 2**53 - 9  # the largest numbers that scripts count exactly
+    assert [each.sequence for each in queue.fetch(2, timeout=0, first=large)] == [large, large + 1]
+    assert [each.sequence for each in queue.held()][-2:] == [large, large + 1]
+
+
+def test_the_sequence_number_tells_two_leases_of_a_job_apart(make_queue: MakeQueue) -> None:
+    queue = make_queue()
+    queue.push([job()], epoch="")
+    [lease] = queue.fetch(1, timeout=0, first=5)
+    other = replace(lease, sequence=6)
+    if isinstance(lease, bullmq.Taken):  # the whole lease is in its lock
+        other = replace(other, raw=lease.raw.removesuffix(b":5") + b":6")
+    assert queue.renew({lease: None, other: None}, lease=LEASE) == [Renewed.KEPT, Renewed.LOST]
+    assert queue.finish([back(other)])[0] == [False]
+    assert queue.finish([ended(other)])[0] == [False]
+    assert queue.finish([ended(lease)])[0] == [True]
+
+
+def test_sequence_numbers_count_on_after_leases_of_the_previous_process(
+    make_queue: MakeQueue,
+) -> None:
+    before = make_queue("w1")
+    before.push([job() for _ in range(4)], epoch="")
+    taken = before.fetch(3, timeout=0)
+    restarted = make_queue("w1")
+    held = restarted.held()
+    assert [each.sequence for each in held] == [each.sequence for each in taken]
+    [new] = restarted.fetch(1, timeout=0)
+    assert new.sequence > max(each.sequence for each in held)
+
+
+@pytest.mark.parametrize("many", [1, 6, 1200])
+@pytest.mark.parametrize("priority", [Priority.CRITICAL, Priority.NORMAL])
+def test_a_call_does_not_lease_what_it_puts_back(
+    make_queue: MakeQueue, many: int, priority: Priority
+) -> None:
+    queue = make_queue()
+    jobs = [job(priority=priority) for _ in range(many)]
+    queue.push(jobs, epoch="")
+    taken = [*queue.fetch(min(many, 900), timeout=0), *queue.fetch(max(0, many - 900), timeout=0)]
+    later = [job(priority=priority) for _ in range(2)]
+    queue.push(later, epoch="")
+    accepted, more = queue.finish([back(each) for each in taken], fetch=5)
+    assert accepted == [True] * many
+    assert ids(more) == [each.id for each in later]
+    last = [job(priority=priority)]
+    queue.push(last, epoch="")
+    assert ids(fetch_all(queue)) == [*ids(taken), last[0].id], "they are the next"
+    assert [each.sequence for each in queue.held()] == sorted(
+        each.sequence for each in queue.held()
+    )
+
+
+def test_a_put_back_job_is_leased_by_the_next_fetch(make_queue: MakeQueue) -> None:
+    queue = make_queue()
+    queue.push([job()], epoch="")
+    [first] = queue.fetch(1, timeout=0)
+    assert queue.finish([back(first)], fetch=1) == ([True], [])
+    begun = time.monotonic()
+    [second] = queue.fetch(1, timeout=60)
+    assert (second.job.id, second.charged) == (first.job.id, first.charged)
+    assert time.monotonic() - begun < WOKEN
+    assert queue.renew({first: None, second: None}, lease=LEASE) == [Renewed.LOST, Renewed.KEPT]
+
+
+# Types at their limit
+
+
+def test_types_at_their_limit_are_left_in_the_queue(make_queue: MakeQueue) -> None:
+    queue = make_queue()
+    jobs = [job(type=name) for name in ("big", "mail", "big", "other", "big", "mail", "big")]
+    queue.push(jobs, epoch="")
+    before = queue.depths()
+    taken = queue.fetch(10, timeout=0, handled=Handled(free={"big": 1, "mail": 5}))
+    assert ids(taken) == [jobs[place].id for place in (0, 1, 3, 5)]
+    assert ids(queue.held()) == ids(taken)
+    left = [jobs[place] for place in (2, 4, 6)]
+    assert queue.known([each.id for each in left]) == [Known(State.SCHEDULED)] * 3
+    assert queue.fetch(10, timeout=0, handled=Handled(free={"big": 0})) == []
+    assert queue.depths().waiting == {**before.waiting, Priority.NORMAL: 3}
+    assert ids(queue.finish([ended(taken[0])], fetch=10, handled=Handled(free={"big": 1}))[1]) == [
+        left[0].id
+    ]
+    queue.push([job(type="big")], epoch="")
+    assert ids(queue.fetch(2, timeout=0)) == [left[1].id, left[2].id], "they keep their order"
+
+
+def test_types_at_their_limit_are_left_at_every_priority(make_queue: MakeQueue) -> None:
+    queue = make_queue()
+    jobs = [
+        job(priority=priority, type=name)
+        for priority in Priority
+        for name in ("big", "mail", "big", "mail", "big")
+    ]
+    queue.push(jobs, epoch="")
+    taken = queue.fetch(20, timeout=0, handled=Handled(free={"big": 0}))
+    assert ids(taken) == [each.id for each in jobs if each.type == "mail"]
+    assert ids(fetch_all(queue)) == [each.id for each in jobs if each.type == "big"]
+
+
+@pytest.mark.parametrize("fetch", [1, 3, 500])
+@pytest.mark.parametrize("ahead", [99, 100, 250])
+def test_a_fetch_looks_past_at_most_100_jobs_of_full_types(
+    make_queue: MakeQueue, protocol: Protocol, ahead: int, fetch: int
+) -> None:
+    queue = make_queue()
+    jobs = [*(job(type="big") for _ in range(ahead)), *(job() for _ in range(3)), job(type="big")]
+    queue.push(jobs, epoch="")
+    taken = queue.fetch(fetch, timeout=0, handled=Handled(free={"big": 0}))
+    found = jobs[ahead : ahead + min(fetch, 3)] if ahead < protocol.looks_past else []
+    assert ids(taken) == [each.id for each in found]
+    assert ids(fetch_all(queue)) == [each.id for each in jobs if each not in found]
+
+
+def test_what_a_handled_type_has_left_counts_leases_only(make_queue: MakeQueue) -> None:
+    """A removed job takes no slot of its type."""
+    queue = make_queue()
+    jobs = [job(type="big") for _ in range(3)]
+    queue.push(jobs, epoch="")
+    assert queue.cancel([jobs[0].id]) == [Cancelling.REMOVED]
+    assert ids(queue.fetch(3, timeout=0, handled=Handled(free={"big": 1}))) == [jobs[1].id]
+
+
+def test_a_worker_at_a_limit_does_not_spin_while_it_waits(
+    make_queue: MakeQueue, house: House
+) -> None:
+    queue = make_queue()
+    queue.push([job(type="big") for _ in range(2)], epoch="")
+    handled = Handled(free={"big": 0})
+    assert queue.fetch(5, timeout=0, handled=handled) == []
+    house.everywhere("CONFIG", "RESETSTAT")
+    assert queue.fetch(5, timeout=0.55, handled=handled) == []
+    for _ in range(3):  # as a worker that waits without a slot reserved
+        queue.fetch(0, timeout=0.2)
+        assert queue.fetch(5, timeout=0, handled=handled) == []
+    assert 4 <= _calls_of(house, "evalsha") <= 14
+    queue.push([mail := job()], epoch="")
+    begun = time.monotonic()
+    assert ids(queue.fetch(5, timeout=60, handled=handled)) == [mail.id]
+    assert time.monotonic() - begun < WOKEN
+
+
+def test_a_job_that_one_worker_passes_over_wakes_another(make_queue: MakeQueue) -> None:
+    full, able, feeder = make_queue("full"), make_queue("able"), make_queue("feeder")
+    handled = Handled(free={"big": 0})
+    with ThreadPoolExecutor(2) as pool:
+        for _ in range(5):
+            stop = threading.Event()
+
+            def wait_full(stop: threading.Event = stop) -> None:
+                while not stop.is_set():
+                    assert full.fetch(1, timeout=0.3, handled=handled) == []
+
+            passing = pool.submit(wait_full)
+            rest(0.05)  # the worker at its limit waits first, and so it is woken first
+            waiting = pool.submit(able.fetch, 1, timeout=60)
+            rest(0.05)
+            feeder.push([big := job(type="big")], epoch="")
+            begun = time.monotonic()
+            try:
+                [taken] = waiting.result()
+                assert taken.job.id == big.id
+                assert time.monotonic() - begun < WOKEN
+            finally:
+                stop.set()
+                passing.result()
+            able.finish([ended(taken)])
+
+
+def _calls_of(house: House, command: str) -> int:
+    """Count the calls of a command on all servers."""
+    found = [each.get(f"cmdstat_{command}") for each in house.everywhere("INFO", "commandstats")]
+    return sum(each["calls"] for each in found if each)
 
 
 @pytest.mark.parametrize("many", [1, 6])
@@ -781,14 +1005,16 @@ def test_an_end_that_is_refused_takes_nothing_of_what_was_given_again(
     queue.push([replace(each, feed=2) for each in jobs], epoch="")
     again = fetch_all(queue)
     assert queue.finish([ended(each) for each in before])[0] == [False] * many
-    assert sorted(each.token for each in queue.held()) == sorted(each.token for each in again)
+    assert sorted(each.sequence for each in queue.held()) == sorted(each.sequence for each in again)
     queue.renew(dict.fromkeys(again), lease=timedelta(milliseconds=1))
     rest(0.05)
     assert recovered(make_queue("w2"), back, many) == many, "who dies with them is missed"
     assert sorted(ids(fetch_all(make_queue("w3")))) == sorted(each.id for each in jobs)
 
 
-def test_an_end_that_is_refused_beside_the_one_that_counts(make_queue: MakeQueue, house: House) -> None:
+def test_an_end_that_is_refused_beside_the_one_that_counts(
+    make_queue: MakeQueue, house: House
+) -> None:
     queue, one = make_queue(), job()
     queue.push([one], epoch="")
     [first] = queue.fetch(1, timeout=0)
@@ -807,9 +1033,15 @@ def test_depths(make_queue: MakeQueue, protocol: Protocol) -> None:
     queue = make_queue()
     queue.push([job(priority=priority) for priority in Priority for _ in range(3)], epoch="")
     one, two, three, four, five = queue.fetch(5, timeout=0)
-    queue.finish([
-        ended(one), ended(two, State.DEAD_LETTER), retried(three, timedelta(hours=1)), retried(four), back(five)
-    ])  # fmt: skip
+    queue.finish(
+        [
+            ended(one),
+            ended(two, State.DEAD_LETTER),
+            retried(three, timedelta(hours=1)),
+            retried(four),
+            back(five),
+        ]
+    )
     found, at_once = queue.depths(), protocol.retries_at_once
     assert found[1:] == (2 - at_once, 0, 2, 1)
     assert list(found.waiting.values()) == [0, 2 + at_once, 3, 3, 3]
@@ -834,7 +1066,9 @@ def test_what_waits_and_what_is_first(make_queue: MakeQueue) -> None:
     assert later[2:] == heads[2:]
 
 
-def test_dead_letters_and_completed_are_bounded(make_queue: MakeQueue, house: House, protocol: Protocol) -> None:
+def test_dead_letters_and_completed_are_bounded(
+    make_queue: MakeQueue, house: House, protocol: Protocol
+) -> None:
     queue = make_queue(kept=10)
     before = sum(house.everywhere("DBSIZE"))
     for state in (State.DEAD_LETTER, State.COMPLETED):
@@ -859,7 +1093,11 @@ def test_nothing_stays_behind(make_queue: MakeQueue, house: House, protocol: Pro
     settler.recover(retried)
     settler.recover(retried)
     left = {key for keys in house.everywhere("KEYS", "*") for key in keys}
-    assert {key.rsplit(b":", 1)[-1] for key in left} <= {b"completed", b"3f1e", b"marker"} | protocol.stays
+    assert {key.rsplit(b":", 1)[-1] for key in left} <= {
+        b"completed",
+        b"3f1e",
+        b"marker",
+    } | protocol.stays
 
 
 # Misfortune
@@ -900,8 +1138,11 @@ def test_cut_connections_cost_one_error_at_most(make_queue: MakeQueue, house: Ho
     queue = make_queue()
     queue.depths()
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(queue.fetch, 1, timeout=5)
-        rest(0.2)
+        waiting = pool.submit(queue.fetch, 1, timeout=60)
+        wait_for(
+            lambda: any(each["blocked_clients"] for each in house.everywhere("INFO", "clients")),
+            "it waits in Redis",
+        )
         house.kill_clients()
         with pytest.raises(QueueUnavailable):
             waiting.result()

@@ -1,4 +1,6 @@
-"""Who works at a queue, in every dialect: as workers say it with their heartbeats, and others as far as they show."""
+"""Who works at a queue, in every dialect: as workers say it with their heartbeats, and others as
+far as they show.
+"""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -32,11 +34,17 @@ def test_a_worker_is_seen_as_it_says_it_is(make_queue: MakeQueue, make_admin: Ma
     [at] = worker.queues
     assert (worker.name, worker.kind, worker.host, worker.pid) == ("w1", "scheduler", "box", 7)
     assert (worker.concurrency, worker.holds, at.name, at.holds) == (50, 3, "mail", 3)
-    assert at.jobs == (HeldJob(id="a", tenant="acme", type="send"), HeldJob(id="b", tenant=None, type="file"))
+    assert at.jobs == (
+        HeldJob(id="a", tenant="acme", type="send"),
+        HeldJob(id="b", tenant=None, type="file"),
+    )
     assert worker.seen_at is not None
     assert crew.at - SECOND <= worker.seen_at <= crew.at
     assert worker.started_at == worker.seen_at - timedelta(seconds=60)
-    assert (at.breaker, at.breaker_until) == (BreakerState.OPEN, worker.seen_at + timedelta(seconds=12.5))
+    assert (at.breaker, at.breaker_until) == (
+        BreakerState.OPEN,
+        worker.seen_at + timedelta(seconds=12.5),
+    )
 
 
 def test_what_was_said_last_holds_and_a_renewal_that_says_nothing_changes_nothing(
@@ -47,12 +55,16 @@ def test_what_was_said_last_holds_and_a_renewal_that_says_nothing_changes_nothin
     [first] = ours()
     queue.renew({}, lease=LEASE)
     assert ours() == [first]
-    queue.renew({}, lease=LEASE, about=ABOUT._replace(holds=0, jobs=[], breaker=None, breaker_left=None))
+    queue.renew(
+        {}, lease=LEASE, about=ABOUT._replace(holds=0, jobs=[], breaker=None, breaker_left=None)
+    )
     [worker] = ours()
     assert (worker.holds, worker.queues[0].jobs, worker.queues[0].breaker) == (0, (), None)
 
 
-def test_what_a_dead_worker_said_is_gone_by_itself(make_queue: MakeQueue, make_admin: MakeAdmin, house: House) -> None:
+def test_what_a_dead_worker_said_is_gone_by_itself(
+    make_queue: MakeQueue, make_admin: MakeAdmin, house: House
+) -> None:
     admin = make_admin()
     make_queue("alive").renew({}, lease=LEASE, about=ABOUT)
     make_queue("dead").renew({}, lease=SECOND, about=ABOUT)
@@ -73,7 +85,9 @@ def test_no_more_are_read_than_wanted_and_all_are_counted(
     assert crew.alive == 4 or house.clustered
 
 
-def test_workers_of_another_queue_are_of_another_queue(make_queue: MakeQueue, make_admin: MakeAdmin) -> None:
+def test_workers_of_another_queue_are_of_another_queue(
+    make_queue: MakeQueue, make_admin: MakeAdmin
+) -> None:
     make_queue("w1").renew({}, lease=LEASE, about=ABOUT)
     make_queue("w1", name="mail2").renew({}, lease=LEASE, about=ABOUT._replace(holds=1))
     [here], [there] = make_admin().workers(9).workers, make_admin(name="mail2").workers(9).workers

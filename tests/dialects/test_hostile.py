@@ -22,7 +22,10 @@ STRANGE: list[dict[str, Any]] = [
     {"attempts": 3, "backoff": {"type": "fixed", "delay": 1000, "jitter": 5000}},
     {"attempts": 3, "backoff": {"type": "mine", "delay": 1e300, "jitter": -5}},
     {"removeOnComplete": {"age": 10, "limit": -1}, "removeOnFail": {"count": 3, "limit": -1}},
-    {"removeOnComplete": {"age": None, "count": 1e300}, "removeOnFail": {"age": 1e300, "count": None}},
+    {
+        "removeOnComplete": {"age": None, "count": 1e300},
+        "removeOnFail": {"age": 1e300, "count": None},
+    },
     {"stackTraceLimit": None},
     {"attempts": 1e300, "removeOnComplete": -7, "removeOnFail": -7},
     {"repeat": "daily"},
@@ -66,14 +69,18 @@ def added(client: Client, count: int = 3, **fields: Any) -> None:
 
 def places(client: Client, id_: str) -> list[str]:
     found = [
-        (name, client.call(command, f"bull:mail:{name}", id_)) for command, names in PLACES.items() for name in names
+        (name, client.call(command, f"bull:mail:{name}", id_))
+        for command, names in PLACES.items()
+        for name in names
     ]
     return [name for name, where in found if where is not None]
 
 
 @pytest.mark.parametrize("how", ["completed", "failed", "retried"])
 @pytest.mark.parametrize("opts", STRANGE, ids=str)
-def test_strange_options_cost_no_job(client: Client, queue: BullMQQueue, opts: dict[str, Any], how: str) -> None:
+def test_strange_options_cost_no_job(
+    client: Client, queue: BullMQQueue, opts: dict[str, Any], how: str
+) -> None:
     added(client, opts=orjson.dumps(opts), rjk="daily" if "repeat" in opts else "")
     taken = fetch_all(queue)
     assert {"1", "3"} <= {each.job.id for each in taken}
@@ -82,7 +89,9 @@ def test_strange_options_cost_no_job(client: Client, queue: BullMQQueue, opts: d
     assert [len(places(client, id_)) for id_ in "123"] == [1, 1, 1]
 
 
-@pytest.mark.parametrize("rule", [{"count": 3, "limit": -1}, {"age": 10, "limit": "x"}, {"count": 5, "limit": 0}])
+@pytest.mark.parametrize(
+    "rule", [{"count": 3, "limit": -1}, {"age": 10, "limit": "x"}, {"count": 5, "limit": 0}]
+)
 def test_what_has_failed_before_it_is_taken_has_strange_options(
     client: Client, queue: BullMQQueue, rule: dict[str, Any]
 ) -> None:
@@ -96,7 +105,11 @@ def test_a_limit_of_none_at_once_removes_no_more_than_is_to_be_kept(
     client: Client, queue: BullMQQueue, option: str
 ) -> None:
     how = "completed" if option == "removeOnComplete" else "failed"
-    add(client, Keys("mail"), [NewJob(name="send", options={option: {"count": 2, "limit": 0}}) for _ in range(4)])
+    add(
+        client,
+        Keys("mail"),
+        [NewJob(name="send", options={option: {"count": 2, "limit": 0}}) for _ in range(4)],
+    )
     for each in fetch_all(queue):
         queue.finish([end(each, how)])
     assert client.call("ZCARD", f"bull:mail:{how}") == 2
@@ -124,7 +137,9 @@ def test_a_parent_that_cannot_be_read_costs_no_job(
     assert [places(client, id_) for id_ in "123"] == [[how]] * 3
 
 
-def test_a_parent_is_found_by_its_key_when_its_description_cannot_be_read(client: Client, queue: BullMQQueue) -> None:
+def test_a_parent_is_found_by_its_key_when_its_description_cannot_be_read(
+    client: Client, queue: BullMQQueue
+) -> None:
     add(client, Keys("mail"), [NewJob(name="join", id="p", children=True)])
     add(client, Keys("mail"), [NewJob(name="part", parent=(Keys("mail"), "p"))])
     client.call("HSET", "bull:mail:2", "parent", "{bad")
@@ -132,7 +147,9 @@ def test_a_parent_is_found_by_its_key_when_its_description_cannot_be_read(client
     assert [each.job.id for each in queue.fetch(1, timeout=0)] == ["p"]
 
 
-def test_thousands_that_have_failed_before_they_are_taken_are_all_kept(client: Client, queue: BullMQQueue) -> None:
+def test_thousands_that_have_failed_before_they_are_taken_are_all_kept(
+    client: Client, queue: BullMQQueue
+) -> None:
     count = 5000
     added(client, count, defa="child failed")
     for number in range(1, count + 1):
@@ -159,7 +176,18 @@ def test_an_end_that_others_wrote_strangely_is_settled(
     queue.push(fed, epoch="")
     client.call("DEL", "bull:mail:prioritized")
     for each in fed:
-        client.call("HSET", f"bull:mail:{each.id}", "atm", 1, "processedOn", 1, "finishedOn", 2, "returnvalue", "1")
+        client.call(
+            "HSET",
+            f"bull:mail:{each.id}",
+            "atm",
+            1,
+            "processedOn",
+            1,
+            "finishedOn",
+            2,
+            "returnvalue",
+            "1",
+        )
         client.call("ZADD", f"bull:mail:{state}", 2, each.id)
         client.call("XADD", "bull:mail:events", "*", "event", state, "jobId", each.id)
     client.call("HSET", f"bull:mail:{fed[0].id}", field, value)
@@ -171,9 +199,15 @@ def test_an_end_that_others_wrote_strangely_is_settled(
     assert sorted(found) == sorted(each.id for each in fed)
 
 
-@pytest.mark.parametrize("end_date", ["2999-01-01", "2999-01-01T00:00:00", "2999-01-01T00:00:00.000Z", 32472144000000])
-def test_a_scheduler_goes_on_however_its_end_is_written(client: Client, queue: BullMQQueue, end_date: object) -> None:
-    added(client, rjk="daily", opts=orjson.dumps({"repeat": {"every": 60_000, "endDate": end_date}}))
+@pytest.mark.parametrize(
+    "end_date", ["2999-01-01", "2999-01-01T00:00:00", "2999-01-01T00:00:00.000Z", 32472144000000]
+)
+def test_a_scheduler_goes_on_however_its_end_is_written(
+    client: Client, queue: BullMQQueue, end_date: object
+) -> None:
+    added(
+        client, rjk="daily", opts=orjson.dumps({"repeat": {"every": 60_000, "endDate": end_date}})
+    )
     client.call("HSET", "bull:mail:repeat:daily", "name", "send", "every", 60_000, "ic", 1)
     client.call("ZADD", "bull:mail:repeat", 1000, "daily")
     client.call("RENAME", "bull:mail:2", "bull:mail:repeat:daily:1000")
@@ -204,7 +238,9 @@ def test_what_is_active_and_no_job_is_lost_without_others(client: Client) -> Non
 
 
 @pytest.mark.parametrize("delay", [1e300, 1e306, 1e16, -5, "nan", None])
-def test_a_delay_before_the_next_attempt_is_a_year_at_most(client: Client, queue: BullMQQueue, delay: object) -> None:
+def test_a_delay_before_the_next_attempt_is_a_year_at_most(
+    client: Client, queue: BullMQQueue, delay: object
+) -> None:
     added(client, opts=orjson.dumps({"attempts": 3, "backoff": {"type": "fixed", "delay": delay}}))
     policies = [each.job.policies()[0] for each in fetch_all(queue)]
     assert len(policies) == 3
@@ -229,7 +265,11 @@ def test_a_parent_whose_id_has_colons_waits_for_no_child_that_is_removed(
 ) -> None:
     keep = {"removeOnFail": {"count": 1} if how == "trimmed" else True}
     add(client, Keys("other"), [NewJob(name="join", id="film:7:b", children=True)])
-    add(client, Keys("mail"), [NewJob(name="part", options=keep, parent=(Keys("other"), "film:7:b"))])
+    add(
+        client,
+        Keys("mail"),
+        [NewJob(name="part", options=keep, parent=(Keys("other"), "film:7:b"))],
+    )
     if how == "drained":
         client.run(script("bullmq", "drain"), ["bull:mail:meta"], ["auto", 10, "wait"])
     else:

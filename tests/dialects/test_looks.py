@@ -3,7 +3,7 @@
 import math
 import time
 
-from scheduler.dialects.looks import NextLook
+from scheduler.dialects.looks import PASSED_MS, NextLook
 
 
 def test_an_answer_that_was_overtaken_hides_no_retry() -> None:
@@ -28,3 +28,15 @@ def test_a_sooner_moment_counts() -> None:
     look.heard(5_000, time.monotonic())
     look.heard(100, time.monotonic())
     assert look.at < time.monotonic() + 1
+
+
+def test_a_worker_that_passed_over_jobs_looks_again_soon() -> None:
+    look = NextLook()
+    states: list[bool] = []
+    look.heard(-1, time.monotonic(), 3)
+    states.append(look.passed_over)
+    assert look.at <= time.monotonic() + PASSED_MS / 1000
+    look.heard(5_000, time.monotonic() + 1)
+    states.append(look.passed_over)
+    assert look.at > time.monotonic() + 1
+    assert states == [True, False]

@@ -28,7 +28,9 @@ def test_a_queue_is_opened_in_its_dialect(client: Client, dialect: str) -> None:
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_shares_of_priorities_are_for_the_reliable_dialect_alone(client: Client, dialect: str) -> None:
+def test_shares_of_priorities_are_for_the_reliable_dialect_alone(
+    client: Client, dialect: str
+) -> None:
     if dialect == "reliable":
         assert open_queue(client, "mail", {"dialect": dialect}, weighted=True).name == "mail"
     else:
@@ -36,8 +38,13 @@ def test_shares_of_priorities_are_for_the_reliable_dialect_alone(client: Client,
             open_queue(client, "mail", {"dialect": dialect}, weighted=True)
 
 
-def test_lost_jobs_of_bullmq_are_looked_for_every_30_s_or_as_the_reaper_is_told(client: Client) -> None:
-    for reaper, milliseconds in ((ReaperRule(), 30_000), (ReaperRule(interval=timedelta(seconds=7)), 7_000)):
+def test_lost_jobs_of_bullmq_are_looked_for_every_30_s_or_as_the_reaper_is_told(
+    client: Client,
+) -> None:
+    for reaper, milliseconds in (
+        (ReaperRule(), 30_000),
+        (ReaperRule(interval=timedelta(seconds=7)), 7_000),
+    ):
         client.call("FLUSHALL")
         open_queue(client, "mail", {"dialect": "bullmq"}, worker="w", reaper=reaper).recover(back)
         assert milliseconds - 2_000 < client.call("PTTL", "bull:mail:stalled-check") <= milliseconds

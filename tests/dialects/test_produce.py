@@ -9,7 +9,10 @@ from scheduler.errors import ConfigError
 from scheduler.model.files import File, ProducerRule
 from tests.dialects.servers import House
 
-FILES = [File(f"/data/{number}", number, number, "high" if number % 2 else "low") for number in range(300)]
+FILES = [
+    File(f"/data/{number}", number, number, "high" if number % 2 else "low")
+    for number in range(300)
+]
 
 
 def test_files_are_queued_once_in_every_redis(house: House) -> None:
@@ -22,7 +25,10 @@ def test_files_are_queued_once_in_every_redis(house: House) -> None:
     unlimited = ProducerRule(rate_limit_per_sec=0, rate_limit_key="jobqueue:{files}:rate")
     second = Intake(client, unlimited, Keys.of("files")).put(entries)
     assert (len(second.queued), second.unchanged, second.waiting, second.pause) == (289, 11, [], 0)
-    assert [house.run("LLEN", f"jobqueue:{{files}}:{level}") for level in ("high", "low")] == [150, 150]
+    assert [house.run("LLEN", f"jobqueue:{{files}}:{level}") for level in ("high", "low")] == [
+        150,
+        150,
+    ]
     assert house.run("LRANGE", "jobqueue:{files}:low", -1, -1) == [entries[0].text]
     client.close()
 

@@ -1,4 +1,6 @@
-"""The reliable dialect's keys and bytes, and how it gets on with producers and workers of the original."""
+"""The reliable dialect's keys and bytes, and how it gets on with producers and workers of the
+original.
+"""
 
 import hashlib
 import random
@@ -12,7 +14,15 @@ import pytest
 import redis
 
 from scheduler.dialects.client import Client
-from scheduler.dialects.interface import Cancelling, Delivery, Known, Pushed, Renewed, Result
+from scheduler.dialects.interface import (
+    Cancelling,
+    Delivery,
+    Handled,
+    Known,
+    Pushed,
+    Renewed,
+    Result,
+)
 from scheduler.dialects.reliable.keys import Keys
 from scheduler.dialects.reliable.queue import ReliableQueue
 from scheduler.errors import ConfigError
@@ -24,9 +34,15 @@ from tests.support.waiting import rest
 
 MakeReliable = Callable[..., ReliableQueue]
 PLAIN = {
-    "id": "f-1", "filepath": "/data/a.pdf", "filesize": 12, "priority": "high", "retries": 2,
-    "creation_time": "2025-09-12T10:00:00.5Z", "trace_id": "t", "span_id": "s",
-}  # fmt: skip
+    "id": "f-1",
+    "filepath": "/data/a.pdf",
+    "filesize": 12,
+    "priority": "high",
+    "retries": 2,
+    "creation_time": "2025-09-12T10:00:00.5Z",
+    "trace_id": "t",
+    "span_id": "s",
+}
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +92,10 @@ def test_the_keys_of_a_queue(make: MakeReliable, plain: Any) -> None:
     queue = make("w1")
     jobs = [job(id=f"j{priority}", priority=priority) for priority in Priority]
     queue.begin("1")
-    queue.push([*jobs, job(id="x", priority=Priority.CRITICAL), job(id="y", priority=Priority.CRITICAL)], epoch="1")
+    queue.push(
+        [*jobs, job(id="x", priority=Priority.CRITICAL), job(id="y", priority=Priority.CRITICAL)],
+        epoch="1",
+    )
     one, two, three = queue.fetch(3, timeout=0)
     queue.finish([ended(one), ended(two, State.DEAD_LETTER)])
     assert plain.lrange("jobqueue:{mail}:worker:w1:processing", 0, -1) == [three.raw]
@@ -85,9 +104,16 @@ def test_the_keys_of_a_queue(make: MakeReliable, plain: Any) -> None:
     assert plain.lrange("jobqueue:{mail}:dead_letter", 0, -1) == [two.raw]
     assert plain.get("jobqueue:{mail}:epoch:3f1e") == b"1"
     assert plain.xlen("jobqueue:{mail}:outcomes:3f1e") == 1
-    assert [plain.llen(f"jobqueue:{{mail}}:{name}") for name in ("critical", "high", "normal", "low", "bulk")] == [
-        0, 1, 1, 1, 1,
-    ]  # fmt: skip
+    assert [
+        plain.llen(f"jobqueue:{{mail}}:{name}")
+        for name in ("critical", "high", "normal", "low", "bulk")
+    ] == [
+        0,
+        1,
+        1,
+        1,
+        1,
+    ]
     assert all(key.startswith(b"jobqueue:{mail}:") for key in plain.keys("*"))
 
 
@@ -141,13 +167,19 @@ def test_a_worker_whose_name_would_break_a_key_is_refused(server: Server) -> Non
 
 
 @pytest.mark.parametrize("keys", [Keys.of("mail"), Keys.original()], ids=["ours", "original"])
-def test_a_job_of_the_originals_producer_is_worked(make: MakeReliable, plain: Any, keys: Keys) -> None:
+def test_a_job_of_the_originals_producer_is_worked(
+    make: MakeReliable, plain: Any, keys: Keys
+) -> None:
     queue = make(keys=keys)
     text = entry()
     plain.lpush(keys.levels[1], text)
     [delivery] = queue.fetch(5, timeout=0)
     assert (delivery.job.id, delivery.job.type, delivery.job.payload) == ("f-1", "file", text)
-    assert (delivery.attempt, delivery.job.priority, delivery.job.installation) == (3, Priority.HIGH, "")
+    assert (delivery.attempt, delivery.job.priority, delivery.job.installation) == (
+        3,
+        Priority.HIGH,
+        "",
+    )
     assert queue.known(["f-1"]) == [Known(State.RUNNING, 3, delivery.started_at)]
     assert queue.finish([ended(delivery)])[0] == [True]
     assert plain.lrange(keys.completed, 0, -1) == [text]
@@ -155,7 +187,9 @@ def test_a_job_of_the_originals_producer_is_worked(make: MakeReliable, plain: An
     assert queue.depths()[1:] == (0, 0, 0, 0)
 
 
-def test_a_job_of_the_original_is_retried_put_back_and_buried(make: MakeReliable, plain: Any) -> None:
+def test_a_job_of_the_original_is_retried_put_back_and_buried(
+    make: MakeReliable, plain: Any
+) -> None:
     queue = make()
     plain.lpush("jobqueue:{mail}:high", entry())
     [delivery] = queue.fetch(5, timeout=0)
@@ -174,13 +208,17 @@ def test_a_job_of_the_original_is_retried_put_back_and_buried(make: MakeReliable
 @pytest.mark.parametrize("text", ["with \\u003cescapes\\u003e", "a b", "\u00e9"])
 def test_ids_are_read_as_they_stand(make: MakeReliable, plain: Any, text: str) -> None:
     queue = make()
-    plain.lpush("jobqueue:{mail}:low", (f'{{"filepath": "/x", "id": "{text}", "retries": 0}}').encode())
+    plain.lpush(
+        "jobqueue:{mail}:low", (f'{{"filepath": "/x", "id": "{text}", "retries": 0}}').encode()
+    )
     [delivery] = queue.fetch(5, timeout=0)
     assert queue.held()[0].job == delivery.job
     assert queue.finish([ended(delivery)])[0] == [True]
 
 
-def test_a_dead_worker_of_the_original_loses_its_job_to_its_list(make: MakeReliable, plain: Any) -> None:
+def test_a_dead_worker_of_the_original_loses_its_job_to_its_list(
+    make: MakeReliable, plain: Any
+) -> None:
     queue, seen = make("reaper"), []
     plain.lpush("jobqueue:{mail}:worker:host-1-2:processing", entry())
 
@@ -204,14 +242,18 @@ def test_a_live_worker_of_the_original_keeps_its_job(make: MakeReliable, plain: 
     assert [queue.recover(retried) for _ in range(3)] == [0, 0, 0]
 
 
-def test_a_worker_of_ours_whose_heartbeat_has_just_run_out_is_no_stranger(make: MakeReliable, plain: Any) -> None:
+def test_a_worker_of_ours_whose_heartbeat_has_just_run_out_is_no_stranger(
+    make: MakeReliable, plain: Any
+) -> None:
     reaper, silent, other = make("reaper"), make("w1"), make("w2")
     twice = job()
     reaper.push([twice], epoch="")
     silent.fetch(1, timeout=0)
     reaper.push([replace(twice, feed=2)], epoch="")
     assert other.finish([ended(each) for each in other.fetch(1, timeout=0)])[0] == [True]
-    plain.delete("jobqueue:{mail}:processing:worker:w1")  # a moment before the registry has it among the silent
+    plain.delete(
+        "jobqueue:{mail}:processing:worker:w1"
+    )  # a moment before the registry has it among the silent
 
     def decide(_: Delivery) -> Result:
         raise AssertionError("what is left of a job that has ended is not a job of the original")
@@ -219,7 +261,9 @@ def test_a_worker_of_ours_whose_heartbeat_has_just_run_out_is_no_stranger(make: 
     assert [reaper.recover(decide) for _ in range(3)] == [0, 0, 0]
 
 
-def test_our_job_in_the_hands_of_a_dead_worker_of_the_original_comes_back(make: MakeReliable, plain: Any) -> None:
+def test_our_job_in_the_hands_of_a_dead_worker_of_the_original_comes_back(
+    make: MakeReliable, plain: Any
+) -> None:
     queue, ours = make("reaper"), job(attempt=1)
     queue.push([ours], epoch="")
     plain.brpoplpush("jobqueue:{mail}:normal", "jobqueue:{mail}:worker:go:processing", 1)
@@ -228,7 +272,9 @@ def test_our_job_in_the_hands_of_a_dead_worker_of_the_original_comes_back(make: 
     assert (delivery.job, delivery.attempt) == (ours, 2)
 
 
-def test_a_worker_of_the_original_that_puts_our_entry_back_leaves_the_record(make: MakeReliable, plain: Any) -> None:
+def test_a_worker_of_the_original_that_puts_our_entry_back_leaves_the_record(
+    make: MakeReliable, plain: Any
+) -> None:
     queue, ours = make(), job(payload=b"[1]", tags={"a": "b"})
     queue.push([ours], epoch="")
     text = plain.brpoplpush("jobqueue:{mail}:normal", "jobqueue:{mail}:worker:go:processing", 1)
@@ -240,7 +286,9 @@ def test_a_worker_of_the_original_that_puts_our_entry_back_leaves_the_record(mak
     assert queue.finish([ended(delivery)])[0] == [True]
 
 
-def test_what_the_originals_reaper_took_from_a_worker_of_ours_runs_once_more(make: MakeReliable, plain: Any) -> None:
+def test_what_the_originals_reaper_took_from_a_worker_of_ours_runs_once_more(
+    make: MakeReliable, plain: Any
+) -> None:
     ours, other = make("w1", lease=timedelta(seconds=0.1)), make("w2")
     ours.push([job()], epoch="")
     [first] = ours.fetch(1, timeout=0)
@@ -252,31 +300,63 @@ def test_what_the_originals_reaper_took_from_a_worker_of_ours_runs_once_more(mak
     assert other.finish([ended(second)])[0] == [True]
 
 
-def test_each_ledger_is_told_its_ends_that_count_and_no_others(make: MakeReliable, plain: Any) -> None:
+def test_each_ledger_is_told_its_ends_that_count_and_no_others(
+    make: MakeReliable, plain: Any
+) -> None:
     ours, other = make("w1"), make("w2")
-    jobs = [job(id=f"j{number}", installation=("3f1e", "77aa", "")[number % 3]) for number in range(12)]
+    jobs = [
+        job(id=f"j{number}", installation=("3f1e", "77aa", "")[number % 3]) for number in range(12)
+    ]
     ours.push(jobs, epoch="")
     taken = fetch_all(ours)
     lost = [each for each in taken if each.job.id in ("j0", "j4", "j9")]
-    other.push([replace(each.job, feed=2) for each in lost], epoch="")  # whoever has them loses them
-    results = [back(each) if each.job.id == "j6" else ended(each, error='[1,2], "ü"') for each in taken]
+    other.push(
+        [replace(each.job, feed=2) for each in lost], epoch=""
+    )  # whoever has them loses them
+    results = [
+        back(each) if each.job.id == "j6" else ended(each, error='[1,2], "ü"') for each in taken
+    ]
     accepted, _ = ours.finish(results)
-    assert [each.job.id for each, yes in zip(taken, accepted, strict=True) if not yes] == ["j0", "j4", "j9"]
+    assert [each.job.id for each, yes in zip(taken, accepted, strict=True) if not yes] == [
+        "j0",
+        "j4",
+        "j9",
+    ]
     told = {name: plain.xrange(f"jobqueue:{{mail}}:outcomes:{name}") for name in ("3f1e", "77aa")}
-    read = {name: [[end[1] for end in orjson.loads(fields[b"ends"])] for _, fields in told[name]] for name in told}
+    read = {
+        name: [[end[1] for end in orjson.loads(fields[b"ends"])] for _, fields in told[name]]
+        for name in told
+    }
     assert read == {"3f1e": [["j3"]], "77aa": [["j1", "j7", "j10"]]}
     again = other.fetch(10, timeout=0)
-    assert other.finish([ended(each) for each in again if each.job.id == "j0"] + [ended(taken[0])])[0][-1] is False
+    assert (
+        other.finish([ended(each) for each in again if each.job.id == "j0"] + [ended(taken[0])])[0][
+            -1
+        ]
+        is False
+    )
     assert len(plain.xrange("jobqueue:{mail}:outcomes:3f1e")) == 2
 
 
 # What cannot be read
 
 CORRUPT = [
-    b"", b"{", b"no json", b"[]", b"null", b'{"filepath":"/x"}', b'{"id":7,"filepath":"/x"}', b'{"id":""}',
-    b'{"id":"a","filepath":', b'{"id":"b","retries":"many"}', b'{"id":"c\xff","filepath":"/x"}', b"\x00\xff\xfe",
-    b'{"id":"d","retries":null}', b'["id","id":"e"]', b'"id":"f"',
-]  # fmt: skip
+    b"",
+    b"{",
+    b"no json",
+    b"[]",
+    b"null",
+    b'{"filepath":"/x"}',
+    b'{"id":7,"filepath":"/x"}',
+    b'{"id":""}',
+    b'{"id":"a","filepath":',
+    b'{"id":"b","retries":"many"}',
+    b'{"id":"c\xff","filepath":"/x"}',
+    b"\x00\xff\xfe",
+    b'{"id":"d","retries":null}',
+    b'["id","id":"e"]',
+    b'"id":"f"',
+]
 
 
 @pytest.mark.parametrize("text", CORRUPT)
@@ -293,7 +373,9 @@ def test_a_corrupt_entry_is_a_dead_letter_with_a_reason_and_blocks_nobody(
 
 
 @pytest.mark.parametrize("text", CORRUPT)
-def test_a_corrupt_entry_in_a_dead_workers_list_blocks_no_reaper(make: MakeReliable, plain: Any, text: bytes) -> None:
+def test_a_corrupt_entry_in_a_dead_workers_list_blocks_no_reaper(
+    make: MakeReliable, plain: Any, text: bytes
+) -> None:
     queue = make("reaper")
     plain.lpush("jobqueue:{mail}:worker:go:processing", entry(id="before"), text, entry(id="after"))
     queue.recover(retried)
@@ -303,7 +385,9 @@ def test_a_corrupt_entry_in_a_dead_workers_list_blocks_no_reaper(make: MakeRelia
     assert reason(plain, text)
 
 
-@pytest.mark.parametrize("record", [b"x", b"1:0:2:{", b"1:0:2:{}", b"1:0:900:{}", b"::::", b"1:0:-1:{}", b'1:0:4:"ab"'])
+@pytest.mark.parametrize(
+    "record", [b"x", b"1:0:2:{", b"1:0:2:{}", b"1:0:900:{}", b"::::", b"1:0:-1:{}", b'1:0:4:"ab"']
+)
 def test_a_corrupt_record_is_in_nobodys_way(make: MakeReliable, plain: Any, record: bytes) -> None:
     queue, bad, good = make(), job(), job()
     queue.push([bad, good], epoch="")
@@ -338,7 +422,10 @@ def test_of_a_batch_that_has_an_unreadable_end_the_others_are_read_and_its_job_m
     [(token, fields)] = plain.xrange("jobqueue:{mail}:outcomes:3f1e")
     first, second = orjson.loads(fields[b"ends"])
     plain.xdel("jobqueue:{mail}:outcomes:3f1e", token)
-    plain.xadd("jobqueue:{mail}:outcomes:3f1e", {"ends": orjson.dumps([first, [*second[:4], "odd", *second[5:]]])})
+    plain.xadd(
+        "jobqueue:{mail}:outcomes:3f1e",
+        {"ends": orjson.dumps([first, [*second[:4], "odd", *second[5:]]])},
+    )
     queue.outcomes(300, timeout=0)
     [read] = queue.outcomes(300, timeout=1)
     assert [end.job_id for end in read.ends] == [good.job.id]
@@ -370,7 +457,9 @@ def test_in_a_cluster_too_the_lists_of_strangers_are_found(house: House) -> None
 
 
 @pytest.mark.parametrize("count", [3, 20])
-def test_what_many_are_asked_for_in_is_a_real_hash(make: MakeReliable, plain: Any, count: int) -> None:
+def test_what_many_are_asked_for_in_is_a_real_hash(
+    make: MakeReliable, plain: Any, count: int
+) -> None:
     """Redis goes through a small one from its beginning for every id."""
     queue = make()
     queue.push([job() for _ in range(count)], epoch="")
@@ -379,7 +468,9 @@ def test_what_many_are_asked_for_in_is_a_real_hash(make: MakeReliable, plain: An
     assert plain.hlen("jobqueue:{mail}:attempts") == count
 
 
-@pytest.mark.parametrize("text", ['{"id":"","x":"\\"id\\":\\"no\\"","id":"b"}', '{"x":1,"id": "b"}', '{"id":"b"}'])
+@pytest.mark.parametrize(
+    "text", ['{"id":"","x":"\\"id\\":\\"no\\"","id":"b"}', '{"x":1,"id": "b"}', '{"id":"b"}']
+)
 def test_an_id_is_read_as_anybody_wrote_it(make: MakeReliable, plain: Any, text: str) -> None:
     plain.lpush("jobqueue:{mail}:low", text)
     assert [each.job.id for each in make().fetch(10, timeout=0)] == ["b"]
@@ -412,7 +503,9 @@ def test_what_ends_together_is_let_go_and_the_rest_stays_in_its_order(
     assert plain.lrange(hands, 0, -1) == [each for each in before if each not in gone]
     looked_for = plain.info("commandstats").get("cmdstat_lrem", {"calls": 0})["calls"]
     assert looked_for == 2 or name not in ("the oldest", "every third")
-    assert sorted(ids(queue.held())) == sorted(each.job.id for each in taken if each.raw not in gone)
+    assert sorted(ids(queue.held())) == sorted(
+        each.job.id for each in taken if each.raw not in gone
+    )
 
 
 def test_of_two_equal_entries_one_is_let_go_for_each_end(make: MakeReliable, plain: Any) -> None:
@@ -426,7 +519,9 @@ def test_of_two_equal_entries_one_is_let_go_for_each_end(make: MakeReliable, pla
     assert plain.lrange(hands, 0, -1) == [taken[3].raw]
 
 
-def test_a_full_redis_takes_ends_from_the_middle_and_loses_no_entry(make: MakeReliable, plain: Any) -> None:
+def test_a_full_redis_takes_ends_from_the_middle_and_loses_no_entry(
+    make: MakeReliable, plain: Any
+) -> None:
     queue, hands = make(), Keys.of("mail").processing("w1")
     queue.push([job() for _ in range(60)], epoch="")
     taken = fetch_all(queue)
@@ -446,9 +541,68 @@ def test_a_lease_of_a_redis_whose_clock_was_never_set(make: MakeReliable, plain:
     queue.push([job()], epoch="")
     [taken] = queue.fetch(1, timeout=0)
     [attempts] = Keys.of("mail").named("attempts")
-    assert len(plain.hget(attempts, taken.job.id).rpartition(b":")[2]) == 13
-    plain.hset(attempts, taken.job.id, "1:1:w1:0000086400000")  # a day after 1970
+    plain.hset(attempts, taken.job.id, "1:1:w1:86400000:1")  # a day after 1970
     [held] = queue.held()
     assert held.started_at.year == 1970
     assert queue.renew({held: None}, lease=timedelta(seconds=30)) == [Renewed.KEPT]
     assert queue.finish([ended(held)])[0] == [True]
+
+
+def test_files_of_the_original_are_of_one_type(make: MakeReliable, plain: Any) -> None:
+    queue = make()
+    first, second = entry(id="f-1"), entry(id="f-2")
+    plain.lpush("jobqueue:{mail}:high", first, second)
+    queue.push([other := job()], epoch="")
+    assert ids(queue.fetch(5, timeout=0, handled=Handled(free={"file": 0}))) == [other.id]
+    assert plain.lrange("jobqueue:{mail}:high", 0, -1) == [second, first]
+    assert ids(queue.fetch(5, timeout=0, handled=Handled(free={"file": 1}))) == ["f-1"]
+    assert plain.lrange("jobqueue:{mail}:high", 0, -1) == [second]
+    assert plain.lrange("jobqueue:{mail}:worker:w1:processing", 0, -1)[0] == first
+
+
+def test_limits_over_lists_that_levels_share(server: Server, plain: Any) -> None:
+    client = Client(server.url)
+    queue = ReliableQueue(client, "files", worker="w1", keys=Keys.original())
+    files = [entry(id=f"f-{number}") for number in range(4)]
+    plain.lpush("jobqueue:high_priority", *files)
+    assert queue.fetch(9, timeout=0, handled=Handled(free={"file": 0})) == []
+    assert plain.lrange("jobqueue:high_priority", 0, -1) == files[::-1]
+    assert len(queue.fetch(9, timeout=0, handled=Handled(free={"file": 2}))) == 2
+    assert plain.lrange("jobqueue:high_priority", 0, -1) == files[:1:-1]
+    client.close()
+
+
+@pytest.mark.parametrize(
+    "head",
+    [b"1", b"1:0:", b"1:0:9:{bad", b"1:0:2:[]", b'1:0:7:{"2":1}', b"1:0:99999999999999:x"],
+)
+def test_a_record_without_a_type_costs_no_other_job(
+    make: MakeReliable, plain: Any, head: bytes
+) -> None:
+    queue = make()
+    jobs = [job(), job(), job(type="big")]
+    queue.push(jobs, epoch="")
+    plain.hset("jobqueue:{mail}:jobs", jobs[0].id, head)
+    assert ids(queue.fetch(3, timeout=0, handled=Handled(free={"big": 0}))) == [jobs[1].id]
+    assert ids(fetch_all(queue)) == [jobs[2].id]
+
+
+@pytest.mark.parametrize(
+    "lease", [b"", b"x", b"1:1:w1:5", b"1:1:w1:x:1", b":::::", b"1:1:\xff:1:1"]
+)
+def test_a_value_that_is_no_lease_stops_nobody(
+    make: MakeReliable, plain: Any, lease: bytes
+) -> None:
+    queue, other = make(), make("w2")
+    jobs = [job(), job()]
+    queue.push(jobs, epoch="")
+    taken = fetch_all(queue)
+    plain.hset("jobqueue:{mail}:attempts", jobs[0].id, lease)
+    assert queue.renew(dict.fromkeys(taken), lease=timedelta(seconds=30)) == [
+        Renewed.LOST,
+        Renewed.KEPT,
+    ]
+    assert ids(queue.held()) == [jobs[1].id]
+    plain.lpush("jobqueue:{mail}:normal", taken[0].raw)
+    assert set(ids(fetch_all(other))) <= {jobs[0].id}
+    assert queue.finish([ended(each) for each in taken])[0] == [False, True]

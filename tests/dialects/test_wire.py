@@ -16,27 +16,52 @@ from scheduler.model.states import State
 TEXT = st.text(max_size=40)
 MOMENT = st.datetimes(datetime(1970, 1, 1), datetime(9990, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001 - Hypothesis adds the zone
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False) | TEXT,
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53), 2**53)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | TEXT,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
     max_leaves=6,
 )
 COUNT = st.integers(0, 2**31)
 JOBS = st.builds(
     QueuedJob,
-    id=st.uuids().map(str), tenant=TEXT, type=TEXT, queue=st.just("mail"), priority=st.sampled_from(Priority),
-    feed=COUNT, attempt=COUNT, form=st.sampled_from(["json", "bytes"]), payload=st.binary(max_size=200),
+    id=st.uuids().map(str),
+    tenant=TEXT,
+    type=TEXT,
+    queue=st.just("mail"),
+    priority=st.sampled_from(Priority),
+    feed=COUNT,
+    attempt=COUNT,
+    form=st.sampled_from(["json", "bytes"]),
+    payload=st.binary(max_size=200),
     policy=st.none() | st.dictionaries(TEXT, JSON, max_size=3),
-    tags=st.none() | st.dictionaries(TEXT, TEXT, max_size=3), correlation_id=st.none() | TEXT, created_at=MOMENT,
-    expires_at=MOMENT, installation=TEXT, checkpoint=JSON,
-)  # fmt: skip
+    tags=st.none() | st.dictionaries(TEXT, TEXT, max_size=3),
+    correlation_id=st.none() | TEXT,
+    created_at=MOMENT,
+    expires_at=MOMENT,
+    installation=TEXT,
+    checkpoint=JSON,
+)
 ENDS = st.builds(
     AttemptEnd,
-    tenant=TEXT, job_id=st.uuids().map(str), feed=COUNT, attempt=COUNT, state=st.sampled_from(State), started_at=MOMENT,
-    ended_at=MOMENT, worker=TEXT, delay=st.none() | st.timedeltas(timedelta(), timedelta(days=9999)),
-    category=st.none() | TEXT, code=st.none() | TEXT, error=st.none() | TEXT,
-    result=st.none() | JSON.map(orjson.dumps), checkpoint=JSON,
+    tenant=TEXT,
+    job_id=st.uuids().map(str),
+    feed=COUNT,
+    attempt=COUNT,
+    state=st.sampled_from(State),
+    started_at=MOMENT,
+    ended_at=MOMENT,
+    worker=TEXT,
+    delay=st.none() | st.timedeltas(timedelta(), timedelta(days=9999)),
+    category=st.none() | TEXT,
+    code=st.none() | TEXT,
+    error=st.none() | TEXT,
+    result=st.none() | JSON.map(orjson.dumps),
+    checkpoint=JSON,
     spawned=st.lists(st.dictionaries(TEXT, JSON, max_size=2), max_size=2),
-)  # fmt: skip
+)
 
 
 @given(JOBS)
@@ -46,8 +71,15 @@ def test_a_job_is_read_as_it_was_written(job: QueuedJob) -> None:
     assert wire.id_of(entry).decode() == job.id
     outer = orjson.loads(entry)
     assert list(outer) == [
-        "id", "filepath", "filesize", "priority", "retries", "creation_time", "trace_id", "span_id",
-    ]  # fmt: skip
+        "id",
+        "filepath",
+        "filesize",
+        "priority",
+        "retries",
+        "creation_time",
+        "trace_id",
+        "span_id",
+    ]
     assert datetime.fromisoformat(outer["creation_time"]) == job.created_at
     assert orjson.loads(wire.entry_again(entry, 77)) == {**outer, "retries": 77}
 
@@ -55,7 +87,10 @@ def test_a_job_is_read_as_it_was_written(job: QueuedJob) -> None:
 @given(st.lists(ENDS, max_size=3))
 def test_ends_are_read_as_they_were_written(ends: list[AttemptEnd]) -> None:
     assert wire.ends_of(b"[" + b",".join(map(wire.end_bytes, ends)) + b"]") == [
-        AttemptEnd(**{name: getattr(end, name) for name in AttemptEnd.__slots__} | {"spawned": end.spawned or ()})
+        AttemptEnd(
+            **{name: getattr(end, name) for name in AttemptEnd.__slots__}
+            | {"spawned": end.spawned or ()}
+        )
         for end in ends
     ]
 
@@ -79,7 +114,9 @@ def test_whatever_json_stands_there_only_one_error_comes_of_it(value: object) ->
 
 
 def test_of_what_cannot_be_read_the_ids_of_jobs_are_found_and_no_others() -> None:
-    good = b'["acme","1",1,1,"completed","2026-01-01T00:00:00+00:00","2026-01-01T00:00:00+00:00","w"]'
+    good = (
+        b'["acme","1",1,1,"completed","2026-01-01T00:00:00+00:00","2026-01-01T00:00:00+00:00","w"]'
+    )
     odd = b'["a\\"c,[","2",1,12,"odd"]'
     spawning = b'["acme","3",1,1,"?","","","w",{"spawned":[{"after":["4","5","6"]}],"error":"[\\"7\\",\\"8\\",1,1,"}]'
     ends, lost = wire.rescued(b"[" + b",".join([good, odd, spawning]) + b"]")

@@ -25,19 +25,36 @@ ABOUT = About(
 
 def job(**changes: Any) -> QueuedJob:
     values: dict[str, Any] = {
-        "id": str(uuid4()), "tenant": "acme", "type": "send", "queue": "mail", "priority": Priority.NORMAL, "feed": 1,
-        "attempt": 0, "form": "json", "payload": b'{"to":"you"}', "policy": None, "tags": None, "correlation_id": None,
-        "created_at": NOW, "expires_at": NOW + timedelta(days=1), "installation": "3f1e",
-    }  # fmt: skip
+        "id": str(uuid4()),
+        "tenant": "acme",
+        "type": "send",
+        "queue": "mail",
+        "priority": Priority.NORMAL,
+        "feed": 1,
+        "attempt": 0,
+        "form": "json",
+        "payload": b'{"to":"you"}',
+        "policy": None,
+        "tags": None,
+        "correlation_id": None,
+        "created_at": NOW,
+        "expires_at": NOW + timedelta(days=1),
+        "installation": "3f1e",
+    }
     return QueuedJob(**{**values, **changes})
 
 
 def ended(delivery: Delivery, state: State = State.COMPLETED, **changes: Any) -> Result:
     values: dict[str, Any] = {
-        "tenant": delivery.job.tenant, "job_id": delivery.job.id, "feed": delivery.job.feed,
-        "attempt": delivery.attempt, "state": state, "started_at": delivery.started_at,
-        "ended_at": delivery.started_at, "worker": "w1",
-    }  # fmt: skip
+        "tenant": delivery.job.tenant,
+        "job_id": delivery.job.id,
+        "feed": delivery.job.feed,
+        "attempt": delivery.attempt,
+        "state": state,
+        "started_at": delivery.started_at,
+        "ended_at": delivery.started_at,
+        "worker": "w1",
+    }
     return Result(delivery, AttemptEnd(**{**values, **changes}))
 
 

@@ -1,4 +1,6 @@
-"""Folders that a server's own user can reach, and a look for processes that were left behind in them."""
+"""Folders that a server's own user can reach, and a look for processes that were left behind in
+them.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path

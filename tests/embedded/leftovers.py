@@ -13,7 +13,9 @@ from tests.support.waiting import wait_for
 
 @contextmanager
 def open_folder() -> Iterator[Path]:
-    """Make a folder with a short path that every user can pass (pytest's own are closed), and see it left empty."""
+    """Make a folder with a short path that every user can pass (pytest's own are closed), and see
+    it left empty.
+    """
     folder = temporary_folder("sched-", account())
     os.chown(folder, os.geteuid(), os.getegid())
     folder.chmod(0o711)
@@ -27,9 +29,15 @@ def open_folder() -> Iterator[Path]:
 def running(folder: Path) -> list[str]:
     """Describe the processes whose command names a folder or that work in it."""
     if not Path("/proc/self/cwd").exists():
-        listed = subprocess.run(["ps", "-axo", "command="], check=True, capture_output=True, text=True).stdout
+        listed = subprocess.run(
+            ["ps", "-axo", "command="], check=True, capture_output=True, text=True
+        ).stdout
         return [line for line in listed.splitlines() if str(folder) in line]
-    return [found for entry in Path("/proc").iterdir() if entry.name.isdigit() and (found := _of(entry, folder))]
+    return [
+        found
+        for entry in Path("/proc").iterdir()
+        if entry.name.isdigit() and (found := _of(entry, folder))
+    ]
 
 
 def _of(process: Path, folder: Path) -> str | None:
@@ -38,4 +46,8 @@ def _of(process: Path, folder: Path) -> str | None:
         works_in = (process / "cwd").readlink()
     except OSError:  # it has just ended, or is somebody else's
         return None
-    return f"{process.name} {command}" if str(folder) in command or works_in.is_relative_to(folder) else None
+    return (
+        f"{process.name} {command}"
+        if str(folder) in command or works_in.is_relative_to(folder)
+        else None
+    )

@@ -26,7 +26,9 @@ def test_the_folder_that_somebody_cannot_pass_is_named(place: Path) -> None:
     assert Account(os.geteuid(), os.getegid()).closed(inner / "file") is None
 
 
-def test_a_closed_or_long_tmpdir_is_passed_over(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_or_long_tmpdir_is_passed_over(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for unusable in (place / "closed", place / ("long" * 20)):
         unusable.mkdir(mode=0o700)
         monkeypatch.setattr(tempfile, "tempdir", str(unusable))
@@ -39,8 +41,12 @@ def test_a_closed_or_long_tmpdir_is_passed_over(place: Path, monkeypatch: pytest
             made.rmdir()
 
 
-def test_no_usable_temporary_folder_is_an_error(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scheduler.embedded.account._temporary_parents", lambda: iter([place / ("long" * 20)]))
+def test_no_usable_temporary_folder_is_an_error(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "scheduler.embedded.account._temporary_parents", lambda: iter([place / ("long" * 20)])
+    )
     with pytest.raises(ConfigError, match="set TMPDIR"):
         temporary_folder("sched-", account())
 

@@ -40,10 +40,16 @@ def postmaster(folder: Path) -> int:
 
 @contextmanager
 def user_of(folder: Path | None, **environment: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Another process that uses the server of a folder, and the DSN it got; a line on its stdin makes it leave."""
+    """Another process that uses the server of a folder, and the DSN it got; a line on its stdin
+    makes it leave.
+    """
     command = [sys.executable, "-c", USER, "" if folder is None else str(folder)]
     process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ | environment
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | environment,
     )
     with process:
         assert process.stdout is not None
@@ -125,14 +131,29 @@ def test_many_processes_start_at_once(place: Path) -> None:
     folder = place / "data"
     command = [sys.executable, "-c", USER, str(folder)]
     users = [
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         for _ in range(6)
     ]
     try:
         dsns = {user.stdout.readline().strip() for user in users if user.stdout}
         assert len(dsns) == 1
         assert ask(dsns.pop()) == 42
-        assert len([line for line in running(place) if "/bin/postgres" in line and "keeper" not in line]) == 1
+        assert (
+            len(
+                [
+                    line
+                    for line in running(place)
+                    if "/bin/postgres" in line and "keeper" not in line
+                ]
+            )
+            == 1
+        )
     finally:
         told = [user.communicate("\n", timeout=60) for user in users]
     assert [user.returncode for user in users] == [0] * 6, told
@@ -147,7 +168,9 @@ def test_the_server_ends_when_its_only_user_is_killed(place: Path, temporary: bo
     assert [entry.name for entry in place.iterdir()] == ([] if temporary else ["data"])
 
 
-def test_a_server_whose_keeper_was_killed_is_replaced(place: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_server_whose_keeper_was_killed_is_replaced(
+    place: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     folder = place / "data"
     with user_of(folder) as (user, _):
         (keeper,) = [line for line in running(place) if "keeper.py" in line]
@@ -211,8 +234,15 @@ def test_a_path_that_cannot_hold_a_socket_is_an_error(place: Path) -> None:
     assert not list(place.iterdir())
 
 
-def test_settings_of_libpq_in_the_environment_do_not_matter(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for key, value in {"PGPORT": "1", "PGHOST": "nowhere.invalid", "PGDATA": "/nowhere", "LC_ALL": "xx_YY"}.items():
+def test_settings_of_libpq_in_the_environment_do_not_matter(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for key, value in {
+        "PGPORT": "1",
+        "PGHOST": "nowhere.invalid",
+        "PGDATA": "/nowhere",
+        "LC_ALL": "xx_YY",
+    }.items():
         monkeypatch.setenv(key, value)
     with EmbeddedPostgres(place / "data", durable=False) as server:
         assert ask(server.dsn) == 42
@@ -224,7 +254,9 @@ def test_without_the_wheel_the_error_names_it(monkeypatch: pytest.MonkeyPatch) -
         EmbeddedPostgres().start()
 
 
-def test_root_is_told_which_folder_is_closed_and_everybody_else_may_use_their_own(place: Path) -> None:
+def test_root_is_told_which_folder_is_closed_and_everybody_else_may_use_their_own(
+    place: Path,
+) -> None:
     home = place / "home"
     home.mkdir(mode=0o700)
     server = EmbeddedPostgres(home / "data", durable=False)
@@ -237,19 +269,25 @@ def test_root_is_told_which_folder_is_closed_and_everybody_else_may_use_their_ow
     assert home.stat().st_mode & 0o777 == 0o700, "nobody's home is opened"
 
 
-def test_binaries_in_a_closed_folder_are_copied_once(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_binaries_in_a_closed_folder_are_copied_once(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(postgres, "CACHE", place / "cache")
     installed = postgres._binaries(Account(os.geteuid(), os.getegid())).parent
     copied = postgres._copied(installed)
     assert postgres._copied(installed) == copied
     assert len(list((place / "cache").iterdir())) == 1
-    told = subprocess.run([copied / "bin" / "initdb", "--version"], check=True, capture_output=True, text=True).stdout
+    told = subprocess.run(
+        [copied / "bin" / "initdb", "--version"], check=True, capture_output=True, text=True
+    ).stdout
     assert told.startswith("initdb (PostgreSQL)")
     assert Account(4_000_000, 4_000_000).closed(copied / "bin" / "initdb") is None
     assert all(path.stat().st_mode & 0o004 for path in copied.rglob("*"))
 
 
-def test_the_shared_one_is_where_the_environment_says(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_shared_one_is_where_the_environment_says(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SCHEDULER_HOME", str(place / "home"))
     assert shared_folder() == place / "home" / "postgres"
     try:

@@ -1,4 +1,6 @@
-"""The examples, served for real by what their users serve them with: each fire once, none lost when one of two ends."""
+"""The examples, served for real by what their users serve them with: each fire once, none lost when
+one of two ends.
+"""
 
 import json
 import os
@@ -40,7 +42,9 @@ class Way:
         return [sys.executable if program == "python" else str(SCRIPTS / program), *rest]
 
 
-KILLED = -signal.SIGTERM  # uvicorn raises the signal again after its shutdown; development servers do not handle it
+KILLED = (
+    -signal.SIGTERM
+)  # uvicorn raises the signal again after its shutdown; development servers do not handle it
 FASTAPI = Way("uvicorn fastapi_app:app --port {port}", status=KILLED)
 FLASK = Way("flask --app flask_app run --port {port}", status=KILLED)
 FLASK_DEBUG = Way("flask --app flask_app --debug run --port {port}")
@@ -59,17 +63,26 @@ class Server:
         self.port = port_for.select_random()
         with output.open("ab") as log:
             self.process = subprocess.Popen(
-                way.arguments(self.port), cwd=way.folder, env=environment, stdout=log, stderr=log,
+                way.arguments(self.port),
+                cwd=way.folder,
+                env=environment,
+                stdout=log,
+                stderr=log,
                 start_new_session=True,
-            )  # fmt: skip
+            )
 
     def jobs(self) -> Any:
         """Ask for /jobs; nothing while nobody answers."""
-        assert self.process.poll() is None, f"{self.way.command} ended with {self.process.returncode}"
+        assert self.process.poll() is None, (
+            f"{self.way.command} ended with {self.process.returncode}"
+        )
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/jobs", timeout=5) as response:
+            with urllib.request.urlopen(
+                f"http://127.0.0.1:{self.port}/jobs", timeout=5
+            ) as response:
                 return json.load(response)
-        except urllib.error.HTTPError:
+        except urllib.error.HTTPError as error:
+            error.close()
             raise
         except OSError:
             return None
@@ -77,8 +90,8 @@ class Server:
     def stop(self) -> int:
         """SIGTERM; whatever belongs to it ends with it."""
         self.process.terminate()
-        status = self.process.wait(timeout=10)
-        wait_for(lambda: not self.alive(), "nothing of the server is left", timeout=2)
+        status = self.process.wait(timeout=60)
+        wait_for(lambda: not self.alive(), "nothing of the server is left", timeout=60)
         return status
 
     def alive(self) -> bool:
@@ -97,14 +110,20 @@ class Server:
 class Stage:
     """Servers on one schema, the file that their jobs write, and the ledger."""
 
-    def __init__(self, dsn: str, schema: str, connection: psycopg.Connection[Any], folder: Path) -> None:
+    def __init__(
+        self, dsn: str, schema: str, connection: psycopg.Connection[Any], folder: Path
+    ) -> None:
         self.schema = schema
         self.connection = connection
         self.servers: list[Server] = []
         self.fires_file = folder / "fires"
         self.output_file = folder / "output"
         self.environment = {
-            **{name: value for name, value in os.environ.items() if name != "SCHEDULER_DATABASE_URL"},
+            **{
+                name: value
+                for name, value in os.environ.items()
+                if name != "SCHEDULER_DATABASE_URL"
+            },
             "DATABASE_URL": dsn,
             "SCHEDULER_SCHEMA": schema,
             "EXAMPLE_LOG": str(self.fires_file),
@@ -117,7 +136,7 @@ class Stage:
         servers = [Server(way, self.environment, self.output_file) for _ in range(count)]
         self.servers += servers
         for server in servers:
-            (job,) = wait_for(server.jobs, f"{way.command} answers", timeout=30)
+            (job,) = wait_for(server.jobs, f"{way.command} answers", timeout=60)
             assert (job["tenant"], job["job_id"]) == ("acme", "heartbeat")
             assert datetime.fromisoformat(job["next_run_at"]).tzinfo is not None
         return servers
@@ -125,12 +144,18 @@ class Stage:
     def fires(self) -> list[tuple[int, datetime]]:
         """Which process ran which fire, in the order of the fires."""
         lines = (line.split() for line in read_lines(self.fires_file))
-        return sorted(((int(pid), datetime.fromisoformat(at)) for pid, at in lines), key=lambda fire: fire[1])
+        return sorted(
+            ((int(pid), datetime.fromisoformat(at)) for pid, at in lines), key=lambda fire: fire[1]
+        )
 
     def await_fires(self, more: int) -> list[tuple[int, datetime]]:
-        """Wait for so many more; the ledger has them too, so that the next is most of a second away."""
+        """Wait for so many more; the ledger has them too, so that the next is most of a second
+        away.
+        """
         before = len(self.fires())
-        wait_for(lambda: len(self.fires()) >= before + more, f"{more} more fires", timeout=more + 10)
+        wait_for(
+            lambda: len(self.fires()) >= before + more, f"{more} more fires", timeout=more + 10
+        )
         wait_for(lambda: len(self.ledger()) >= len(self.fires()), "the ledger has them")
         return self.fires()[before:]
 
@@ -143,12 +168,18 @@ class Stage:
         moments = [at for _, at in fires]
         assert moments == [moments[0] + timedelta(seconds=n) for n in range(len(moments))]
         ledger = self.ledger()
-        assert [(int((row.holder or "").rpartition(":")[2]), row.fire.at) for row in ledger] == fires
-        assert {(row.outcome, row.attempt, row.missed_count) for row in ledger} == {("success", 1, 0)}
+        assert [
+            (int((row.holder or "").rpartition(":")[2]), row.fire.at) for row in ledger
+        ] == fires
+        assert {(row.outcome, row.attempt, row.missed_count) for row in ledger} == {
+            ("success", 1, 0)
+        }
 
 
 @pytest.fixture
-def stage(dsn: str, schema: str, connection: psycopg.Connection[Any], tmp_path: Path) -> Iterator[Stage]:
+def stage(
+    dsn: str, schema: str, connection: psycopg.Connection[Any], tmp_path: Path
+) -> Iterator[Stage]:
     stage = Stage(dsn, schema, connection, tmp_path)
     try:
         yield stage
@@ -184,7 +215,10 @@ def test_gunicorns_master_runs_no_job_and_each_of_its_workers_has_a_scheduler(st
     first = wait_for(lambda: listeners(stage, 4), "four schedulers listen")
     worker, _ = stage.await_fires(1)[-1]
     os.kill(worker, signal.SIGKILL)
-    wait_for(lambda: len(listeners(stage, 4) - first) == 1, "the new worker's listens in place of the killed one's")
+    wait_for(
+        lambda: len(listeners(stage, 4) - first) == 1,
+        "the new worker's listens in place of the killed one's",
+    )
     stage.await_fires(2)
     assert server.stop() == 0
     stage.prove()
@@ -194,12 +228,15 @@ def test_gunicorns_master_runs_no_job_and_each_of_its_workers_has_a_scheduler(st
 def listeners(stage: Stage, count: int) -> set[int]:
     """Name the one connection on which each scheduler listens, if there are so many."""
     found = stage.connection.execute(
-        "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN %'"
+        "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND query LIKE "
+        "'LISTEN %'"
     ).fetchall()
     return {pid for (pid,) in found} if len(found) == count else set()
 
 
-@pytest.mark.parametrize("way", [pytest.param(FLASK_DEBUG, id="flask"), pytest.param(DJANGO_RELOADING, id="django")])
+@pytest.mark.parametrize(
+    "way", [pytest.param(FLASK_DEBUG, id="flask"), pytest.param(DJANGO_RELOADING, id="django")]
+)
 def test_a_reloader_leaves_the_jobs_to_its_child(stage: Stage, way: Way) -> None:
     (server,) = stage.serve(way)
     assert wait_for(lambda: listeners(stage, 1), "one scheduler listens")
@@ -212,8 +249,12 @@ def test_a_reloader_leaves_the_jobs_to_its_child(stage: Stage, way: Way) -> None
 @pytest.mark.parametrize("command", ["check", "migrate"])
 def test_a_management_command_starts_no_scheduler(stage: Stage, command: str) -> None:
     subprocess.run(
-        [sys.executable, "manage.py", command], cwd=SITE, env=stage.environment, check=True, capture_output=True,
-        timeout=20,
-    )  # fmt: skip
+        [sys.executable, "manage.py", command],
+        cwd=SITE,
+        env=stage.environment,
+        check=True,
+        capture_output=True,
+        timeout=60,
+    )
     found = stage.connection.execute("SELECT to_regnamespace(%s)", (stage.schema,)).fetchone()
     assert found == (None,)

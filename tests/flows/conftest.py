@@ -24,7 +24,9 @@ def make_fleet(dsn: str, schema: str, tmp_path: Path) -> Iterator[MakeFleet]:
     with ExitStack() as stack:
 
         def make(jobs: Sequence[Job], **options: Any) -> Fleet:
-            return stack.enter_context(Fleet(options.pop("dsn", dsn), schema, tmp_path, jobs, **options))
+            return stack.enter_context(
+                Fleet(options.pop("dsn", dsn), schema, tmp_path, jobs, **options)
+            )
 
         yield make
 
@@ -37,7 +39,9 @@ def own_postgres() -> Iterator[EmbeddedPostgres]:
 
 
 @pytest.fixture
-def parts(dsn: str, schema: str, redis: Client, redis_server: EmbeddedRedis) -> Iterator[RingServices]:
+def parts(
+    dsn: str, schema: str, redis: Client, redis_server: EmbeddedRedis
+) -> Iterator[RingServices]:
     """The parts of an instance, none of which runs by itself."""
     with Scheduler(dsn, schema=schema, redis=redis_server.url) as made:
         services = made._running().ring

@@ -1,14 +1,17 @@
-"""One fire in trouble: its process dies, sleeps, or is too busy; it ends once, and the ledger tells how."""
+"""One fire in trouble: its process dies, sleeps, or is too busy; it ends once, and the ledger tells
+how.
+"""
 
+import os
 import signal
-import time
+from pathlib import Path
 
 import pytest
 
 from tests.flows.conftest import MakeFleet
 from tests.support.checker import LedgerRow, read_ledger
 from tests.support.fleet import Fleet
-from tests.support.instance import Job, backtrack
+from tests.support.instance import Job
 from tests.support.proof import ledger_of, periodic, prove, row_of, soon
 from tests.support.records import Record
 from tests.support.waiting import rest, wait_for
@@ -17,9 +20,9 @@ ONE = "the-one"
 
 
 def the_start(fleet: Fleet, attempt: int = 1) -> Record:
-    """Wait for a start of the job that the test is about, no longer than a recovery may take."""
+    """Wait for a start of the job that the test is about."""
     what = f"attempt {attempt} starts"
-    (start,) = wait_for(lambda: fleet.records(ONE, "start", attempt), what, timeout=fleet.lease + 5.0, every=0.01)
+    (start,) = wait_for(lambda: fleet.records(ONE, "start", attempt), what, every=0.01)
     return start
 
 
@@ -54,7 +57,9 @@ def test_a_fire_that_kills_its_process_is_crashed_after_three_starts_and_takes_n
     assert (row.outcome, row.attempt, row.reason) == ("crashed", 3, "its process died 3 times")
     assert [lost["attempt"] for lost in row.attempts] == [1, 2]
     others = [r for r in ledger if r.fire.job_id != ONE]
-    assert {r.outcome for r in others} <= {"success", "skipped"}, "the innocent are not recorded as crashed"
+    assert {r.outcome for r in others} <= {"success", "skipped"}, (
+        "the innocent are not recorded as crashed"
+    )
     assert [r for r in others if (r.attempt or 0) > 1], "some shared a process with it"
 
 
@@ -66,7 +71,6 @@ def test_at_most_once_is_crashed_without_a_second_start(make_fleet: MakeFleet) -
     fleet.kill(start.pid)
     row = row_of(fleet, ONE)
     assert (row.outcome, row.attempt, row.fence, row.attempts) == ("crashed", 1, start.fence, ())
-    assert time.monotonic() - fleet.kills[0].monotonic <= fleet.lease + 5.0
     rest(2 * fleet.lease)
     prove(fleet, job.start_at)
     assert [r.phase for r in fleet.records(ONE)] == ["start"]
@@ -76,8 +80,8 @@ def test_at_most_once_is_crashed_without_a_second_start(make_fleet: MakeFleet) -
 def test_a_process_stopped_past_its_lease_is_fenced_and_its_late_finish_refused(
     make_fleet: MakeFleet, full: bool, when: str
 ) -> None:
-    job = Job(job_id=ONE, start_at=soon(), seconds=2.0)
-    fleet = make_fleet([job], lease=10.0 if full else 1.5)
+    job = Job(job_id=ONE, start_at=soon(), seconds=4.0)
+    fleet = make_fleet([job], lease=10.0 if full else 4.0)
     fleet.ready(*fleet.start(2))
     first = the_start(fleet)
     fleet.signal(first.pid, signal.SIGSTOP)
@@ -86,7 +90,10 @@ def test_a_process_stopped_past_its_lease_is_fenced_and_its_late_finish_refused(
         row_of(fleet, ONE)
     assert not fleet.records(ONE, "end", 1), "the first attempt is still stopped in its body"
     fleet.signal(first.pid, signal.SIGCONT)
-    wait_for(lambda: fleet.records(ONE, "end", 1) and fleet.records(ONE, "lost", 1), "it ends late and is refused")
+    wait_for(
+        lambda: fleet.records(ONE, "end", 1) and fleet.records(ONE, "lost", 1),
+        "it ends late and is refused",
+    )
     row = row_of(fleet, ONE)
     rest(0.5)
     assert_driven_again(fleet, row, first, second)
@@ -94,47 +101,34 @@ def test_a_process_stopped_past_its_lease_is_fenced_and_its_late_finish_refused(
 
 
 def test_busy_python_code_keeps_its_lease(make_fleet: MakeFleet, full: bool) -> None:
-    lease = 10.0 if full else 1.5
+    lease = 10.0 if full else 4.0
     job = Job(job_id=ONE, start_at=soon(), body="busy", seconds=2 * lease)
     fleet = make_fleet([job], lease=lease)
     fleet.ready(*fleet.start(2))
-    row = row_of(fleet, ONE, timeout=3 * lease + 10)
+    row = row_of(fleet, ONE)
     assert (row.outcome, row.attempt, row.attempts) == ("success", 1, ())
     assert prove(fleet, job.start_at) == [row]
     assert [r.phase for r in fleet.records(ONE)] == ["start", "end", "accepted"]
 
 
-@pytest.mark.timeout(900)
 def test_a_c_call_that_holds_the_gil_past_the_lease_is_fenced_and_driven_again(
-    make_fleet: MakeFleet, full: bool
+    make_fleet: MakeFleet, tmp_path: Path, full: bool
 ) -> None:
-    lease = 10.0 if full else 1.5
-    size = backtracking_size(seconds=5.0 * lease)
-    job = Job(job_id=ONE, start_at=soon(), body="backtrack_first", size=size)
-    fleet = make_fleet([job], lease=lease)
-    fleet.ready(*fleet.start(2))
-    first = the_start(fleet)
-    second = the_start(fleet, 2)
-    row = row_of(fleet, ONE)
-    assert not fleet.records(ONE, "end", 1), "the first attempt is still in its C call"
-    wait_for(
-        lambda: fleet.records(ONE, "end", 1) and fleet.records(ONE, "lost", 1),
-        "it ends late and is refused",
-        timeout=40 * lease + 60.0,  # how long its call takes is the machine's, which others use too
-    )
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    job = Job(job_id=ONE, start_at=soon(), body="read_first", fifo=str(fifo))
+    fleet = make_fleet([job], lease=10.0 if full else 3.0)
+    with fifo.open("r+b", buffering=0) as writer:
+        fleet.ready(*fleet.start(2))
+        first = the_start(fleet)
+        second = the_start(fleet, 2)
+        row = row_of(fleet, ONE)
+        assert not fleet.records(ONE, "end", 1), "the first attempt is still in its C call"
+        writer.write(b"x")
+        wait_for(
+            lambda: fleet.records(ONE, "end", 1) and fleet.records(ONE, "lost", 1),
+            "it ends late and is refused",
+        )
     rest(0.5)
     assert_driven_again(fleet, row, first, second)
     assert prove(fleet, job.start_at) == [row]
-
-
-def backtracking_size(*, seconds: float) -> int:
-    """Find how many letters keep this machine's regular expressions busy for at least so long, at most twice."""
-    size, took = 16, 0.0
-    while took < 0.1:
-        size += 1
-        before = time.monotonic()
-        backtrack(size)
-        took = time.monotonic() - before
-    while took < seconds:
-        size, took = size + 1, took * 2
-    return size

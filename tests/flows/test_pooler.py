@@ -1,4 +1,6 @@
-"""A fleet behind PgBouncer in transaction mode: the same proof, where no session outlives a transaction."""
+"""A fleet behind PgBouncer in transaction mode: the same proof, where no session outlives a
+transaction.
+"""
 
 import random
 from collections.abc import Iterator
@@ -33,7 +35,7 @@ def test_kills_behind_a_transaction_pooler_lose_nothing_and_double_no_attempt(
     ledger = prove(fleet, soon(1.0))
     recovered = recoveries(fleet)
     assert recovered, "some process was killed in the middle of a run"
-    assert max(recovered) <= fleet.lease + 5.0
+    assert max(recovered) <= fleet.lease + 30.0
     assert [row for row in ledger if (row.attempt or 0) > 1]
 
 

@@ -1,4 +1,6 @@
-"""Redis loses its memory, Postgres goes away, workers sleep: nothing is lost, and no more runs again than must."""
+"""Redis loses its memory, Postgres goes away, workers sleep: nothing is lost, and no more runs
+again than must.
+"""
 
 import math
 import signal
@@ -21,7 +23,7 @@ from scheduler.dialects.reliable.keys import Keys
 from scheduler.dialects.reliable.queue import ReliableQueue
 from scheduler.embedded.postgres import EmbeddedPostgres
 from scheduler.embedded.redis import EmbeddedRedis
-from scheduler.queueing.recovery import taken_back
+from scheduler.worker.attempt import orphaned_result
 from tests.support.ring_fleet import MortalRedis, RingFleet, suspended
 from tests.support.waiting import rest, wait_for
 
@@ -33,7 +35,9 @@ JOBS, ATTEMPTS = KEYS.named("jobs", "attempts")
 
 
 @pytest.fixture
-def make_ring(dsn: str, schema: str, redis_server: EmbeddedRedis, tmp_path: Path) -> Iterator[MakeRing]:
+def make_ring(
+    dsn: str, schema: str, redis_server: EmbeddedRedis, tmp_path: Path
+) -> Iterator[MakeRing]:
     """Make a fleet with defaults, unless it is told otherwise."""
     with ExitStack() as stack:
         client = Client(redis_server.url)
@@ -48,7 +52,9 @@ def make_ring(dsn: str, schema: str, redis_server: EmbeddedRedis, tmp_path: Path
 
 
 class Moment(NamedTuple):
-    """What Redis knew, and when: how many jobs were in the hands of workers, and how many ends were not settled."""
+    """What Redis knew, and when: how many jobs were in the hands of workers, and how many ends were
+    not settled.
+    """
 
     running: int
     unsettled: int
@@ -105,7 +111,8 @@ def settled_retries(fleet: RingFleet) -> dict[str, Settled]:
     """Read which attempts are settled: losing Redis must not reset them."""
     with fleet.connection() as connection:
         query = SQL(
-            "SELECT id, attempt, extract(epoch FROM run_at - clock_timestamp()) FROM {}.job_queue WHERE retrying"
+            "SELECT id, attempt, extract(epoch FROM run_at - clock_timestamp()) FROM {}.job_queue "
+            "WHERE retrying"
         )
         now = time.monotonic()
         rows = connection.execute(query.format(Identifier(fleet.schema))).fetchall()
@@ -113,23 +120,33 @@ def settled_retries(fleet: RingFleet) -> dict[str, Settled]:
 
 
 def assert_kept(fleet: RingFleet, settled: dict[str, Settled], since: float) -> int:
-    """Each job whose attempt was settled goes on with the next, and not before its time; return how many did."""
+    """Each job whose attempt was settled goes on with the next, and not before its time; return how
+    many did.
+    """
     starts = [line for line in fleet.journal() if line.what == "start" and line.monotonic > since]
     kept = 0
     for line in starts:
         if line.job_id in settled:
             attempt, due = settled[line.job_id]
             assert line.attempt > attempt, f"{line} although attempt {attempt} was settled"
-            assert line.monotonic > due - 0.2, f"{line} starts {due - line.monotonic:.2f} s too early"
+            assert line.monotonic > due - 0.2, (
+                f"{line} starts {due - line.monotonic:.2f} s too early"
+            )
             kept += 1
     return kept
 
 
 def begun_in_vain(fleet: RingFleet, since: float, until: float) -> int:
-    """Count the runs that began after Redis had lost its memory, and were run again before it lost it once more."""
+    """Count the runs that began after Redis had lost its memory, and were run again before it lost
+    it once more.
+    """
     runs: dict[str, list[float]] = {}
     for line in fleet.journal():
-        if line.what == "start" and since < line.monotonic < until and not fleet.jobs[line.job_id].fails:
+        if (
+            line.what == "start"
+            and since < line.monotonic < until
+            and not fleet.jobs[line.job_id].fails
+        ):
             runs.setdefault(line.job_id, []).append(line.monotonic)
     return sum(len(starts) - 1 for starts in runs.values())
 
@@ -144,14 +161,20 @@ def test_redis_loses_its_memory_twice(make_ring: MakeRing, tmp_path: Path, full:
         fleet.submit([{"fails": 1}] * (jobs // 20), retry=LATER)
         wait_for(lambda: len(settled_retries(fleet)) == jobs // 20, "attempts are settled")
         fleet.submit([{"seconds": seconds}] * (jobs - jobs // 20 - 50))
-        fleet.submit([{"seconds": 5.0}] * 50)  # however late this process looks, it finds them running
+        fleet.submit(
+            [{"seconds": 5.0}] * 50
+        )  # however late this process looks, it finds them running
         outcomes = outcomes_of(fleet)
 
         wait_for(lambda: ended(fleet) > jobs // 5, "a part has run", timeout=60)
         settled, flushed_at = settled_retries(fleet), time.monotonic()
         first = flush(server.url, outcomes)
         with closing(redis_py.Redis.from_url(server.url)) as client:
-            wait_for(lambda: ended(fleet, first.at) > jobs // 4 and running(client) > 20, "it goes on", timeout=60)
+            wait_for(
+                lambda: ended(fleet, first.at) > jobs // 4 and running(client) > 20,
+                "it goes on",
+                timeout=60,
+            )
         second = kill(server, outcomes)
         killed_at = time.monotonic()
         assert second.running > 0, "in the middle of it"
@@ -165,14 +188,21 @@ def test_redis_loses_its_memory_twice(make_ring: MakeRing, tmp_path: Path, full:
         assert assert_kept(fleet, settled, flushed_at) > 0
         most = first.running + first.unsettled + second.running + second.unsettled
         verdict = fleet.verdict(most_again=most, memory_lost=True)
-        vain = [begun_in_vain(fleet, first.at, killed_at), begun_in_vain(fleet, killed_at, math.inf)]
+        vain = [
+            begun_in_vain(fleet, first.at, killed_at),
+            begun_in_vain(fleet, killed_at, math.inf),
+        ]
         print(f"{first}, {second}, {took:.1f} s after its return; {verdict}, in vain {vain}")  # noqa: T201
         assert verdict, str(verdict)
-        assert max(vain) <= 2 * 50, "what they had and had not begun waits: one for each place began before they knew"
+        assert max(vain) <= 2 * 50, (
+            "what they had and had not begun waits: one for each place began before they knew"
+        )
 
 
 @pytest.mark.timeout(900)
-def test_workers_go_on_without_postgres(make_ring: MakeRing, own_postgres: EmbeddedPostgres, full: bool) -> None:
+def test_workers_go_on_without_postgres(
+    make_ring: MakeRing, own_postgres: EmbeddedPostgres, full: bool
+) -> None:
     jobs, away = (8000, 30.0) if full else (1000, 3.0)
     fleet = make_ring(dsn=own_postgres.dsn, concurrency=20)
     instance, worker = fleet.start("instance"), fleet.start("worker")
@@ -184,7 +214,10 @@ def test_workers_go_on_without_postgres(make_ring: MakeRing, own_postgres: Embed
         own_postgres.halt(mode="immediate")
         before, unsettled = ended(fleet), moment_of([0, redis.xrange(outcomes)]).unsettled
         rest(away)
-        while_away, waiting = ended(fleet) - before, moment_of([0, redis.xrange(outcomes)]).unsettled - unsettled
+        while_away, waiting = (
+            ended(fleet) - before,
+            moment_of([0, redis.xrange(outcomes)]).unsettled - unsettled,
+        )
     assert while_away >= 50 * away, "they go on"
     assert waiting >= while_away - 100, "what they did waits in Redis"
     own_postgres.resume()
@@ -194,26 +227,36 @@ def test_workers_go_on_without_postgres(make_ring: MakeRing, own_postgres: Embed
 
 
 @pytest.mark.timeout(900)
-def test_workers_cost_postgres_nothing(make_ring: MakeRing, own_postgres: EmbeddedPostgres, full: bool) -> None:
+def test_workers_cost_postgres_nothing(
+    make_ring: MakeRing, own_postgres: EmbeddedPostgres, full: bool
+) -> None:
     jobs, workers, processes = (20_000, 200, 4) if full else (2000, 20, 2)
     dsn = make_conninfo(own_postgres.dsn, application_name="instance")
     fleet = make_ring(dsn=dsn)
     fleet.ready(fleet.start("instance"))
 
     def transactions() -> int:
-        with psycopg.connect(own_postgres.dsn, application_name="instance", autocommit=True) as connection:
+        with psycopg.connect(
+            own_postgres.dsn, application_name="instance", autocommit=True
+        ) as connection:
             connection.execute("SELECT pg_stat_force_next_flush()")
             query = "SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()"
             (count,) = connection.execute(query).fetchone() or (0,)
         return int(count)
 
     def cost(processes: int, each: int, concurrency: int) -> tuple[float, int]:
-        pids = [fleet.start("worker", dsn="", workers=each, concurrency=concurrency) for _ in range(processes)]
+        pids = [
+            fleet.start("worker", dsn="", workers=each, concurrency=concurrency)
+            for _ in range(processes)
+        ]
         fleet.ready(*pids)
         rest(1.0)
         before, began = transactions(), time.monotonic()
-        # A thousand a second, whoever works; not all as long, or one worker's would end at the same moments.
-        fleet.submit([{"seconds": workers / 1000 * (0.5 + number % 101 / 100)} for number in range(jobs)])
+        # A thousand a second, whoever works; not all as long, or one worker's would end at the same
+        # moments.
+        fleet.submit(
+            [{"seconds": workers / 1000 * (0.5 + number % 101 / 100)} for number in range(jobs)]
+        )
         fleet.all_end(timeout=120)
         took = time.monotonic() - began
         rest(1.0)  # backends report what they did now and then
@@ -229,31 +272,43 @@ def test_workers_cost_postgres_nothing(make_ring: MakeRing, own_postgres: Embedd
 
     few = cost(1, 1, workers)
     many = cost(processes, workers // processes, 1)
-    print(f"1 worker: {few[1]} transactions in {few[0]:.1f} s; {workers}: {many[1]} in {many[0]:.1f} s")  # noqa: T201
-    assert many[1] <= 1.2 * few[1], f"{many[1]} transactions with {workers} workers, {few[1]} with one"
+    print(  # noqa: T201
+        f"1 worker: {few[1]} transactions in {few[0]:.1f} s; {workers}: {many[1]} in {many[0]:.1f} "
+        "s"
+    )
+    assert many[1] <= 1.2 * few[1], (
+        f"{many[1]} transactions with {workers} workers, {few[1]} with one"
+    )
 
 
 def test_a_suspended_worker_ends_nothing_that_was_given_to_another(make_ring: MakeRing) -> None:
-    found = suspended(make_ring(lease="1s", hasty=0.5, concurrency=4))
+    found = suspended(make_ring(lease="4s", hasty=0.5, concurrency=4))
     assert found, str(found)
     assert found.again == 4
 
 
-def test_a_suspended_worker_does_not_end_what_was_given_to_itself_again(make_ring: MakeRing) -> None:
-    fleet = make_ring(lease="1s", concurrency=4)
+def test_a_suspended_worker_does_not_end_what_was_given_to_itself_again(
+    make_ring: MakeRing,
+) -> None:
+    fleet = make_ring(lease="4s", concurrency=4)
     instance, worker = fleet.start("instance"), fleet.start("worker")
     fleet.ready(instance, worker)
-    [job_id] = fleet.submit([{"seconds": 1.0}])
+    [job_id] = fleet.submit([{"seconds": 3.0}])
     wait_for(fleet.journal, "it runs")
     fleet.signal(worker, signal.SIGSTOP)
     fleet.killed.add(worker)  # as far as others can tell
     with closing(Client(fleet.redis)) as client:
         reaper = ReliableQueue(client, "work", worker="reaper")
-        wait_for(lambda: reaper.recover(lambda delivery: taken_back(delivery, "reaper", {})), "it is taken back")
+        wait_for(
+            lambda: reaper.recover(lambda delivery: orphaned_result(delivery, "reaper", {})),
+            "it is taken back",
+        )
     fleet.signal(worker, signal.SIGCONT)
-    fleet.all_end(timeout=20)
+    fleet.all_end(timeout=60)
     fleet.stop(instance, worker)
     lines = [(line.what, line.attempt) for line in fleet.journal() if line.job_id == job_id]
-    assert lines == [("start", 1), ("start", 2), ("end", 1), ("end", 2), ("accepted", 2)]
+    # Either handler can end first; only the result of the second attempt is accepted.
+    assert lines[:2] == [("start", 1), ("start", 2)]
+    assert sorted(lines[2:]) == [("accepted", 2), ("end", 1), ("end", 2)]
     verdict = fleet.verdict(most_again=1)
     assert verdict, str(verdict)

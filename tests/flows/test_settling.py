@@ -1,4 +1,6 @@
-"""A settler whose Postgres does not take what it has: it neither gathers without end nor judges by it."""
+"""A settler whose Postgres does not take what it has: it neither gathers without end nor judges by
+it.
+"""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -29,9 +31,15 @@ NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
 def completed(job: Submission, **changes: Any) -> AttemptEnd:
     values: dict[str, Any] = {
-        "tenant": "acme", "job_id": str(job.id), "feed": 1, "attempt": 1, "state": State.COMPLETED, "started_at": NOW,
-        "ended_at": NOW, "worker": "w",
-    }  # fmt: skip
+        "tenant": "acme",
+        "job_id": str(job.id),
+        "feed": 1,
+        "attempt": 1,
+        "state": State.COMPLETED,
+        "started_at": NOW,
+        "ended_at": NOW,
+        "worker": "w",
+    }
     return AttemptEnd(**{**values, **changes})
 
 
@@ -62,7 +70,13 @@ class Settling:
         monkeypatch.setattr(self.settler, "_run", run)
 
     def add(self, ends: Sequence[AttemptEnd]) -> None:
-        self.redis.call("XADD", self.stream, "*", "ends", b"[%b]" % b",".join(wire.end_bytes(each) for each in ends))
+        self.redis.call(
+            "XADD",
+            self.stream,
+            "*",
+            "ends",
+            b"[%b]" % b",".join(wire.end_bytes(each) for each in ends),
+        )
 
 
 @pytest.fixture
@@ -79,7 +93,9 @@ def submitter(dsn: str, schema: str) -> Any:
 def test_while_postgres_is_away_a_settler_reads_no_more_than_it_can_settle(
     settling: Settling, submitter: Scheduler
 ) -> None:
-    jobs = submitter.submit_many([NewJob("acme", "job", queue="work", delay="1h") for _ in range(6000)])
+    jobs = submitter.submit_many(
+        [NewJob("acme", "job", queue="work", delay="1h") for _ in range(6000)]
+    )
     for start in range(0, len(jobs), 500):
         settling.add([completed(job) for job in jobs[start : start + 500]])
     settling.away = True
@@ -88,24 +104,44 @@ def test_while_postgres_is_away_a_settler_reads_no_more_than_it_can_settle(
             settling.settler.step()
     assert sum(len(batch.ends) for batch in settling.settler._left) <= 5 * ENDS
     settling.away = False
-    wait_for(lambda: settling.settler.step() is not None and settling.redis.call("XLEN", settling.stream) == 0, "all")
+    wait_for(
+        lambda: (
+            settling.settler.step() is not None
+            and settling.redis.call("XLEN", settling.stream) == 0
+        ),
+        "all",
+    )
     assert {submitter.get("acme", job.id).state for job in jobs[::500]} == {State.COMPLETED}
     assert max(settling.given) <= MOST_ENDS
 
 
-def test_large_ends_are_settled_in_several_transactions(settling: Settling, submitter: Scheduler) -> None:
-    jobs = submitter.submit_many([NewJob("acme", "job", queue="work", delay="1h") for _ in range(60)])
+def test_large_ends_are_settled_in_several_transactions(
+    settling: Settling, submitter: Scheduler
+) -> None:
+    jobs = submitter.submit_many(
+        [NewJob("acme", "job", queue="work", delay="1h") for _ in range(60)]
+    )
     large = b'"%b"' % (b"x" * 1_000_000)
     for start in range(0, len(jobs), 4):
         settling.add([completed(job, result=large) for job in jobs[start : start + 4]])
-    wait_for(lambda: settling.settler.step() is not None and settling.redis.call("XLEN", settling.stream) == 0, "all")
+    wait_for(
+        lambda: (
+            settling.settler.step() is not None
+            and settling.redis.call("XLEN", settling.stream) == 0
+        ),
+        "all",
+    )
     assert sum(settling.given) == 60
     assert max(settling.given) * len(large) <= MOST_BYTES + 4 * len(large)
     assert {submitter.get("acme", job.id).state for job in jobs} == {State.COMPLETED}
 
 
-def test_a_settler_whose_answer_to_redis_was_lost_reads_on(settling: Settling, submitter: Scheduler) -> None:
-    one, two = submitter.submit_many([NewJob("acme", "job", queue="work", delay="1h") for _ in range(2)])
+def test_a_settler_whose_answer_to_redis_was_lost_reads_on(
+    settling: Settling, submitter: Scheduler
+) -> None:
+    one, two = submitter.submit_many(
+        [NewJob("acme", "job", queue="work", delay="1h") for _ in range(2)]
+    )
     settling.add([completed(one)])
     plain = settling.settler._queue.acknowledge
 
@@ -122,15 +158,24 @@ def test_a_settler_whose_answer_to_redis_was_lost_reads_on(settling: Settling, s
     assert settling.redis.call("XLEN", settling.stream) == 0
 
 
-def test_of_two_successes_of_a_job_one_submits_its_jobs(settling: Settling, submitter: Scheduler) -> None:
+def test_of_two_successes_of_a_job_one_submits_its_jobs(
+    settling: Settling, submitter: Scheduler
+) -> None:
     job = submitter.submit("acme", "job", queue="work", delay="1h")
-    first, second = completed(job, spawned=spawned("first")), completed(job, feed=2, spawned=spawned("second"))
+    first, second = (
+        completed(job, spawned=spawned("first")),
+        completed(job, feed=2, spawned=spawned("second")),
+    )
     settling.ledger.run(settle(settling.ledger, [first, second], lambda _: None))
     assert [each.type for each in submitter.find("acme", queue="other").jobs] == ["second"]
 
 
 def test_a_lock_that_is_not_to_be_had_in_time_is_no_reason_to_fail_a_job(
-    dsn: str, schema: str, redis: Client, redis_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
+    dsn: str,
+    schema: str,
+    redis: Client,
+    redis_server: EmbeddedRedis,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(scheduler.queueing.settler, "DEADLINE", 1.0)
     impatient = make_conninfo(dsn, options="-c lock_timeout=200ms")
@@ -143,7 +188,13 @@ def test_a_lock_that_is_not_to_be_had_in_time_is_no_reason_to_fail_a_job(
         settler.step()
         job = made.submit("acme", "job", queue="work", delay="1h")
         end = completed(job, spawned=spawned("child", idempotency_key="k"))
-        redis.call("XADD", Keys.of("work").outcomes(ledger.installation), "*", "ends", b"[%b]" % wire.end_bytes(end))
+        redis.call(
+            "XADD",
+            Keys.of("work").outcomes(ledger.installation),
+            "*",
+            "ends",
+            b"[%b]" % wire.end_bytes(end),
+        )
         with psycopg.connect(dsn) as own:
             made.submit("acme", "child", queue="other", idempotency_key="k", connection=own)
             with pytest.raises(StoreUnavailable):

@@ -1,4 +1,6 @@
-"""What is in Redis after a scenario, without what is never the same twice: times, made-up ids, names of workers."""
+"""What is in Redis after a scenario, without what is never the same twice: times, made-up ids,
+names of workers.
+"""
 
 import json
 import re
@@ -24,12 +26,21 @@ def dump(redis: Any, prefix: str = "bull") -> Keyspace:
     for key in found:
         if key.endswith(":events"):
             for uuid in UUID.findall(json.dumps(redis.xrange(key))):
-                ids.setdefault(uuid, f"<id {len(ids) + 1}>")  # in the order in which they were added
-    named: Keyspace = json.loads(UUID.sub(lambda match: ids.get(match[0], "<token>"), json.dumps(found)))
+                ids.setdefault(
+                    uuid, f"<id {len(ids) + 1}>"
+                )  # in the order in which they were added
+    named: Keyspace = json.loads(
+        UUID.sub(lambda match: ids.get(match[0], "<token>"), json.dumps(found))
+    )
     if "active" in json.dumps(named):
-        named = {key: each for key, each in named.items() if not key.endswith(":marker")}  # who waits takes it away
-    return {key: sorted(value) if kind == "set" else value for key, (kind, value, _) in named.items()} | {
-        f"{key} is": (kind, "for a while" if passes else "to stay") for key, (kind, _, passes) in named.items()
+        named = {
+            key: each for key, each in named.items() if not key.endswith(":marker")
+        }  # who waits takes it away
+    return {
+        key: sorted(value) if kind == "set" else value for key, (kind, value, _) in named.items()
+    } | {
+        f"{key} is": (kind, "for a while" if passes else "to stay")
+        for key, (kind, _, passes) in named.items()
     }
 
 
@@ -38,7 +49,9 @@ def differences(ours: Any, theirs: Any, where: str = "") -> list[str]:
     if isinstance(ours, dict) and isinstance(theirs, dict):
         names = sorted(ours.keys() | theirs.keys())
         return [
-            each for name in names for each in differences(ours.get(name), theirs.get(name), f"{where} {name}".strip())
+            each
+            for name in names
+            for each in differences(ours.get(name), theirs.get(name), f"{where} {name}".strip())
         ]
     return [] if ours == theirs else [f"{where}: ours {ours}, Node's {theirs}"]
 
@@ -86,7 +99,9 @@ _READ: dict[str, Callable[[Any, str], object]] = {
     "string": lambda redis, key: redis.get(key),
     "list": lambda redis, key: redis.lrange(key, 0, -1),
     "set": lambda redis, key: list(redis.smembers(key)),
-    "zset": lambda redis, key: {each: _score(key, score) for each, score in redis.zrange(key, 0, -1, withscores=True)},
+    "zset": lambda redis, key: {
+        each: _score(key, score) for each, score in redis.zrange(key, 0, -1, withscores=True)
+    },
     "hash": _fields,
     "stream": _events,
 }

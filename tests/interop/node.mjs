@@ -7,8 +7,8 @@ import { createInterface } from "node:readline";
 
 const [folder, version, url, prefix] = process.argv.slice(2);
 const bullmq = createRequire(`${folder}/`)(`bullmq${version}`);
-const { hostname: host, port } = new URL(url);
-const options = { connection: { host, port: Number(port), maxRetriesPerRequest: null }, prefix };
+const { hostname: host, port, password } = new URL(url);
+const options = { connection: { host, port: Number(port), password, maxRetriesPerRequest: null }, prefix };
 const opened = {};
 const context = new AsyncLocalStorage();
 const span = { setAttributes() {}, setAttribute() {}, addEvent() {}, recordException() {}, end() {}, setSpanOnContext: (held) => held };

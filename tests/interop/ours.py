@@ -1,4 +1,6 @@
-"""A worker of ours as a process of its own: what jobs ask for is in sides.py. It ends when its standard input does."""
+"""A worker of ours as a process of its own: what jobs ask for is in sides.py. It ends when its
+standard input does.
+"""
 
 import sys
 from datetime import timedelta

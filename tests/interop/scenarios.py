@@ -41,7 +41,9 @@ class Side(Protocol):
         """Work, one job at a time, until nothing waits."""
 
     def abandon(self, stalls: int = 0) -> None:
-        """Leave the next job as a worker does that died, whose lock has run out; it may have stalled before."""
+        """Leave the next job as a worker does that died, whose lock has run out; it may have
+        stalled before.
+        """
 
 
 def scenario(fn: Scenario) -> Scenario:
@@ -67,7 +69,9 @@ def add(side: Side) -> None:
 
 @scenario
 def add_in_bulk(side: Side) -> None:
-    side.add_many([("job", {"a": number}, {"priority": number % 3, "delay": 0}) for number in range(10)])
+    side.add_many(
+        [("job", {"a": number}, {"priority": number % 3, "delay": 0}) for number in range(10)]
+    )
 
 
 @scenario
@@ -110,20 +114,28 @@ def retry(side: Side) -> None:
     side.work(1)
     side.add("job", {"fails": 1, "value": 1}, attempts=3, backoff=50, priority=4)
     side.work(2)
-    side.add("job", {"fails": 2, "value": 1}, attempts=3, backoff={"type": "exponential", "delay": 40})
+    side.add(
+        "job", {"fails": 2, "value": 1}, attempts=3, backoff={"type": "exponential", "delay": 40}
+    )
     side.work(3)
 
 
 @scenario
 def retry_later(side: Side) -> None:
-    side.add("job", {"fails": 2, "value": 1}, attempts=3, backoff={"type": "fixed", "delay": 60_000})
+    side.add(
+        "job", {"fails": 2, "value": 1}, attempts=3, backoff={"type": "fixed", "delay": 60_000}
+    )
     side.add("job", {})
     side.work(1)
 
 
 @scenario
 def requeue(side: Side) -> None:
-    for name, options in {"plain": {}, "urgent": {"priority": 2}, "late": {"lifo": True, "attempts": 2}}.items():
+    for name, options in {
+        "plain": {},
+        "urgent": {"priority": 2},
+        "late": {"lifo": True, "attempts": 2},
+    }.items():
         side.add("job", {"fails": 9}, jobId=name, **options)
     side.work(3)
     side.add("job", {})
@@ -143,10 +155,28 @@ def requeue_worked(side: Side) -> None:
 @scenario
 def requeue_a_child(side: Side) -> None:
     for policy in POLICIES[:3]:
-        child = {"name": "job", "queueName": "mail", "data": {"fails": 9}, "opts": {"jobId": policy, policy: True}}
-        other = {"name": "job", "queueName": "mail", "data": {}, "opts": {"jobId": f"other-{policy}", "delay": 60_000}}
+        child = {
+            "name": "job",
+            "queueName": "mail",
+            "data": {"fails": 9},
+            "opts": {"jobId": policy, policy: True},
+        }
+        other = {
+            "name": "job",
+            "queueName": "mail",
+            "data": {},
+            "opts": {"jobId": f"other-{policy}", "delay": 60_000},
+        }
         options = {"jobId": f"parent-{policy}", "delay": 60_000}
-        side.flow({"name": "job", "queueName": "mail", "data": {}, "opts": options, "children": [child, other]})
+        side.flow(
+            {
+                "name": "job",
+                "queueName": "mail",
+                "data": {},
+                "opts": options,
+                "children": [child, other],
+            }
+        )
     side.work(3)
     side.requeue(*POLICIES[:3])
 
@@ -163,7 +193,9 @@ def failure(side: Side) -> None:
 def removal(side: Side) -> None:
     side.add("job", {}, removeOnComplete=True)
     side.add("job", {"fails": 1}, removeOnFail=True)
-    for _ in range(3):  # which stay goes by who ends last: none may overtake another on its way to Redis
+    for _ in range(
+        3
+    ):  # which stay goes by who ends last: none may overtake another on its way to Redis
         side.add("job", {"seconds": 0.05}, removeOnComplete=2)
     for _ in range(3):
         side.add("job", {"seconds": 0.05, "fails": 1}, removeOnFail={"count": 1})
@@ -215,14 +247,25 @@ def flow_worked(side: Side) -> None:
 def flow_of_three_generations(side: Side) -> None:
     tree = _flow({"value": 2})
     tree["opts"] = {"priority": 3}
-    tree["children"][0]["children"] = [{"name": "job", "queueName": "mail", "data": {}, "opts": {"delay": 50}}]
+    tree["children"][0]["children"] = [
+        {"name": "job", "queueName": "mail", "data": {}, "opts": {"delay": 50}}
+    ]
     side.flow(tree)
     side.work(4, "mail", "parents")
 
 
 def _known(*ids: str) -> dict[str, Any]:
-    children = [{"name": "job", "queueName": "mail", "data": {"value": 3}, "opts": {"jobId": each}} for each in ids]
-    return {"name": "job", "queueName": "mail", "data": {}, "opts": {"jobId": "parent"}, "children": children}
+    children = [
+        {"name": "job", "queueName": "mail", "data": {"value": 3}, "opts": {"jobId": each}}
+        for each in ids
+    ]
+    return {
+        "name": "job",
+        "queueName": "mail",
+        "data": {},
+        "opts": {"jobId": "parent"},
+        "children": children,
+    }
 
 
 @scenario
@@ -289,10 +332,16 @@ def deduplication(side: Side) -> None:
     side.add("job", {"a": 3}, deduplication={"id": "two", "ttl": 60_000})
     side.add("job", {"a": 4}, deduplication={"id": "two", "ttl": 60_000})
     side.add(
-        "job", {"a": 5}, deduplication={"id": "three", "ttl": 60_000, "extend": True, "replace": True}, delay=60_000
+        "job",
+        {"a": 5},
+        deduplication={"id": "three", "ttl": 60_000, "extend": True, "replace": True},
+        delay=60_000,
     )
     side.add(
-        "job", {"a": 6}, deduplication={"id": "three", "ttl": 60_000, "extend": True, "replace": True}, delay=60_000
+        "job",
+        {"a": 6},
+        deduplication={"id": "three", "ttl": 60_000, "extend": True, "replace": True},
+        delay=60_000,
     )
 
 

@@ -10,7 +10,7 @@ from scheduler import JobContext, PermanentError, Worker, handler
 from scheduler.bullmq import NewJob, Queue
 from scheduler.dialects.bullmq.admin import BullMQAdmin
 from scheduler.dialects.reliable.reaper import ReaperRule
-from scheduler.queueing.handlers import handlers
+from scheduler.worker.handlers import handlers
 from tests.interop.peers import Peer
 from tests.support.waiting import rest, wait_for
 
@@ -25,12 +25,20 @@ class Ends:
 
     def ended(self, *queues: str) -> int:
         """Count them, by the events of queues."""
-        events = [fields["event"] for queue in queues for _, fields in self.redis.xrange(f"bull:{queue}:events")]
+        events = [
+            fields["event"]
+            for queue in queues
+            for _, fields in self.redis.xrange(f"bull:{queue}:events")
+        ]
         return events.count("completed") + events.count("failed")
 
     def wait(self, ends: int, queues: Iterable[str]) -> None:
         """Wait until so many have ended."""
-        wait_for(lambda: self.ended(*queues) >= ends, f"{ends} jobs have ended, not {self.ended(*queues)}", every=0.02)
+        wait_for(
+            lambda: self.ended(*queues) >= ends,
+            f"{ends} jobs have ended, not {self.ended(*queues)}",
+            every=0.02,
+        )
 
     def idle(self) -> bool:
         """Whether nothing waits, and nothing is worked on."""
@@ -39,7 +47,9 @@ class Ends:
         return bool(together.execute() == [0])
 
     def abandon(self, stalls: int = 0) -> None:
-        """Leave the next job as a worker does that died, whose lock has run out; it may have stalled before."""
+        """Leave the next job as a worker does that died, whose lock has run out; it may have
+        stalled before.
+        """
         job = self.redis.lmove(f"bull:{QUEUE}:wait", f"bull:{QUEUE}:active", "RIGHT", "LEFT")
         if job is None:
             [(job, _)] = self.redis.zpopmin(f"bull:{QUEUE}:prioritized")
@@ -61,7 +71,11 @@ class NodeSide(Ends):
 
     def add_many(self, jobs: Iterable[tuple[str, Any, dict[str, Any]]]) -> None:
         """Add jobs in one call."""
-        self._peer.queue(QUEUE, "addBulk", [{"name": name, "data": data, "opts": opts} for name, data, opts in jobs])
+        self._peer.queue(
+            QUEUE,
+            "addBulk",
+            [{"name": name, "data": data, "opts": opts} for name, data, opts in jobs],
+        )
 
     def flow(self, flow: dict[str, Any]) -> None:
         """Add a tree of jobs."""
@@ -74,7 +88,13 @@ class NodeSide(Ends):
     def requeue(self, *ids: str) -> None:
         """Let failed jobs run again."""
         for job in ids:
-            self._peer.job(QUEUE, job, "retry", "failed", {"resetAttemptsMade": True, "resetAttemptsStarted": True})
+            self._peer.job(
+                QUEUE,
+                job,
+                "retry",
+                "failed",
+                {"resetAttemptsMade": True, "resetAttemptsStarted": True},
+            )
 
     def work_off(self) -> None:
         """Work until nothing waits."""
@@ -160,8 +180,15 @@ def working(
     for queue in queues:
         handler("job", queue=queue)(partial(run))
     worker = Worker(
-        url, queues, **{"dialect": "bullmq", "concurrency": 1, "reaper": ReaperRule(interval=interval), **options}
-    )  # fmt: skip
+        url,
+        queues,
+        **{
+            "dialect": "bullmq",
+            "concurrency": 1,
+            "reaper": ReaperRule(interval=interval),
+            **options,
+        },
+    )
     worker.start()
     try:
         yield worker
@@ -173,4 +200,10 @@ def working(
 
 def _tree(flow: dict[str, Any]) -> NewJob:
     children = [_tree(child) for child in flow.get("children", ())]
-    return NewJob(flow["name"], flow["data"], queue=flow["queueName"], children=children, **flow.get("opts", {}))
+    return NewJob(
+        flow["name"],
+        flow["data"],
+        queue=flow["queueName"],
+        children=children,
+        **flow.get("opts", {}),
+    )

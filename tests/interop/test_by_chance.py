@@ -1,4 +1,6 @@
-"""Whatever is done to a queue, in whatever order, what we leave in Redis is what BullMQ on Node leaves."""
+"""Whatever is done to a queue, in whatever order, what we leave in Redis is what BullMQ on Node
+leaves.
+"""
 
 from random import Random
 from typing import Any
@@ -11,7 +13,9 @@ from tests.interop.peers import Peer
 from tests.interop.scenarios import POLICIES, Side
 from tests.interop.sides import NodeSide, OurSide
 
-WAITING = [each for each in POLICIES if each != "continueParentOnFailure"]  # that parent runs when a place is free
+WAITING = [
+    each for each in POLICIES if each != "continueParentOnFailure"
+]  # that parent runs when a place is free
 STATES = ("completed", "failed", "delayed", "wait", "prioritized")
 
 
@@ -24,7 +28,16 @@ class Chance:
 
     def run(self, side: Side, steps: int) -> list[str]:
         """Do them, and say which."""
-        kinds = (self._add, self._add, self._add, self._bulk, self._flow, self._steer, self._work, self._work)
+        kinds = (
+            self._add,
+            self._add,
+            self._add,
+            self._bulk,
+            self._flow,
+            self._steer,
+            self._work,
+            self._work,
+        )
         return [self._add(side), *(self._random.choice(kinds)(side) for _ in range(steps))]
 
     def _add(self, side: Side) -> str:
@@ -44,13 +57,15 @@ class Chance:
 
     def _steer(self, side: Side) -> str:
         choice = self._random
-        call: tuple[Any, ...] = choice.choice((
-            ("resume",) if self._paused else ("pause",),
-            ("resume",) if self._paused else ("pause",),
-            ("drain",),
-            ("drain", True),
-            ("clean", choice.choice((0, 60_000)), 0, choice.choice(STATES)),
-        ))  # fmt: skip
+        call: tuple[Any, ...] = choice.choice(
+            (
+                ("resume",) if self._paused else ("pause",),
+                ("resume",) if self._paused else ("pause",),
+                ("drain",),
+                ("drain", True),
+                ("clean", choice.choice((0, 60_000)), 0, choice.choice(STATES)),
+            )
+        )
         self._paused = {"pause": True, "resume": False}.get(call[0], self._paused)
         side.queue(*call)
         return str(call)
@@ -66,31 +81,62 @@ class Chance:
     def _node(self, depth: int) -> dict[str, Any]:
         choice = self._random
         children = [self._node(depth - 1) for _ in range(choice.randint(1, 2))] if depth else []
-        priority = 0 if children else choice.randint(0, 2)  # Node forgets that of a parent whose child is removed
-        opts = self._few({
-            "attempts": 2, "priority": priority, choice.choice(WAITING): True, "delay": 0,
-            "removeOnComplete": True, "removeOnFail": True,
-        })  # fmt: skip
-        return {"name": "job", "queueName": "mail", "data": self._data(), "opts": opts, "children": children}
+        priority = (
+            0 if children else choice.randint(0, 2)
+        )  # Node forgets that of a parent whose child is removed
+        opts = self._few(
+            {
+                "attempts": 2,
+                "priority": priority,
+                choice.choice(WAITING): True,
+                "delay": 0,
+                "removeOnComplete": True,
+                "removeOnFail": True,
+            }
+        )
+        return {
+            "name": "job",
+            "queueName": "mail",
+            "data": self._data(),
+            "opts": opts,
+            "children": children,
+        }
 
     def _data(self) -> dict[str, Any]:
         choice = self._random
-        return choice.choice((
-            {"value": choice.choice((1, "text", None, {"a": [1]}))}, {"fails": choice.randint(1, 3), "value": 2},
-            {"fatal": "broken"}, {},
-        ))  # fmt: skip
+        return choice.choice(
+            (
+                {"value": choice.choice((1, "text", None, {"a": [1]}))},
+                {"fails": choice.randint(1, 3), "value": 2},
+                {"fatal": "broken"},
+                {},
+            )
+        )
 
     def _opts(self) -> dict[str, Any]:
         choice = self._random
-        unique = {"id": choice.choice("xy")} | self._few({"ttl": 60_000, "extend": True, "replace": True})
+        unique = {"id": choice.choice("xy")} | self._few(
+            {"ttl": 60_000, "extend": True, "replace": True}
+        )
         unique |= self._few({"reschedule": True})
-        backoff = {"type": choice.choice(("fixed", "exponential")), "delay": choice.choice((0, 60_000))}
-        return self._few({
-            "attempts": choice.randint(0, 3), "backoff": backoff, "priority": choice.randint(0, 3), "lifo": True,
-            "delay": choice.choice((0, 60_000)), "jobId": choice.choice(("a", "b-c", "x:y:z")), "deduplication": unique,
-            "removeOnComplete": choice.choice((True, False, 0, {"age": 3600}, {"count": 50})),
-            "removeOnFail": choice.choice((True, False, 0, {"age": 3600, "count": 50})), "keepLogs": 5,
-        })  # fmt: skip
+        backoff = {
+            "type": choice.choice(("fixed", "exponential")),
+            "delay": choice.choice((0, 60_000)),
+        }
+        return self._few(
+            {
+                "attempts": choice.randint(0, 3),
+                "backoff": backoff,
+                "priority": choice.randint(0, 3),
+                "lifo": True,
+                "delay": choice.choice((0, 60_000)),
+                "jobId": choice.choice(("a", "b-c", "x:y:z")),
+                "deduplication": unique,
+                "removeOnComplete": choice.choice((True, False, 0, {"age": 3600}, {"count": 50})),
+                "removeOnFail": choice.choice((True, False, 0, {"age": 3600, "count": 50})),
+                "keepLogs": 5,
+            }
+        )
 
     def _few(self, options: dict[str, Any]) -> dict[str, Any]:
         return {name: value for name, value in options.items() if self._random.random() < 0.25}
@@ -108,7 +154,9 @@ class Turns:
 
 
 @pytest.mark.parametrize("road", ["alone", "taking turns with Node"])
-def test_chance_finds_no_difference(road: str, node: Peer, redis: Any, redis_server: EmbeddedRedis, full: bool) -> None:
+def test_chance_finds_no_difference(
+    road: str, node: Peer, redis: Any, redis_server: EmbeddedRedis, full: bool
+) -> None:
     theirs, ours = NodeSide(redis, node), OurSide(redis, redis_server.url)
     for seed in range(400 if full else 12):
         redis.flushall()

@@ -1,4 +1,6 @@
-"""Flows whose parent is worked by the one and whose children by the other, whoever has added them."""
+"""Flows whose parent is worked by the one and whose children by the other, whoever has added
+them.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +21,9 @@ ROADS = ["children are ours", "children are Node's"]
 @contextmanager
 def worked(road: str, node: Peer, url: str) -> Iterator[None]:
     """The one works the queue children, the other the queue parents."""
-    ours, theirs = ("children", "parents") if road == "children are ours" else ("parents", "children")
+    ours, theirs = (
+        ("children", "parents") if road == "children are ours" else ("parents", "children")
+    )
     node.work(theirs)
     with working(url, ours):
         yield
@@ -27,27 +31,42 @@ def worked(road: str, node: Peer, url: str) -> Iterator[None]:
 
 
 def add(road: str, node: Peer, url: str, child: dict[str, Any], **policy: Any) -> str:
-    """Add a parent with two children, one of which is like this; whoever works the parent adds them."""
+    """Add a parent with two children, one of which is like this; whoever works the parent adds
+    them.
+    """
     if road == "children are ours":
         children = [
             {"name": "job", "queueName": "children", "data": {"value": 1}},
             {"name": "job", "queueName": "children", "data": child, "opts": policy},
         ]
-        flow = {"name": "job", "queueName": "parents", "data": {"value": "all"}, "children": children}
+        flow = {
+            "name": "job",
+            "queueName": "parents",
+            "data": {"value": "all"},
+            "children": children,
+        }
         return str(node.call("flow", flow=flow)["id"])
     with Queue("parents", url) as queue:
-        parts = [NewJob("job", {"value": 1}, queue="children"), NewJob("job", child, queue="children", **policy)]
+        parts = [
+            NewJob("job", {"value": 1}, queue="children"),
+            NewJob("job", child, queue="children", **policy),
+        ]
         return queue.add_flow(NewJob("job", {"value": "all"}, children=parts))
 
 
 @pytest.mark.parametrize("road", ROADS)
-def test_a_parent_runs_when_its_children_have(road: str, node: Peer, redis: Any, redis_server: EmbeddedRedis) -> None:
+def test_a_parent_runs_when_its_children_have(
+    road: str, node: Peer, redis: Any, redis_server: EmbeddedRedis
+) -> None:
     parent = add(road, node, redis_server.url, {"value": {"number": 2}})
     with worked(road, node, redis_server.url), Queue("parents", redis_server.url) as queue:
         wait_for(lambda: queue.get_job(parent).state == "completed", "the parent has run")
         job = queue.get_job(parent)
     assert sorted(map(str, job.children.values())) == ["1", "{'number': 2}"]
-    assert sorted(map(str, node.job("parents", parent, "getChildrenValues").values())) == ["1", "{'number': 2}"]
+    assert sorted(map(str, node.job("parents", parent, "getChildrenValues").values())) == [
+        "1",
+        "{'number': 2}",
+    ]
     assert job.value == "all"
 
 
@@ -59,11 +78,16 @@ def test_a_child_that_fails_does_what_its_policy_says(
     parent = add(road, node, redis_server.url, {"fatal": "broken"}, **{policy: True})
     fails = policy == "failParentOnFailure"
     with worked(road, node, redis_server.url), Queue("parents", redis_server.url) as queue:
-        wait_for(lambda: queue.get_job(parent).state == ("failed" if fails else "completed"), "the parent has ended")
+        wait_for(
+            lambda: queue.get_job(parent).state == ("failed" if fails else "completed"),
+            "the parent has ended",
+        )
         job = queue.get_job(parent)
     key = f"bull:parents:{parent}"
     assert (job.value, job.failed_reason) == (
-        (None, f"child {redis.zrange(f'{key}:unsuccessful', 0, -1)[0]} failed") if fails else ("all", None)
+        (None, f"child {redis.zrange(f'{key}:unsuccessful', 0, -1)[0]} failed")
+        if fails
+        else ("all", None)
     )
     ignored = policy in ("continueParentOnFailure", "ignoreDependencyOnFailure")
     assert list(redis.hvals(f"{key}:failed")) == (["broken"] if ignored else [])
@@ -76,6 +100,9 @@ def test_a_child_that_fails_without_a_policy_holds_its_parent(
 ) -> None:
     parent = add(road, node, redis_server.url, {"fatal": "broken"})
     with worked(road, node, redis_server.url), Queue("children", redis_server.url) as queue:
-        wait_for(lambda: (queue.counts()["completed"], queue.counts()["failed"]) == (1, 1), "the children have ended")
+        wait_for(
+            lambda: (queue.counts()["completed"], queue.counts()["failed"]) == (1, 1),
+            "the children have ended",
+        )
         assert node.job("parents", parent, "getState") == "waiting-children"
         assert redis.scard(f"bull:parents:{parent}:dependencies") == 1

@@ -12,7 +12,9 @@ from tests.interop.sides import NodeSide, OurSide
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_the_same_is_left_in_redis(name: str, node: Peer, redis: Any, redis_server: EmbeddedRedis) -> None:
+def test_the_same_is_left_in_redis(
+    name: str, node: Peer, redis: Any, redis_server: EmbeddedRedis
+) -> None:
     SCENARIOS[name](NodeSide(redis, node))
     theirs = dump(redis)
     redis.flushall()

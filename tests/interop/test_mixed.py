@@ -20,7 +20,12 @@ from tests.interop.sides import Ends, working
 from tests.support.waiting import wait_for
 
 ROOT = Path(__file__).parents[2]
-HURRY: dict[str, Any] = {"lockDuration": 1000, "stalledInterval": 300, "concurrency": 5, "drainDelay": 1}
+HURRY: dict[str, Any] = {
+    "lockDuration": 1000,
+    "stalledInterval": 300,
+    "concurrency": 5,
+    "drainDelay": 1,
+}
 MIXED: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"value": {"number": 1}}, {}),
     ({"value": 2}, {"priority": 3}),
@@ -38,18 +43,24 @@ def ended(redis: Any, queue: str = "mail") -> int:
 
 def assert_whole(redis: Any, ids: set[str], queue: str = "mail") -> None:
     """Each job is in one place, ended; and has a hash; nothing else is left."""
-    completed, failed = (set(redis.zrange(f"bull:{queue}:{state}", 0, -1)) for state in ("completed", "failed"))
+    completed, failed = (
+        set(redis.zrange(f"bull:{queue}:{state}", 0, -1)) for state in ("completed", "failed")
+    )
     assert completed | failed == ids
     assert completed & failed == set()
     for place in ("wait", "active", "prioritized", "delayed", "stalled", "paused"):
         assert not redis.exists(f"bull:{queue}:{place}"), place
-    hashes = {key.rsplit(":", 1)[-1] for key in redis.scan_iter(f"bull:{queue}:*", _type="hash")} - {"meta"}
+    hashes = {
+        key.rsplit(":", 1)[-1] for key in redis.scan_iter(f"bull:{queue}:*", _type="hash")
+    } - {"meta"}
     assert hashes == ids
     assert not list(redis.scan_iter(f"bull:{queue}:*:lock"))
 
 
 @pytest.fixture(params=["node", "node5", "official"])
-def other(request: pytest.FixtureRequest, redis: Any, redis_server: EmbeddedRedis) -> Iterator[Peer]:
+def other(
+    request: pytest.FixtureRequest, redis: Any, redis_server: EmbeddedRedis
+) -> Iterator[Peer]:
     """Each of those with whom we share queues."""
     if request.param != "official":
         yield request.getfixturevalue(request.param)
@@ -83,7 +94,9 @@ def test_what_we_add_others_work(other: Peer, redis: Any, redis_server: Embedded
     assert (jobs[-1].state, jobs[-1].failed_reason) == ("failed", "not yet, 2")
 
 
-def test_a_handler_of_ours_may_be_async(node: Peer, redis: Any, redis_server: EmbeddedRedis) -> None:
+def test_a_handler_of_ours_may_be_async(
+    node: Peer, redis: Any, redis_server: EmbeddedRedis
+) -> None:
     together = asyncio.Barrier(2)
 
     async def meet(_: JobContext, data: dict[str, Any]) -> Any:
@@ -93,14 +106,18 @@ def test_a_handler_of_ours_may_be_async(node: Peer, redis: Any, redis_server: Em
     first, second = node.add("mail", "job", {"value": 1}), node.add("mail", "job", {"value": 2})
     with working(redis_server.url, "mail", run=meet, concurrency=2):
         wait_for(lambda: ended(redis) == 2, "both have ended")
-    assert [node.call("read", queue="mail", job=each)["returnvalue"] for each in (first, second)] == [1, 2]
+    assert [
+        node.call("read", queue="mail", job=each)["returnvalue"] for each in (first, second)
+    ] == [1, 2]
 
 
 @contextmanager
 def our_process(url: str) -> Iterator[subprocess.Popen[bytes]]:
     """A worker of ours that can be killed."""
     command = [sys.executable, "-m", "tests.interop.ours", url, "mail"]
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
         yield process
@@ -110,21 +127,29 @@ def our_process(url: str) -> Iterator[subprocess.Popen[bytes]]:
 def test_whoever_is_killed_no_job_is_lost(
     start_node: StartPeer, redis: Any, redis_server: EmbeddedRedis, full: bool
 ) -> None:
-    jobs, seconds = (2000, 0.05) if full else (300, 0.25)  # four of five at once: long enough to be met at work
+    jobs, seconds = (
+        (2000, 0.05) if full else (300, 0.25)
+    )  # four of five at once: long enough to be met at work
     url = redis_server.url
     first, second = start_node(), start_node()
     with Queue("mail", url) as queue, our_process(url) as doomed, our_process(url):
         first.work("mail", **HURRY, name="doomed")
         second.work("mail", **HURRY)
         ids = set(queue.add_many([NewJob("job", {"seconds": seconds}) for _ in range(jobs)]))
-        wait_for(lambda: ended(redis) > jobs // 4 and held(redis, "doomed"), "Node has some in hand")
+        wait_for(
+            lambda: ended(redis) > jobs // 4 and held(redis, "doomed"), "Node has some in hand"
+        )
         first.kill()
         lost = held(redis, "doomed")
         wait_for(lambda: ended(redis) > jobs // 2 and held(redis, f"-{doomed.pid}-"), "so have we")
         doomed.kill()
         doomed.wait()
         lost |= held(redis, f"-{doomed.pid}-")
-        wait_for(lambda: queue.counts()["completed"] + queue.counts()["failed"] == jobs, "all have ended", timeout=40)
+        wait_for(
+            lambda: queue.counts()["completed"] + queue.counts()["failed"] == jobs,
+            "all have ended",
+            timeout=60,
+        )
         ended_by = {queue.get_job(job_id).worker for job_id in ids}
         assert_whole(redis, ids)
         stalled = {job_id: count for job_id in ids if (count := queue.get_job(job_id).stalled)}
@@ -137,7 +162,9 @@ def test_whoever_is_killed_no_job_is_lost(
 def held(redis: Any, worker: str, queue: str = "mail") -> set[str]:
     """The jobs in the hands of a worker whose name has this in it."""
     active = redis.lrange(f"bull:{queue}:active", 0, -1)
-    return {job_id for job_id in active if worker in (redis.hget(f"bull:{queue}:{job_id}", "pb") or "")}
+    return {
+        job_id for job_id in active if worker in (redis.hget(f"bull:{queue}:{job_id}", "pb") or "")
+    }
 
 
 def test_node_hears_our_events(node: Peer, redis: Any, redis_server: EmbeddedRedis) -> None:
@@ -160,11 +187,27 @@ def test_node_hears_our_events(node: Peer, redis: Any, redis_server: EmbeddedRed
         ("completed", {"jobId": good, "returnvalue": {"sent": 1}, "prev": "active"}),
     ]
     of_bad = [event for event, fields in heard if fields.get("jobId") == bad]
-    assert of_bad == ["added", "waiting", "active", "delayed", "waiting", "active", "failed", "retries-exhausted"]
-    assert [event for event, fields in heard if "jobId" not in fields] == ["drained", "paused", "resumed", "cleaned"]
+    assert of_bad == [
+        "added",
+        "waiting",
+        "active",
+        "delayed",
+        "waiting",
+        "active",
+        "failed",
+        "retries-exhausted",
+    ]
+    assert [event for event, fields in heard if "jobId" not in fields] == [
+        "drained",
+        "paused",
+        "resumed",
+        "cleaned",
+    ]
 
 
-def test_node_waits_for_the_end_of_a_job_that_we_work(node: Peer, redis: Any, redis_server: EmbeddedRedis) -> None:
+def test_node_waits_for_the_end_of_a_job_that_we_work(
+    node: Peer, redis: Any, redis_server: EmbeddedRedis
+) -> None:
     node.call("listen", queue="mail")
     job_id = node.add("mail", "job", {"seconds": 0.2, "value": 7})
     with working(redis_server.url, "mail"):

@@ -13,7 +13,9 @@ from tests.interop.peers import Peer
 from tests.support.waiting import wait_for
 
 
-@pytest.mark.parametrize("repeat", [{"every": 60_000}, {"pattern": "*/5 * * * *", "tz": "Europe/Berlin"}])
+@pytest.mark.parametrize(
+    "repeat", [{"every": 60_000}, {"pattern": "*/5 * * * *", "tz": "Europe/Berlin"}]
+)
 def test_who_takes_a_job_of_a_scheduler_adds_the_next_as_node_does(
     redis: Any, redis_server: EmbeddedRedis, node: Peer, repeat: dict[str, Any]
 ) -> None:
@@ -43,7 +45,14 @@ def test_who_takes_a_job_of_a_scheduler_adds_the_next_as_node_does(
 def _fields(redis: Any, job: str) -> tuple[Any, ...]:
     fields = redis.hgetall(f"bull:mail:{job}")
     opts = json.loads(fields["opts"])
-    return fields["name"], fields["data"], fields["priority"], fields["rjk"], sorted(opts), opts["repeat"]["count"]
+    return (
+        fields["name"],
+        fields["data"],
+        fields["priority"],
+        fields["rjk"],
+        sorted(opts),
+        opts["repeat"]["count"],
+    )
 
 
 def test_a_scheduler_that_has_come_to_its_end_is_left_alone(

@@ -1,4 +1,6 @@
-"""What BullMQ's own queues, limits and dashboards see of workers of ours, and what ours see of theirs."""
+"""What BullMQ's own queues, limits and dashboards see of workers of ours, and what ours see of
+theirs.
+"""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +15,7 @@ from scheduler.embedded.redis import EmbeddedRedis
 from tests.dialects.values import ended, fetch_all, retried
 from tests.interop.conftest import StartPeer
 from tests.interop.peers import Peer
-from tests.support.waiting import wait_for
+from tests.support.waiting import WOKEN, wait_for
 
 
 @pytest.fixture
@@ -27,7 +29,11 @@ def test_dashboards_list_our_workers(queue: BullMQQueue, node: Peer) -> None:
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(queue.fetch, 0, timeout=2)
         wait_for(
-            lambda: [each["rawname"] for each in node.queue("mail", "getWorkers")] == ["bull:bWFpbA==:w:w1"], "it is"
+            lambda: (
+                [each["rawname"] for each in node.queue("mail", "getWorkers")]
+                == ["bull:bWFpbA==:w:w1"]
+            ),
+            "it is",
         )
         node.add("mail", "send", {})
         waiting.result()
@@ -51,34 +57,38 @@ def test_a_global_rate_is_kept(queue: BullMQQueue, node: Peer) -> None:
     begun = time.monotonic()
     found: list[float] = []
     while len(found) < 5:
-        taken = queue.fetch(5, timeout=2)
+        taken = queue.fetch(5, timeout=60)
         found += [time.monotonic() - begun] * len(taken)
         queue.finish([ended(each) for each in taken])
     assert found[2] > 0.35
-    assert 0.75 < found[4] < 5
+    assert found[4] > 0.75
 
 
 def test_a_limit_set_by_hand_is_kept(queue: BullMQQueue, node: Peer) -> None:
     node.add("mail", "send", {})
     node.queue("mail", "rateLimit", 300)
     begun = time.monotonic()
-    assert len(queue.fetch(5, timeout=2)) == 1
-    assert 0.25 < time.monotonic() - begun < 2
+    assert len(queue.fetch(5, timeout=60)) == 1
+    assert 0.25 < time.monotonic() - begun < WOKEN
 
 
-def test_a_paused_queue_is_left_alone_and_wakes_us_when_it_goes_on(queue: BullMQQueue, node: Peer) -> None:
+def test_a_paused_queue_is_left_alone_and_wakes_us_when_it_goes_on(
+    queue: BullMQQueue, node: Peer
+) -> None:
     node.queue("mail", "pause")
     node.add("mail", "send", {})
     assert queue.fetch(5, timeout=0.1) == []
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(queue.fetch, 5, timeout=5)
+        waiting = pool.submit(queue.fetch, 5, timeout=60)
         begun = time.monotonic()
         node.queue("mail", "resume")
         assert len(waiting.result()) == 1
-    assert time.monotonic() - begun < 3
+    assert time.monotonic() - begun < WOKEN
 
 
-def test_version_5_pauses_and_resumes_and_no_job_is_lost(queue: BullMQQueue, start_node: StartPeer) -> None:
+def test_version_5_pauses_and_resumes_and_no_job_is_lost(
+    queue: BullMQQueue, start_node: StartPeer
+) -> None:
     five, six = start_node(5), start_node(6)
     ids = [five.add("mail", "send", {}), six.add("mail", "send", {})]
     five.queue("mail", "pause")
@@ -90,7 +100,9 @@ def test_version_5_pauses_and_resumes_and_no_job_is_lost(queue: BullMQQueue, sta
     assert sorted(each.job.id for each in fetch_all(queue)) == sorted(ids)
 
 
-def test_a_retry_while_version_5_has_paused_is_not_lost(queue: BullMQQueue, start_node: StartPeer) -> None:
+def test_a_retry_while_version_5_has_paused_is_not_lost(
+    queue: BullMQQueue, start_node: StartPeer
+) -> None:
     five = start_node(5)
     five.add("mail", "send", {}, attempts=3)
     [delivery] = fetch_all(queue)
@@ -125,8 +137,16 @@ def test_what_a_handler_says_is_progress_to_node(queue: BullMQQueue, node: Peer)
     assert heard == {"jobId": job, "data": 50}
 
 
-def test_a_job_that_hides_its_attempts_is_repaired_and_has_all_of_them(queue: BullMQQueue, redis: Any) -> None:
-    fields = {"name": "send", "data": "{}", "opts": '{"attempts":3}', "timestamp": 1, "attemptsMade": 0}
+def test_a_job_that_hides_its_attempts_is_repaired_and_has_all_of_them(
+    queue: BullMQQueue, redis: Any
+) -> None:
+    fields = {
+        "name": "send",
+        "data": "{}",
+        "opts": '{"attempts":3}',
+        "timestamp": 1,
+        "attemptsMade": 0,
+    }
     redis.hset("bull:mail:7", mapping=fields)
     redis.rpush("bull:mail:wait", "7")
     for number in (1, 2, 3):

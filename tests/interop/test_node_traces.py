@@ -1,4 +1,6 @@
-"""One trace through a queue of BullMQ, whoever is on its other side: Node, with its own telemetry, or we."""
+"""One trace through a queue of BullMQ, whoever is on its other side: Node, with its own telemetry,
+or we.
+"""
 
 import pytest
 
@@ -32,18 +34,27 @@ def test_what_is_submitted_here_a_worker_on_node_runs_within_its_trace(
             submitted = made.submit("acme", "mail", {}, queue="mail")
         made.wait("acme", submitted.id, timeout="20s")
     context = names(request)
-    assert carried_ids(traced.carried[str(submitted.id)]) == (f"{context.trace_id:032x}", f"{context.span_id:016x}")
+    assert carried_ids(traced.carried[str(submitted.id)]) == (
+        f"{context.trace_id:032x}",
+        f"{context.span_id:016x}",
+    )
 
 
 def test_what_the_client_adds_a_worker_on_node_runs_within_its_trace(
     traced: Peer, redis_server: EmbeddedRedis, seen: Seen
 ) -> None:
-    with bullmq.Queue("mail", redis_server.url) as queue, seen.tracer.start_as_current_span("request") as request:
+    with (
+        bullmq.Queue("mail", redis_server.url) as queue,
+        seen.tracer.start_as_current_span("request") as request,
+    ):
         added = queue.add("mail", {})
     traced.work("mail")
     wait_for(lambda: added in traced.carried, "it ran")
     context = names(request)
-    assert carried_ids(traced.carried[added]) == (f"{context.trace_id:032x}", f"{context.span_id:016x}")
+    assert carried_ids(traced.carried[added]) == (
+        f"{context.trace_id:032x}",
+        f"{context.span_id:016x}",
+    )
 
 
 def test_what_an_app_on_node_adds_is_run_here_within_its_trace(
@@ -61,6 +72,8 @@ def test_what_an_app_on_node_adds_is_run_here_within_its_trace(
     finally:
         worker.stop()
     assert span.parent is not None
-    assert (f"{span.parent.trace_id:032x}", f"{span.parent.span_id:016x}") == carried_ids(TRACEPARENT)
+    assert (f"{span.parent.trace_id:032x}", f"{span.parent.span_id:016x}") == carried_ids(
+        TRACEPARENT
+    )
     assert span.parent.trace_state.get("acme") == "1"
     assert (span.attributes or {})["job_id"] == added

@@ -1,4 +1,5 @@
-"""Where our fires differ from cronsim's, and why: a difference that no rule explains fails the tests of cron.
+"""Where our fires differ from cronsim's, and why: a difference that no rule explains fails the
+tests of cron.
 
 A rule that explains nothing any more fails them too.
 """
@@ -51,12 +52,26 @@ class Difference:
     @property
     def repeated(self) -> Change | None:
         """The change because of which this local time is there for the second time."""
-        return next((change for change in self.changes if change.at <= self.instant < change.at - change.shift), None)
+        return next(
+            (
+                change
+                for change in self.changes
+                if change.at <= self.instant < change.at - change.shift
+            ),
+            None,
+        )
 
     @property
     def after_gap(self) -> Change | None:
         """The gap that ends with this instant."""
-        return next((change for change in self.changes if change.at == self.instant and change.shift > NONE), None)
+        return next(
+            (
+                change
+                for change in self.changes
+                if change.at == self.instant and change.shift > NONE
+            ),
+            None,
+        )
 
 
 @dataclass(frozen=True)
@@ -83,7 +98,8 @@ def within_the_hour(one: Difference) -> bool:
     if not one.ours or (one.named and len(one.expression.split()) == 5):
         return False
     return any(
-        change.at <= one.instant < change.at + DAY + HOUR and (change.repeats_from.minute or change.shift % HOUR)
+        change.at <= one.instant < change.at + DAY + HOUR
+        and (change.repeats_from.minute or change.shift % HOUR)
         for change in one.changes
     )
 
@@ -101,33 +117,38 @@ def missing_midnight(one: Difference) -> bool:
 
 def within_the_minute(one: Difference) -> bool:
     return any(
-        change.shift % MINUTE and change.at <= one.instant < change.at + MINUTE and one.named for change in one.changes
+        change.shift % MINUTE and change.at <= one.instant < change.at + MINUTE and one.named
+        for change in one.changes
     )
 
 
 RULES = [
     Rule(
         "six fields that name their times",
-        "cronsim treats named times at a change of the clocks only in five fields; ours also in six",
+        "cronsim treats named times at a change of the clocks only in five fields; ours also in "
+        "six",
         ("0 30 2 * * *", "Europe/Paris", datetime(2027, 3, 27, tzinfo=UTC)),
         six_fields,
     ),
     Rule(
         "a change within the hour",
-        "cronsim goes on by whole hours from wherever a change has put it, and so begins too late until midnight;"
+        "cronsim goes on by whole hours from wherever a change has put it, and so begins too late "
+        "until midnight;"
         " ours fires whenever the local time matches",
         ("30 * * * *", "Australia/Lord_Howe", datetime(2026, 4, 4, tzinfo=UTC)),
         within_the_hour,
     ),
     Rule(
         "a step to the end of the week",
-        "1/3 is 1-6/3 for us as for croniter; for cronsim the week ends with 7, so that it fires on Sundays too",
+        "1/3 is 1-6/3 for us as for croniter; for cronsim the week ends with 7, so that it fires "
+        "on Sundays too",
         ("0 6 * * 1/3", "UTC", datetime(2026, 1, 3, tzinfo=UTC)),
         eighth_day,
     ),
     Rule(
         "a day without midnight",
-        "cronsim begins a day that it jumps to at 00:00, also where the clocks leave it out, and fires then;"
+        "cronsim begins a day that it jumps to at 00:00, also where the clocks leave it out, and "
+        "fires then;"
         " ours fires an interval only when the local time matches",
         ("*/20 0,23 * * SUN", "America/Havana", datetime(2000, 4, 1, tzinfo=UTC)),
         missing_midnight,

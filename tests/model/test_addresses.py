@@ -14,24 +14,50 @@ from scheduler.model.addresses import RedisOptions, Tls
     [
         ("redis://", {"addresses": ("localhost",)}),
         ("redis://h", {"addresses": ("h",)}),
-        ("REDIS://u:p%40w%2F@h:1/3", {"addresses": ("h:1",), "username": "u", "password": "p@w/", "db": 3}),
+        (
+            "REDIS://u:p%40w%2F@h:1/3",
+            {"addresses": ("h:1",), "username": "u", "password": "p@w/", "db": 3},
+        ),
         ("redis://:a:b@h", {"addresses": ("h",), "password": "a:b"}),
         ("redis://u:p@w@h", {"addresses": ("h",), "username": "u", "password": "p@w"}),
         ("redis://h1:1,[::1]:2,h3", {"addresses": ("h1:1", "[::1]:2", "h3")}),
-        ("redis://h?db=2&timeout=3s&dial_timeout=1m&max_retries=4&max_connections=9&min_idle=2",
-         {"addresses": ("h",), "db": 2, "timeout": timedelta(seconds=3), "dial_timeout": timedelta(minutes=1),
-          "max_retries": 4, "max_connections": 9, "min_idle": 2}),
+        (
+            "redis://h?db=2&timeout=3s&dial_timeout=1m&max_retries=4&max_connections=9&min_idle=2",
+            {
+                "addresses": ("h",),
+                "db": 2,
+                "timeout": timedelta(seconds=3),
+                "dial_timeout": timedelta(minutes=1),
+                "max_retries": 4,
+                "max_connections": 9,
+                "min_idle": 2,
+            },
+        ),
         ("unix:///run/redis.sock?db=1", {"addresses": ("/run/redis.sock",), "db": 1}),
-        ("unix://u:p@/run/redis.sock", {"addresses": ("/run/redis.sock",), "username": "u", "password": "p"}),
+        (
+            "unix://u:p@/run/redis.sock",
+            {"addresses": ("/run/redis.sock",), "username": "u", "password": "p"},
+        ),
         ("rediss://h", {"addresses": ("h",), "tls": Tls()}),
-        ("rediss://h?tls_ca=/ca&tls_cert=/c&tls_key=/k&tls_check_hostname=false",
-         {"addresses": ("h",), "tls": Tls(ca="/ca", cert="/c", key="/k", check_hostname=False)}),
-        ("redis+sentinel://u:p@a:1,b/main/4?sentinel_username=s&sentinel_password=t",
-         {"addresses": ("a:1", "b"), "username": "u", "password": "p", "master": "main", "db": 4,
-          "sentinel_username": "s", "sentinel_password": "t"}),
+        (
+            "rediss://h?tls_ca=/ca&tls_cert=/c&tls_key=/k&tls_check_hostname=false",
+            {"addresses": ("h",), "tls": Tls(ca="/ca", cert="/c", key="/k", check_hostname=False)},
+        ),
+        (
+            "redis+sentinel://u:p@a:1,b/main/4?sentinel_username=s&sentinel_password=t",
+            {
+                "addresses": ("a:1", "b"),
+                "username": "u",
+                "password": "p",
+                "master": "main",
+                "db": 4,
+                "sentinel_username": "s",
+                "sentinel_password": "t",
+            },
+        ),
         ("rediss+sentinel://a/main", {"addresses": ("a",), "master": "main", "tls": Tls()}),
     ],
-)  # fmt: skip
+)
 def test_a_url_is_read(url: str, options: dict[str, Any]) -> None:
     assert RedisOptions.of(url) == RedisOptions(**options)
 

@@ -32,18 +32,30 @@ def half_open(at: float = 130.0) -> Breaker:
 
 def test_the_defaults_are_those_of_the_original() -> None:
     assert BreakerRule().checked() == scheduler.BreakerRule(
-        failure_threshold=0.5, window=timedelta(minutes=1), cooldown_period=timedelta(seconds=30), min_samples=20
+        failure_threshold=0.5,
+        window=timedelta(minutes=1),
+        cooldown_period=timedelta(seconds=30),
+        min_samples=20,
     )
 
 
 @pytest.mark.parametrize(
     ("part", "value"),
     [
-        ("failure_threshold", 0), ("failure_threshold", 1.01), ("failure_threshold", True), ("failure_threshold", "1"),
-        ("failure_threshold", math.nan), ("window", "0s"), ("window", 60), ("cooldown_period", "soon"),
-        ("cooldown_period", timedelta(0)), ("min_samples", 0), ("min_samples", 1.5), ("min_samples", True),
+        ("failure_threshold", 0),
+        ("failure_threshold", 1.01),
+        ("failure_threshold", True),
+        ("failure_threshold", "1"),
+        ("failure_threshold", math.nan),
+        ("window", "0s"),
+        ("window", 60),
+        ("cooldown_period", "soon"),
+        ("cooldown_period", timedelta(0)),
+        ("min_samples", 0),
+        ("min_samples", 1.5),
+        ("min_samples", True),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_in_a_rule_is_named(part: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=f"breaker: {part}"):
         Breaker(BreakerRule(**{part: value}))
@@ -58,7 +70,9 @@ def test_sliding_window_of_recent_results() -> None:
     assert breaker.state is OPEN
 
 
-@pytest.mark.parametrize(("succeeded", "failed", "state"), [(3, 2, CLOSED), (2, 2, OPEN), (0, 9, OPEN), (9, 8, CLOSED)])
+@pytest.mark.parametrize(
+    ("succeeded", "failed", "state"), [(3, 2, CLOSED), (2, 2, OPEN), (0, 9, OPEN), (9, 8, CLOSED)]
+)
 def test_failure_rate_fails_of_total_compared_to_failure_threshold(
     succeeded: int, failed: int, state: BreakerState
 ) -> None:
@@ -187,8 +201,14 @@ def test_it_does_as_a_naive_one(steps: list[tuple[str, float, int, int]]) -> Non
         assert len(breaker._parts) <= PARTS
 
 
-@given(st.lists(st.tuples(st.floats(0, 20), st.integers(1, 5), st.integers(0, 5)), min_size=1, max_size=60))
-def test_a_result_counts_for_its_window_less_at_most_one_part(steps: list[tuple[float, int, int]]) -> None:
+@given(
+    st.lists(
+        st.tuples(st.floats(0, 20), st.integers(1, 5), st.integers(0, 5)), min_size=1, max_size=60
+    )
+)
+def test_a_result_counts_for_its_window_less_at_most_one_part(
+    steps: list[tuple[float, int, int]],
+) -> None:
     breaker, results, now = Breaker(BreakerRule(window="60s", min_samples=10_000)), [], 0.0
     for passed, good, bad in steps:
         now += passed

@@ -85,15 +85,26 @@ def by_cronsim(expression: str, zone: str, begin: datetime, end: datetime) -> li
 def differences(
     expression: str, zone: str, begin: datetime, end: datetime, known: tuple[Change, ...]
 ) -> list[Difference]:
-    ours, theirs = between(plan(expression, zone), begin, end), by_cronsim(expression, zone, begin, end)
+    ours, theirs = (
+        between(plan(expression, zone), begin, end),
+        by_cronsim(expression, zone, begin, end),
+    )
     if ours == theirs:
         return []
-    return [Difference(expression, zone, fire, fire in ours, known) for fire in sorted(set(ours) ^ set(theirs))]
-
-
-def unexplained(expression: str, zone: str, begin: datetime, end: datetime, known: tuple[Change, ...]) -> list[str]:
     return [
-        f"{one.expression} in {one.zone}: only {'ours' if one.ours else 'cronsim'} fires at {one.local}"
+        Difference(expression, zone, fire, fire in ours, known)
+        for fire in sorted(set(ours) ^ set(theirs))
+    ]
+
+
+def unexplained(
+    expression: str, zone: str, begin: datetime, end: datetime, known: tuple[Change, ...]
+) -> list[str]:
+    return [
+        (
+            f"{one.expression} in {one.zone}: only {'ours' if one.ours else 'cronsim'} fires at "
+            f"{one.local}"
+        )
         for one in differences(expression, zone, begin, end, known)
         if explain(one) is None
     ]
@@ -111,8 +122,12 @@ def test_every_change_of_every_zone_is_as_in_cronsim_or_a_rule_says_why() -> Non
         known = tuple(change for change in some if isinstance(change, Change))
         for change in known:
             for expression in EXPRESSIONS:
-                found += unexplained(expression, zone_name, change.at - DAY, change.at + 2 * DAY, known)
-            found += unexplained("* * * * *", zone_name, change.at - 2 * HOUR, change.at + 3 * HOUR, known)
+                found += unexplained(
+                    expression, zone_name, change.at - DAY, change.at + 2 * DAY, known
+                )
+            found += unexplained(
+                "* * * * *", zone_name, change.at - 2 * HOUR, change.at + 3 * HOUR, known
+            )
     assert found == []
 
 
@@ -127,7 +142,9 @@ def test_every_rule_still_explains_a_difference(rule: Rule) -> None:
 
 def numbers(low: int, high: int, *names: str) -> st.SearchStrategy[str]:
     one = st.integers(low, high).map(str)
-    pair = st.tuples(st.integers(low, high), st.integers(low, high)).filter(lambda two: two[0] < two[1])
+    pair = st.tuples(st.integers(low, high), st.integers(low, high)).filter(
+        lambda two: two[0] < two[1]
+    )
     span = pair.map(lambda two: f"{two[0]}-{two[1]}")
     step = st.integers(1, high)
     part = st.one_of(
@@ -148,9 +165,11 @@ month_days = numbers(1, 31) | st.sampled_from(["L", "1,L", "*"])
 months = st.just("*") | numbers(1, 12, *MONTHS)
 nth = st.builds("{}#{}".format, st.sampled_from([*range(8), "MON", "fri"]), st.integers(1, 5))
 week_days = st.one_of(
-    st.just("*"), numbers(0, 6, *WEEK_DAYS), st.sampled_from(["7", "5-7", "0-7", "0L", "5L"]),
+    st.just("*"),
+    numbers(0, 6, *WEEK_DAYS),
+    st.sampled_from(["7", "5-7", "0-7", "0L", "5L"]),
     st.lists(nth, min_size=1, max_size=2).map(",".join),
-)  # fmt: skip
+)
 five = st.tuples(minutes, hours, month_days, months, week_days).map(" ".join)
 expressions = five | st.builds("{} {}".format, seconds, five)
 
@@ -173,7 +192,8 @@ def test_any_schedule_fires_as_in_cronsim_or_a_rule_says_why(
     expression: str, window: tuple[str, datetime, tuple[Change, ...]]
 ) -> None:
     zone, begin, known = window
-    # Where a stretch repeats from 23:01 on, as once in Newfoundland, cronsim turns back again and again without end.
+    # Where a stretch repeats from 23:01 on, as once in Newfoundland, cronsim turns back again and
+    # again without end.
     assume(not any(change.shift < NONE and change.repeats_from.minute == 1 for change in known))
     try:
         CronSim(expression, begin)
@@ -200,19 +220,32 @@ def test_in_utc_every_fire_is_croniters(expression: str, begin: datetime) -> Non
     if week_day.endswith("L"):
         week_day = f"L{week_day[:-1]}"
     if len(time_of_day) == 3:  # in six fields croniter knows no seventh day
-        week_day = {"7": "0", "5-7": "5-6,0", "0-7": "0-6"}.get(week_day, week_day).replace("7#", "0#")
+        week_day = {"7": "0", "5-7": "5-6,0", "0-7": "0-6"}.get(week_day, week_day).replace(
+            "7#", "0#"
+        )
     reference = croniter(
         " ".join([*time_of_day, month_day, month, week_day]),
-        begin, ret_type=datetime, day_or=either, second_at_beginning=True,
-    )  # fmt: skip
+        begin,
+        ret_type=datetime,
+        day_or=either,
+        second_at_beginning=True,
+    )
     for fire in islice(iterate(one, begin), 20):
         assert fire == reference.get_next()
 
 
 @settings(max_examples=150, derandomize=True, deadline=None)
-@given(expression=expressions, window=windows(), late=st.timedeltas(NONE, 3 * DAY), offset=st.timedeltas(NONE, DAY))
+@given(
+    expression=expressions,
+    window=windows(),
+    late=st.timedeltas(NONE, 3 * DAY),
+    offset=st.timedeltas(NONE, DAY),
+)
 def test_what_is_counted_is_what_follows(
-    expression: str, window: tuple[str, datetime, tuple[Change, ...]], late: timedelta, offset: timedelta
+    expression: str,
+    window: tuple[str, datetime, tuple[Change, ...]],
+    late: timedelta,
+    offset: timedelta,
 ) -> None:
     zone, begin, _ = window
     try:
@@ -247,45 +280,151 @@ def test_fires_follow_one_another_and_nothing_lies_between(
 
 def local(expression: str, zone: str, begin: str, end: str) -> list[str]:
     known = ZoneInfo(zone)
-    first, last = (datetime.fromisoformat(text).replace(tzinfo=known).astimezone(UTC) for text in (begin, end))
-    return [f"{fire.astimezone(known):%d %H:%M%z}" for fire in between(plan(expression, zone), first, last)]
+    first, last = (
+        datetime.fromisoformat(text).replace(tzinfo=known).astimezone(UTC) for text in (begin, end)
+    )
+    return [
+        f"{fire.astimezone(known):%d %H:%M%z}"
+        for fire in between(plan(expression, zone), first, last)
+    ]
 
 
 @pytest.mark.parametrize(
     ("expression", "zone", "begin", "end", "fires"),
     [
-        ("30 2 * * *", "Europe/Paris", "2027-03-27", "2027-03-30", ["27 02:30+0100", "28 03:00+0200", "29 02:30+0200"]),
-        ("30 2 * * *", "Europe/Paris", "2027-10-30", "2027-11-02",
-         ["30 02:30+0200", "31 02:30+0200", "01 02:30+0100"]),
+        (
+            "30 2 * * *",
+            "Europe/Paris",
+            "2027-03-27",
+            "2027-03-30",
+            ["27 02:30+0100", "28 03:00+0200", "29 02:30+0200"],
+        ),
+        (
+            "30 2 * * *",
+            "Europe/Paris",
+            "2027-10-30",
+            "2027-11-02",
+            ["30 02:30+0200", "31 02:30+0200", "01 02:30+0100"],
+        ),
         ("10,20,30 2 * * *", "Europe/Paris", "2027-03-28", "2027-03-29", ["28 03:00+0200"]),
         ("0 2,3 * * *", "Europe/Paris", "2027-03-28", "2027-03-29", ["28 03:00+0200"]),
-        ("15 2,3 * * *", "Europe/Paris", "2027-03-28", "2027-03-29", ["28 03:00+0200", "28 03:15+0200"]),
+        (
+            "15 2,3 * * *",
+            "Europe/Paris",
+            "2027-03-28",
+            "2027-03-29",
+            ["28 03:00+0200", "28 03:15+0200"],
+        ),
         ("0 30 2 * * *", "Europe/Paris", "2027-03-28", "2027-03-29", ["28 03:00+0200"]),
-        ("30 * * * *", "Europe/Paris", "2027-10-31T01:00", "2027-10-31T04:00",
-         ["31 01:30+0200", "31 02:30+0200", "31 02:30+0100", "31 03:30+0100"]),
-        ("30 * * * *", "Europe/Paris", "2027-03-28T00:59", "2027-03-28T04:00", ["28 01:30+0100", "28 03:30+0200"]),
-        ("0 0 * * *", "America/St_Johns", "2006-04-01T12:00", "2006-04-03T12:00", ["02 00:00-0330", "03 00:00-0230"]),
-        ("30 0 * * *", "America/St_Johns", "2006-04-01T12:00", "2006-04-03T12:00", ["02 01:01-0230", "03 00:30-0230"]),
-        ("0 0 * * *", "America/St_Johns", "2006-10-28T12:00", "2006-10-30T12:00", ["29 00:00-0230", "30 00:00-0330"]),
-        ("30 23 * * *", "America/St_Johns", "2006-10-28T12:00", "2006-10-30T12:00", ["28 23:30-0230", "29 23:30-0330"]),
-        ("30 9 * * *", "Pacific/Apia", "2011-12-29", "2012-01-01", ["29 09:30-1000", "31 00:00+1400", "31 09:30+1400"]),
-        ("0 9 30 12 *", "Pacific/Apia", "2011-12-01", "2012-12-31", ["31 00:00+1400", "30 09:00+1400"]),
-        ("0 */6 * * *", "Pacific/Apia", "2011-12-29T11:00", "2011-12-31T07:00",
-         ["29 12:00-1000", "29 18:00-1000", "31 00:00+1400", "31 06:00+1400"]),
-        ("30 2 * * *", "Asia/Gaza", "2026-03-27", "2026-03-30", ["27 02:30+0200", "28 03:00+0300", "29 02:30+0300"]),
-        ("0 2 * * *", "Asia/Gaza", "2026-03-27", "2026-03-30", ["27 02:00+0200", "28 03:00+0300", "29 02:00+0300"]),
-        ("30 2 * * *", "Africa/Casablanca", "2026-02-14", "2026-02-17",
-         ["14 02:30+0100", "15 02:30+0100", "16 02:30+0000"]),
-        ("30 2 * * *", "Africa/Casablanca", "2026-03-21", "2026-03-24",
-         ["21 02:30+0000", "22 03:00+0100", "23 02:30+0100"]),
-        ("0 0 * * *", "Africa/Cairo", "2026-04-23", "2026-04-25T12:00", ["24 01:00+0300", "25 00:00+0300"]),
+        (
+            "30 * * * *",
+            "Europe/Paris",
+            "2027-10-31T01:00",
+            "2027-10-31T04:00",
+            ["31 01:30+0200", "31 02:30+0200", "31 02:30+0100", "31 03:30+0100"],
+        ),
+        (
+            "30 * * * *",
+            "Europe/Paris",
+            "2027-03-28T00:59",
+            "2027-03-28T04:00",
+            ["28 01:30+0100", "28 03:30+0200"],
+        ),
+        (
+            "0 0 * * *",
+            "America/St_Johns",
+            "2006-04-01T12:00",
+            "2006-04-03T12:00",
+            ["02 00:00-0330", "03 00:00-0230"],
+        ),
+        (
+            "30 0 * * *",
+            "America/St_Johns",
+            "2006-04-01T12:00",
+            "2006-04-03T12:00",
+            ["02 01:01-0230", "03 00:30-0230"],
+        ),
+        (
+            "0 0 * * *",
+            "America/St_Johns",
+            "2006-10-28T12:00",
+            "2006-10-30T12:00",
+            ["29 00:00-0230", "30 00:00-0330"],
+        ),
+        (
+            "30 23 * * *",
+            "America/St_Johns",
+            "2006-10-28T12:00",
+            "2006-10-30T12:00",
+            ["28 23:30-0230", "29 23:30-0330"],
+        ),
+        (
+            "30 9 * * *",
+            "Pacific/Apia",
+            "2011-12-29",
+            "2012-01-01",
+            ["29 09:30-1000", "31 00:00+1400", "31 09:30+1400"],
+        ),
+        (
+            "0 9 30 12 *",
+            "Pacific/Apia",
+            "2011-12-01",
+            "2012-12-31",
+            ["31 00:00+1400", "30 09:00+1400"],
+        ),
+        (
+            "0 */6 * * *",
+            "Pacific/Apia",
+            "2011-12-29T11:00",
+            "2011-12-31T07:00",
+            ["29 12:00-1000", "29 18:00-1000", "31 00:00+1400", "31 06:00+1400"],
+        ),
+        (
+            "30 2 * * *",
+            "Asia/Gaza",
+            "2026-03-27",
+            "2026-03-30",
+            ["27 02:30+0200", "28 03:00+0300", "29 02:30+0300"],
+        ),
+        (
+            "0 2 * * *",
+            "Asia/Gaza",
+            "2026-03-27",
+            "2026-03-30",
+            ["27 02:00+0200", "28 03:00+0300", "29 02:00+0300"],
+        ),
+        (
+            "30 2 * * *",
+            "Africa/Casablanca",
+            "2026-02-14",
+            "2026-02-17",
+            ["14 02:30+0100", "15 02:30+0100", "16 02:30+0000"],
+        ),
+        (
+            "30 2 * * *",
+            "Africa/Casablanca",
+            "2026-03-21",
+            "2026-03-24",
+            ["21 02:30+0000", "22 03:00+0100", "23 02:30+0100"],
+        ),
+        (
+            "0 0 * * *",
+            "Africa/Cairo",
+            "2026-04-23",
+            "2026-04-25T12:00",
+            ["24 01:00+0300", "25 00:00+0300"],
+        ),
     ],
-)  # fmt: skip
-def test_the_clocks_change_by_example(expression: str, zone: str, begin: str, end: str, fires: list[str]) -> None:
+)
+def test_the_clocks_change_by_example(
+    expression: str, zone: str, begin: str, end: str, fires: list[str]
+) -> None:
     assert local(expression, zone, begin, end) == fires
 
 
-@pytest.mark.parametrize(("begin", "hours"), [("2027-03-28", 23), ("2027-10-31", 25), ("2027-06-01", 24)])
+@pytest.mark.parametrize(
+    ("begin", "hours"), [("2027-03-28", 23), ("2027-10-31", 25), ("2027-06-01", 24)]
+)
 def test_an_interval_is_kept_when_the_clocks_change(begin: str, hours: int) -> None:
     midnight = datetime.fromisoformat(begin).replace(tzinfo=ZoneInfo("Europe/Paris"))
     first, last = midnight.astimezone(UTC), (midnight + DAY).astimezone(UTC)
@@ -296,11 +435,19 @@ def test_an_interval_is_kept_when_the_clocks_change(begin: str, hours: int) -> N
 
 @pytest.mark.parametrize(
     ("expression", "every"),
-    [("* * * * * *", timedelta(seconds=1)), ("*/10 * * * * *", timedelta(seconds=10)), ("* * * * *", HOUR / 60)],
+    [
+        ("* * * * * *", timedelta(seconds=1)),
+        ("*/10 * * * * *", timedelta(seconds=10)),
+        ("* * * * *", HOUR / 60),
+    ],
 )
 @pytest.mark.parametrize("zone", ["UTC", "Europe/Paris", "Australia/Lord_Howe", "Asia/Kathmandu"])
-@pytest.mark.parametrize("begin", [datetime(2027, 3, 25, tzinfo=UTC), datetime(2027, 10, 25, 9, tzinfo=UTC)])
-def test_two_weeks_are_counted_to_the_second(expression: str, every: timedelta, zone: str, begin: datetime) -> None:
+@pytest.mark.parametrize(
+    "begin", [datetime(2027, 3, 25, tzinfo=UTC), datetime(2027, 10, 25, 9, tzinfo=UTC)]
+)
+def test_two_weeks_are_counted_to_the_second(
+    expression: str, every: timedelta, zone: str, begin: datetime
+) -> None:
     one = plan(expression, zone)
     end = begin + 14 * DAY
     assert one.until(begin, end) == (end, 14 * DAY // every + 1)
@@ -367,7 +514,9 @@ def refused(expression: object, timezone: object = "UTC") -> str:
         ("\u0663 * * * *", "field 1 (minute)", 1),
     ],
 )
-def test_a_bad_expression_is_told_by_field_and_column(expression: str, field: str, column: int) -> None:
+def test_a_bad_expression_is_told_by_field_and_column(
+    expression: str, field: str, column: int
+) -> None:
     message = refused(expression)
     assert f"{field}, " in message
     assert f"at column {column}," in message
@@ -434,17 +583,23 @@ def test_any_text_is_an_expression_or_refused(text: str) -> None:
 
 @settings(max_examples=300, derandomize=True, deadline=None)
 @given(
-    expression=expressions | st.sampled_from([*ALIASES, "H H * * *", "0 0 L * ?", "0 0 * * 5L,1#2"]),
+    expression=expressions
+    | st.sampled_from([*ALIASES, "H H * * *", "0 0 L * ?", "0 0 * * 5L,1#2"]),
     at=st.integers(0, 40),
     size=st.integers(0, 3),
     put=st.text("0123456789*/,-#LWhr?() ", max_size=3) | st.text(max_size=2),
 )
-def test_a_mistyped_expression_is_an_expression_or_refused(expression: str, at: int, size: int, put: str) -> None:
+def test_a_mistyped_expression_is_an_expression_or_refused(
+    expression: str, at: int, size: int, put: str
+) -> None:
     only_refused(expression[:at] + put + expression[at + size :])
 
 
 @settings(derandomize=True, deadline=None)
-@given(zone=st.text() | st.builds("{}{}".format, st.sampled_from(["../", "Europe/", "/", "UTC"]), st.text(max_size=5)))
+@given(
+    zone=st.text()
+    | st.builds("{}{}".format, st.sampled_from(["../", "Europe/", "/", "UTC"]), st.text(max_size=5))
+)
 def test_any_text_is_a_zone_or_refused(zone: str) -> None:
     only_refused("0 6 * * *", zone)
 
@@ -452,7 +607,9 @@ def test_any_text_is_a_zone_or_refused(zone: str) -> None:
 @pytest.mark.parametrize(("alias", "meaning"), ALIASES.items())
 def test_an_alias_fires_as_what_it_stands_for(alias: str, meaning: str) -> None:
     begin = datetime(2026, 1, 1, tzinfo=UTC)
-    assert list(islice(iterate(plan(alias.upper()), begin), 9)) == list(islice(iterate(plan(meaning), begin), 9))
+    assert list(islice(iterate(plan(alias.upper()), begin), 9)) == list(
+        islice(iterate(plan(meaning), begin), 9)
+    )
 
 
 @pytest.mark.parametrize(
@@ -472,7 +629,9 @@ def test_an_alias_fires_as_what_it_stands_for(alias: str, meaning: str) -> None:
 )
 def test_two_ways_to_write_the_same(expression: str, same: str) -> None:
     begin = datetime(2026, 1, 1, tzinfo=UTC)
-    assert list(islice(iterate(plan(expression), begin), 50)) == list(islice(iterate(plan(same), begin), 50))
+    assert list(islice(iterate(plan(expression), begin), 50)) == list(
+        islice(iterate(plan(same), begin), 50)
+    )
 
 
 def test_notes_say_what_the_clocks_do_to_named_times() -> None:
@@ -488,6 +647,8 @@ def test_notes_say_what_the_clocks_do_to_named_times() -> None:
     assert len(plan("0,15,30,45 2 * * *", "Europe/Paris").notes(begin)) == 4
     assert len(plan("0,15,30,45 2 * * *", "Europe/Paris").notes(begin, limit=9)) == 8
     assert plan("30 2 * * *", "Europe/Paris").notes(begin, ahead=30 * DAY) == []
-    assert plan("0 9 30 12 *", "Pacific/Apia").notes(datetime(2011, 12, 1, tzinfo=UTC), ahead=60 * DAY) == [
+    assert plan("0 9 30 12 *", "Pacific/Apia").notes(
+        datetime(2011, 12, 1, tzinfo=UTC), ahead=60 * DAY
+    ) == [
         "2011-12-30 09:00:00 does not exist in Pacific/Apia: it fires at 2011-12-31 00:00:00+14:00"
     ]

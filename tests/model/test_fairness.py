@@ -15,7 +15,11 @@ def waits(priority: int, *tenants: str, due: bool = True) -> list[Waiting]:
 
 
 def test_the_room_is_divided_evenly_and_the_first_have_what_is_left_over() -> None:
-    assert shares(waits(2, "a", "b", "c"), {2: 8}, 100) == [Share(2, "a", 3), Share(2, "b", 3), Share(2, "c", 2)]
+    assert shares(waits(2, "a", "b", "c"), {2: 8}, 100) == [
+        Share(2, "a", 3),
+        Share(2, "b", 3),
+        Share(2, "c", 2),
+    ]
 
 
 def test_with_less_room_than_tenants_the_first_have_one_each() -> None:
@@ -29,8 +33,16 @@ def test_what_is_not_due_or_has_no_room_gets_nothing() -> None:
 
 def test_a_higher_priority_comes_first_and_leaves_a_part_to_each_below() -> None:
     waiting = [*waits(4, "a"), *waits(0, "a"), *waits(2, "a")]
-    assert shares(waiting, {0: 500, 2: 500, 4: 500}, 100) == [Share(0, "a", 80), Share(2, "a", 10), Share(4, "a", 10)]
-    assert shares(waiting, {0: 30, 2: 500, 4: 500}, 100) == [Share(0, "a", 30), Share(2, "a", 60), Share(4, "a", 10)]
+    assert shares(waiting, {0: 500, 2: 500, 4: 500}, 100) == [
+        Share(0, "a", 80),
+        Share(2, "a", 10),
+        Share(4, "a", 10),
+    ]
+    assert shares(waiting, {0: 30, 2: 500, 4: 500}, 100) == [
+        Share(0, "a", 30),
+        Share(2, "a", 60),
+        Share(4, "a", 10),
+    ]
 
 
 def test_a_batch_of_one_goes_to_the_highest() -> None:
@@ -43,13 +55,22 @@ def test_nobody_waits() -> None:
 
 @given(
     waiting=st.lists(
-        st.builds(Waiting, st.just("q"), st.integers(0, 4), st.sampled_from("abcdef"), st.just(AT), st.booleans()),
+        st.builds(
+            Waiting,
+            st.just("q"),
+            st.integers(0, 4),
+            st.sampled_from("abcdef"),
+            st.just(AT),
+            st.booleans(),
+        ),
         unique_by=lambda each: (each.priority, each.tenant),
     ),
     room=st.dictionaries(st.integers(0, 4), st.integers(0, 50)),
     batch=st.integers(1, 100),
 )
-def test_shares_keep_to_the_room_and_to_the_batch(waiting: list[Waiting], room: dict[int, int], batch: int) -> None:
+def test_shares_keep_to_the_room_and_to_the_batch(
+    waiting: list[Waiting], room: dict[int, int], batch: int
+) -> None:
     divided = shares(waiting, room, batch)
     assert [share.priority for share in divided] == sorted(share.priority for share in divided)
     assert len({(share.priority, share.tenant) for share in divided}) == len(divided)

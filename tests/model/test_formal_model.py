@@ -1,4 +1,6 @@
-"""The formal job model, section by section: each test is named after the section whose table or rule it shows."""
+"""The formal job model, section by section: each test is named after the section whose table or
+rule it shows.
+"""
 
 import dataclasses
 import enum
@@ -41,14 +43,21 @@ from scheduler.model.states import LIVE, TERMINAL, TRANSITIONS, transition
 from scheduler.model.submission import drafts
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
-SECOND, MINUTE, HOUR, DAY = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
+SECOND, MINUTE, HOUR, DAY = (
+    timedelta(seconds=1),
+    timedelta(minutes=1),
+    timedelta(hours=1),
+    timedelta(days=1),
+)
 SURE = settings(derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def test_section_1_a_job_id_is_a_uuid_v4_of_the_systems_own() -> None:
     made = drafts([NewJob("acme", "x") for _ in range(1000)])
     assert len({draft.id for draft in made}) == 1000
-    assert {(draft.id.version, draft.id.variant) for draft in made} == {(4, "specified in RFC 4122")}
+    assert {(draft.id.version, draft.id.variant) for draft in made} == {
+        (4, "specified in RFC 4122")
+    }
     with pytest.raises(TypeError, match="id"):
         NewJob("acme", "x", id=uuid4())  # type: ignore[call-arg]
 
@@ -58,7 +67,9 @@ def test_section_1_an_id_never_changes() -> None:
 
 
 @pytest.mark.parametrize("length", [1, 256])
-def test_section_1_an_idempotency_key_has_up_to_256_characters_and_a_window_of_24_hours(length: int) -> None:
+def test_section_1_an_idempotency_key_has_up_to_256_characters_and_a_window_of_24_hours(
+    length: int,
+) -> None:
     (draft,) = drafts([NewJob("acme", "x", idempotency_key="ä" * length)])
     assert (draft.key, draft.window) == ("ä" * length, DAY)
     (other,) = drafts([NewJob("acme", "x", idempotency_key="k", idempotency_window="1h30m")])
@@ -72,10 +83,24 @@ def test_section_1_another_key_is_refused(key: Any) -> None:
 
 
 def test_section_2_states_are_those_of_the_table_and_cancelled() -> None:
-    table = {"PENDING", "SCHEDULED", "DELAYED", "RUNNING", "COMPLETED", "FAILED", "RETRYING", "DEAD_LETTER"}
+    table = {
+        "PENDING",
+        "SCHEDULED",
+        "DELAYED",
+        "RUNNING",
+        "COMPLETED",
+        "FAILED",
+        "RETRYING",
+        "DEAD_LETTER",
+    }
     assert {state.name for state in State} == table | {"CANCELLED"}  # section 6 has it
     assert all(state.value == state.name.lower() for state in State)
-    assert {state.name for state in State if state.terminal} == {"COMPLETED", "FAILED", "DEAD_LETTER", "CANCELLED"}
+    assert {state.name for state in State if state.terminal} == {
+        "COMPLETED",
+        "FAILED",
+        "DEAD_LETTER",
+        "CANCELLED",
+    }
     assert set(State) == TERMINAL | LIVE
 
 
@@ -100,7 +125,9 @@ ADDED = (
 
 
 @pytest.mark.parametrize(("before", "after"), list(product(State, State)))
-def test_section_2_transitions_are_exactly_the_table_and_the_documented_additions(before: State, after: State) -> None:
+def test_section_2_transitions_are_exactly_the_table_and_the_documented_additions(
+    before: State, after: State
+) -> None:
     job_id = uuid4()
     if (before, after) in TABLE | ADDED:
         assert transition(job_id, before, after) is after
@@ -114,7 +141,14 @@ def test_section_2_transitions_are_exactly_the_table_and_the_documented_addition
 def test_section_2_nothing_goes_back() -> None:
     """Only RUNNING and RETRYING are entered again, and each time round is another attempt."""
     onward = {pair for pair in TRANSITIONS if pair != (State.RETRYING, State.SCHEDULED)}
-    ranks = [State.PENDING, State.DELAYED, State.SCHEDULED, State.RUNNING, State.RETRYING, *TERMINAL]
+    ranks = [
+        State.PENDING,
+        State.DELAYED,
+        State.SCHEDULED,
+        State.RUNNING,
+        State.RETRYING,
+        *TERMINAL,
+    ]
     assert all(ranks.index(before) < ranks.index(after) for before, after in onward)
     assert not any(before in TERMINAL for before, _ in TRANSITIONS)
 
@@ -137,7 +171,12 @@ def test_section_2_the_state_of_a_live_job_follows_from_where_it_is(
     open_: int, retrying: bool, waits: bool, late: int, running: bool, state: State
 ) -> None:
     found = live_state(
-        open_dependencies=open_, retrying=retrying, waits=waits, run_at=NOW + late * HOUR, now=NOW, running=running
+        open_dependencies=open_,
+        retrying=retrying,
+        waits=waits,
+        run_at=NOW + late * HOUR,
+        now=NOW,
+        running=running,
     )
     assert found is state
 
@@ -160,7 +199,9 @@ def test_section_3_there_is_no_other_priority(priority: Any) -> None:
 
 
 @given(st.sampled_from(Priority), st.lists(st.sampled_from(Priority)))
-def test_section_3_a_dependent_inherits_the_highest_priority(own: Priority, others: list[int]) -> None:
+def test_section_3_a_dependent_inherits_the_highest_priority(
+    own: Priority, others: list[int]
+) -> None:
     found = inherited(own, others)
     assert found in {own, *others}
     assert all(found <= each for each in (own, *others))
@@ -189,7 +230,9 @@ def test_section_4_a_lifetime_counts_from_submission() -> None:
 
 
 @given(st.timedeltas(SECOND, DAY), st.none() | st.timedeltas(SECOND, DAY))
-def test_section_4_a_handler_may_ask_for_less_never_for_more(limit: timedelta, wish: timedelta | None) -> None:
+def test_section_4_a_handler_may_ask_for_less_never_for_more(
+    limit: timedelta, wish: timedelta | None
+) -> None:
     found = Timeouts(execution=limit).for_handler(wish)
     assert found == (limit if wish is None or wish > limit else wish)
 
@@ -208,12 +251,18 @@ def test_section_5_the_retry_policy_has_the_defaults_of_the_table() -> None:
 
 
 def steady(**options: Any) -> RetryPolicy:
-    return RetryPolicy(**{"jitter": False, "initial_delay": 2 * SECOND, "max_delay": MINUTE, **options})
+    return RetryPolicy(
+        **{"jitter": False, "initial_delay": 2 * SECOND, "max_delay": MINUTE, **options}
+    )
 
 
-def waits(policy: RetryPolicy, attempts: range = range(1, 8), **backoffs: Callable[..., timedelta]) -> list[float]:
+def waits(
+    policy: RetryPolicy, attempts: range = range(1, 8), **backoffs: Callable[..., timedelta]
+) -> list[float]:
     rng = random.Random(1)
-    return [policy.delay(attempt, rng=rng, backoffs=backoffs).total_seconds() for attempt in attempts]
+    return [
+        policy.delay(attempt, rng=rng, backoffs=backoffs).total_seconds() for attempt in attempts
+    ]
 
 
 def test_section_5_constant_backoff_is_always_the_initial_delay() -> None:
@@ -256,7 +305,9 @@ POLICIES = st.builds(
 
 @SURE
 @given(POLICIES, st.integers(1, 99))
-def test_section_5_delays_never_shrink_and_never_pass_the_cap(policy: RetryPolicy, attempt: int) -> None:
+def test_section_5_delays_never_shrink_and_never_pass_the_cap(
+    policy: RetryPolicy, attempt: int
+) -> None:
     rng = random.Random(1)
     found = [policy.checked().delay(each, rng=rng) for each in (attempt, attempt + 1)]
     assert found[0] <= found[1] <= policy.max_delay  # type: ignore[operator]
@@ -265,7 +316,9 @@ def test_section_5_delays_never_shrink_and_never_pass_the_cap(policy: RetryPolic
 
 @SURE
 @given(POLICIES, st.integers(1, 100), st.integers())
-def test_section_5_jitter_stays_within_ten_percent_and_the_cap(policy: RetryPolicy, attempt: int, seed: int) -> None:
+def test_section_5_jitter_stays_within_ten_percent_and_the_cap(
+    policy: RetryPolicy, attempt: int, seed: int
+) -> None:
     plain = policy.delay(attempt, rng=random.Random(seed))
     found = dataclasses.replace(policy, jitter=True).delay(attempt, rng=random.Random(seed))
     rounding = timedelta(microseconds=1)
@@ -274,7 +327,9 @@ def test_section_5_jitter_stays_within_ten_percent_and_the_cap(policy: RetryPoli
 
 def test_section_5_jitter_spreads_and_is_on_by_default() -> None:
     rng = random.Random(1)
-    found = [RetryPolicy(initial_delay="100s").delay(1, rng=rng).total_seconds() for _ in range(1000)]
+    found = [
+        RetryPolicy(initial_delay="100s").delay(1, rng=rng).total_seconds() for _ in range(1000)
+    ]
     assert min(found) < 91
     assert max(found) > 109
     assert len(set(found)) > 900
@@ -283,11 +338,20 @@ def test_section_5_jitter_spreads_and_is_on_by_default() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"max_attempts": 0}, {"max_attempts": 101}, {"max_attempts": True}, {"max_attempts": 2.5}, {"multiplier": 0.5},
-        {"multiplier": float("nan")}, {"multiplier": "2"}, {"initial_delay": "0s"}, {"max_delay": 5}, {"jitter": 1},
-        {"retry_timeout": None}, {"retry_system": "yes"},
+        {"max_attempts": 0},
+        {"max_attempts": 101},
+        {"max_attempts": True},
+        {"max_attempts": 2.5},
+        {"multiplier": 0.5},
+        {"multiplier": float("nan")},
+        {"multiplier": "2"},
+        {"initial_delay": "0s"},
+        {"max_delay": 5},
+        {"jitter": 1},
+        {"retry_timeout": None},
+        {"retry_system": "yes"},
     ],
-)  # fmt: skip
+)
 def test_section_5_a_policy_that_makes_no_sense_is_refused_by_name(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidOption, match=f"retry: {next(iter(wrong))}"):
         drafts([NewJob("acme", "x", retry=RetryPolicy(**wrong))])
@@ -297,21 +361,26 @@ def test_section_5_a_policy_that_makes_no_sense_is_refused_by_name(wrong: dict[s
 class Attempt:
     """A job in the middle of an attempt, as the decision sees it."""
 
-    attempt: int = 1
+    charged: int = 1
     retry: RetryPolicy = RetryPolicy(jitter=False)  # noqa: RUF009 - it is frozen
     expires_at: datetime = NOW + 7 * DAY
 
 
-def decided(category: Category, *, retry_after: timedelta | None = None, now: datetime = NOW, **job: Any) -> Decision:
+def decided(
+    category: Category, *, retry_after: timedelta | None = None, now: datetime = NOW, **job: Any
+) -> Decision:
     failure = Failure(category=category, message="it broke", retry_after=retry_after)
     return decide(Attempt(**job), failure, now=now, rng=random.Random(1))
 
 
 def test_section_5_the_attempt_that_failed_counts_itself() -> None:
     """Max attempts include the first; the counter stands at the attempt that has begun."""
-    assert [decided(Category.TEMPORARY, attempt=attempt) for attempt in range(1, 5)] == [
-        Retry(SECOND), Retry(2 * SECOND), Bury(), Bury(),
-    ]  # fmt: skip
+    assert [decided(Category.TEMPORARY, charged=attempt) for attempt in range(1, 5)] == [
+        Retry(SECOND),
+        Retry(2 * SECOND),
+        Bury(),
+        Bury(),
+    ]
     once = RetryPolicy(max_attempts=1)
     assert decided(Category.TEMPORARY, retry=once) == Bury()
 
@@ -334,20 +403,28 @@ def test_section_8_each_category_is_retried_as_the_table_says(
     category: Category, first: Decision, last: Decision, switched_off: Decision
 ) -> None:
     assert decided(category) == first
-    assert decided(category, attempt=3) == last
+    assert decided(category, charged=3) == last
     assert decided(category, retry=NEVER) == switched_off
 
 
 def test_section_8_there_are_five_categories() -> None:
-    assert {each.name for each in Category} == {"TEMPORARY", "PERMANENT", "TIMEOUT", "CANCELLED", "SYSTEM"}
+    assert {each.name for each in Category} == {
+        "TEMPORARY",
+        "PERMANENT",
+        "TIMEOUT",
+        "CANCELLED",
+        "SYSTEM",
+    }
 
 
 def test_section_8_retry_after_replaces_the_backoff_and_is_capped() -> None:
     assert decided(Category.TEMPORARY, retry_after=20 * MINUTE) == Retry(20 * MINUTE)
-    assert decided(Category.TEMPORARY, retry_after=timedelta(milliseconds=1)) == Retry(timedelta(milliseconds=1))
+    assert decided(Category.TEMPORARY, retry_after=timedelta(milliseconds=1)) == Retry(
+        timedelta(milliseconds=1)
+    )
     assert decided(Category.TEMPORARY, retry_after=DAY) == Retry(HOUR)
     assert decided(Category.TEMPORARY, retry_after=DAY, expires_at=NOW + MINUTE) == Retry(MINUTE)
-    assert decided(Category.TEMPORARY, retry_after=MINUTE, attempt=3) == Bury()
+    assert decided(Category.TEMPORARY, retry_after=MINUTE, charged=3) == Bury()
     assert decided(Category.PERMANENT, retry_after=MINUTE) == Fail()
 
 
@@ -360,9 +437,15 @@ def test_section_8_retry_after_replaces_the_backoff_and_is_capped() -> None:
     POLICIES,
 )
 def test_section_4_no_retry_waits_past_the_lifetime(
-    category: Category, attempt: int, retry_after: timedelta | None, left: timedelta, policy: RetryPolicy
+    category: Category,
+    attempt: int,
+    retry_after: timedelta | None,
+    left: timedelta,
+    policy: RetryPolicy,
 ) -> None:
-    found = decided(category, attempt=attempt, retry_after=retry_after, expires_at=NOW + left, retry=policy)
+    found = decided(
+        category, charged=attempt, retry_after=retry_after, expires_at=NOW + left, retry=policy
+    )
     if isinstance(found, Retry):
         assert timedelta(0) <= found.delay <= left
         assert found.delay <= policy.max_delay  # type: ignore[operator]
@@ -431,7 +514,9 @@ def test_section_8_a_permanent_error_carries_message_cause_and_code() -> None:
         (object(), None),
     ],
 )
-def test_section_8_a_temporary_error_may_say_when_to_try_again(given_: Any, understood: timedelta | None) -> None:
+def test_section_8_a_temporary_error_may_say_when_to_try_again(
+    given_: Any, understood: timedelta | None
+) -> None:
     cause = OSError("down")
     error = TemporaryError("busy", cause, retry_after=given_)
     assert (error.message, error.__cause__) == ("busy", cause)
@@ -469,9 +554,27 @@ def test_section_6_a_circle_is_refused(length: int) -> None:
 
 
 def test_section_6_a_job_has_at_most_a_thousand_dependencies() -> None:
-    drafts([NewJob("acme", "x", after=[uuid4() for _ in range(600)], after_any=[uuid4() for _ in range(400)])])
+    drafts(
+        [
+            NewJob(
+                "acme",
+                "x",
+                after=[uuid4() for _ in range(600)],
+                after_any=[uuid4() for _ in range(400)],
+            )
+        ]
+    )
     with pytest.raises(DependencyLimit, match="'x' depends on 1001 jobs, more than 1000"):
-        drafts([NewJob("acme", "x", after=[uuid4() for _ in range(600)], after_any=[uuid4() for _ in range(401)])])
+        drafts(
+            [
+                NewJob(
+                    "acme",
+                    "x",
+                    after=[uuid4() for _ in range(600)],
+                    after_any=[uuid4() for _ in range(401)],
+                )
+            ]
+        )
 
 
 def test_section_7_an_attempt_has_a_name_that_everybody_finds_and_so_has_the_one_before() -> None:
@@ -495,7 +598,9 @@ JSON = st.recursive(
     | st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")),
     lambda inner: (
         st.lists(inner)
-        | st.dictionaries(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")), inner)
+        | st.dictionaries(
+            st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")), inner
+        )
     ),
     max_leaves=30,
 )
@@ -575,7 +680,9 @@ ANYTHING = st.recursive(
     lambda inner: (
         st.lists(inner)
         | st.tuples(inner, inner)
-        | st.dictionaries(st.text(st.characters()) | st.integers() | st.booleans() | st.none() | st.dates(), inner)
+        | st.dictionaries(
+            st.text(st.characters()) | st.integers() | st.booleans() | st.none() | st.dates(), inner
+        )
     ),
     max_leaves=8,
 )
@@ -584,7 +691,9 @@ ANYTHING = st.recursive(
 def as_lists(value: object) -> object:
     if isinstance(value, list | tuple):
         return [as_lists(each) for each in value]
-    return {key: as_lists(each) for key, each in value.items()} if isinstance(value, dict) else value
+    return (
+        {key: as_lists(each) for key, each in value.items()} if isinstance(value, dict) else value
+    )
 
 
 @settings(SURE, max_examples=150)
@@ -633,9 +742,15 @@ def test_section_9_a_payload_is_never_shown_and_never_changes() -> None:
 
 
 SYSTEM = {
-    "id": UUID, "created_at": datetime, "updated_at": datetime, "state": State, "attempt": int,
-    "scheduled_at": datetime | None, "started_at": datetime | None, "completed_at": datetime | None,
-}  # fmt: skip
+    "id": UUID,
+    "created_at": datetime,
+    "updated_at": datetime,
+    "state": State,
+    "attempt": int,
+    "scheduled_at": datetime | None,
+    "started_at": datetime | None,
+    "completed_at": datetime | None,
+}
 USER = {"type", "priority", "tags", "correlation_id", "callback_url"}
 
 
@@ -650,11 +765,17 @@ def test_section_10_a_job_has_every_field_of_the_metadata() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"tags": {"a": 1}}, {"tags": {"": "x"}}, {"tags": {str(n): "x" for n in range(51)}}, {"tags": "a"},
-        {"correlation_id": ""}, {"correlation_id": "x" * 257}, {"callback_url": "example.com"},
-        {"callback_url": "https://"}, {"callback_url": "javascript:alert(1)"},
+        {"tags": {"a": 1}},
+        {"tags": {"": "x"}},
+        {"tags": {str(n): "x" for n in range(51)}},
+        {"tags": "a"},
+        {"correlation_id": ""},
+        {"correlation_id": "x" * 257},
+        {"callback_url": "example.com"},
+        {"callback_url": "https://"},
+        {"callback_url": "javascript:alert(1)"},
     ],
-)  # fmt: skip
+)
 def test_section_10_a_label_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(Exception, match=next(iter(wrong)).removesuffix("s")):
         drafts([NewJob("acme", "x", **wrong)])

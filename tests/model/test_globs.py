@@ -38,7 +38,12 @@ def test_what_a_glob_means(glob: str, meant: list[str], other: list[str]) -> Non
 
 def test_any_of_several_globs_may_match_and_none_match_nothing() -> None:
     globs = Globs(["*.a", "*.b|*.c"])
-    assert [globs.match(path) for path in ("x.a", "x.b|y.c", "x.c", "")] == [True, True, False, False]
+    assert [globs.match(path) for path in ("x.a", "x.b|y.c", "x.c", "")] == [
+        True,
+        True,
+        False,
+        False,
+    ]
     assert not Globs([]).match("")
 
 
@@ -62,9 +67,13 @@ def test_what_is_no_glob_is_refused_by_name(glob: str) -> None:
 def test_the_rule_names_every_key_that_is_wrong_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
         ProducerRule(
-            scan_dir="", include_globs=(), exclude_globs=("[",), high_priority_exts=("pdf", "."),
-            rate_limit_per_sec=-1, rate_limit_key="",
-        )  # fmt: skip
+            scan_dir="",
+            include_globs=(),
+            exclude_globs=("[",),
+            high_priority_exts=("pdf", "."),
+            rate_limit_per_sec=-1,
+            rate_limit_key="",
+        )
     lines = str(caught.value).splitlines()
     assert {line.partition(":")[0] for line in lines} == {
         f"producer.{key}"
@@ -87,13 +96,20 @@ def test_the_defaults_are_those_of_the_original() -> None:
         ("**/*",),
         ("**/*.tmp", "**/.DS_Store"),
     )
-    assert (rule.default_priority, rule.high_priority_exts) == ("low", (".pdf", ".docx", ".xlsx", ".zip"))
+    assert (rule.default_priority, rule.high_priority_exts) == (
+        "low",
+        (".pdf", ".docx", ".xlsx", ".zip"),
+    )
     assert (rule.rate_limit_per_sec, rule.rate_limit_key) == (100, "jobqueue:rate_limit:producer")
 
 
 def test_an_id_is_of_path_size_and_time() -> None:
     file = File("/data/a", 1, 2, "low")
     assert len(file.id) == 32
-    others = [file._replace(path="/data/b"), file._replace(size=12), file._replace(size=0, mtime_ns=12)]
+    others = [
+        file._replace(path="/data/b"),
+        file._replace(size=12),
+        file._replace(size=0, mtime_ns=12),
+    ]
     assert len({file.id, *(other.id for other in others)}) == 4
     assert file._replace(priority="high").id == file.id

@@ -24,8 +24,11 @@ def test_an_id_is_read_as_uuid_reads_it(text: str) -> None:
     read, expected = read_id(text), UUID(text)
     assert read == expected
     assert (hash(read), str(read), read.bytes, read.is_safe) == (
-        hash(expected), str(expected), expected.bytes, expected.is_safe
-    )  # fmt: skip
+        hash(expected),
+        str(expected),
+        expected.bytes,
+        expected.is_safe,
+    )
 
 
 @pytest.mark.parametrize("text", WRONG)

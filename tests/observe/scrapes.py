@@ -13,7 +13,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 PROMTOOL = shutil.which("promtool")
-needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed (Debian: prometheus)")
+needs_promtool = pytest.mark.skipif(
+    PROMTOOL is None, reason="promtool is not installed (Debian: prometheus)"
+)
 
 
 def get(address: str, path: str) -> tuple[int, str]:
@@ -22,7 +24,8 @@ def get(address: str, path: str) -> tuple[int, str]:
         with urllib.request.urlopen(address + path, timeout=10) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
-        return error.code, error.read().decode()
+        with error:
+            return error.code, error.read().decode()
 
 
 def ready(address: str) -> tuple[int, list[str]]:
@@ -68,5 +71,7 @@ class Scrape:
 def promtool(*arguments: str | Path, given: str = "") -> None:
     """Let promtool check something; it must have nothing to say against it."""
     assert PROMTOOL is not None
-    ran = subprocess.run([PROMTOOL, *map(str, arguments)], input=given, capture_output=True, text=True, timeout=30)
+    ran = subprocess.run(
+        [PROMTOOL, *map(str, arguments)], input=given, capture_output=True, text=True, timeout=30
+    )
     assert ran.returncode == 0, ran.stdout + ran.stderr

@@ -30,8 +30,13 @@ class Seen:
 
     def check(self) -> None:
         for span in self._exporter.get_finished_spans():
-            if span.instrumentation_scope is not None and span.instrumentation_scope.name == "scheduler":
-                assert {"queue", "job_id", "outcome"} <= dict(span.attributes or {}).keys(), span.name
+            if (
+                span.instrumentation_scope is not None
+                and span.instrumentation_scope.name == "scheduler"
+            ):
+                assert {"queue", "job_id", "outcome"} <= dict(span.attributes or {}).keys(), (
+                    span.name
+                )
 
 
 @pytest.fixture

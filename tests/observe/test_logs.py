@@ -27,7 +27,18 @@ from tests.support.waiting import wait_for
 
 SOURCES = sorted(Path(scheduler.__file__).parent.rglob("*.py"))
 __all__ = ["lines"]
-CANONICAL = {"level", "ts", "msg", "trace_id", "span_id", "job_id", "queue", "worker_id", "request_id", "namespace"}
+CANONICAL = {
+    "level",
+    "ts",
+    "msg",
+    "trace_id",
+    "span_id",
+    "job_id",
+    "queue",
+    "worker_id",
+    "request_id",
+    "namespace",
+}
 OURS = {"fire_at", "attempt", "fence", "type"}
 SECRET = "4012-8888-8888-1881"
 
@@ -47,15 +58,27 @@ def test_a_log_call_with_a_payload_fails(lines: Lines) -> None:
 def test_no_call_of_the_package_has_another_key() -> None:
     """A key is given by name to `keys`, by a `Keys` that mypy checks, or not at all."""
     calls = [
-        (path, node) for path in SOURCES for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)
+        (path, node)
+        for path in SOURCES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
     ]
     found = 0
     for path, call in calls:
-        name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+        name = (
+            call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+        )
         for keyword in call.keywords:
             if name in ("keys", "log_keys", "JobLogger") and keyword.arg is not None:
                 assert keyword.arg in KEYS, f"{path.name}:{call.lineno} has {keyword.arg}"
-            if keyword.arg == "extra" and name in ("debug", "info", "warning", "error", "exception", "log"):
+            if keyword.arg == "extra" and name in (
+                "debug",
+                "info",
+                "warning",
+                "error",
+                "exception",
+                "log",
+            ):
                 found += 1
                 literal = keyword.value.keys if isinstance(keyword.value, ast.Dict) else []
                 named = [each.value if isinstance(each, ast.Constant) else None for each in literal]
@@ -90,18 +113,30 @@ def test_what_a_handler_logs_names_its_job_and_nothing_else_may_be_put_to_it(
         except InvalidOption as error:
             refused.append(str(error))
 
-    make_worker()
+    worker = make_worker()
     sent = job(
-        type="mail", correlation_id="r-7", payload=json.dumps(SECRET).encode(), expires_at=NOW + timedelta(days=36_500)
+        type="mail",
+        correlation_id="r-7",
+        payload=json.dumps(SECRET).encode(),
+        expires_at=NOW + timedelta(days=36_500),
     )
     ReliableQueue(redis, "mail", installation="3f1e").push([sent], epoch="")
     wait_for(lambda: refused, "it ran")
     [line] = lines.about(msg="begun")
     assert line.keys() <= CANONICAL | OURS
     assert line | {"ts": ""} == {
-        "level": "info", "ts": "", "msg": "begun", "job_id": sent.id, "queue": "mail", "namespace": sent.tenant,
-        "type": "mail", "attempt": 1, "request_id": "r-7", "span_id": "abc",
-    }  # fmt: skip
+        "level": "info",
+        "ts": "",
+        "msg": "begun",
+        "job_id": sent.id,
+        "queue": "mail",
+        "namespace": sent.tenant,
+        "type": "mail",
+        "attempt": 1,
+        "worker_id": worker.name,
+        "request_id": "r-7",
+        "span_id": "abc",
+    }
     assert "payload" in refused[0]
     assert SECRET not in lines.text
 
@@ -111,7 +146,9 @@ def test_a_failed_attempt_is_named_without_the_text_of_its_error(
 ) -> None:
     @handler("mail", queue="mail")
     def mail(ctx: JobContext, payload: object) -> None:
-        raise ValueError(f"card {SECRET} of lovelace@example.org is refused\nby redis://lovelace:{SECRET}@host")
+        raise ValueError(
+            f"card {SECRET} of lovelace@example.org is refused\nby redis://lovelace:{SECRET}@host"
+        )
 
     worker = make_worker()
     sent = job(type="mail", policy={"max_attempts": 1}, expires_at=NOW + timedelta(days=36_500))
@@ -124,7 +161,9 @@ def test_a_failed_attempt_is_named_without_the_text_of_its_error(
     assert "lovelace" not in lines.text
 
 
-def test_a_failed_run_is_named_without_the_text_of_its_error(make_scheduler: MakeScheduler, lines: Lines) -> None:
+def test_a_failed_run_is_named_without_the_text_of_its_error(
+    make_scheduler: MakeScheduler, lines: Lines
+) -> None:
     said: list[str] = []
 
     def body(ctx: RunContext) -> None:
@@ -151,7 +190,9 @@ def test_what_postgres_says_of_a_row_is_in_no_line_however_it_is_formatted(dsn: 
     logger.addHandler(plain)
     try:
         with psycopg.connect(dsn) as connection:
-            connection.execute("CREATE TEMPORARY TABLE card (number text CHECK (length(number) < 5))")
+            connection.execute(
+                "CREATE TEMPORARY TABLE card (number text CHECK (length(number) < 5))"
+            )
             try:
                 try:
                     connection.execute("INSERT INTO card VALUES (%s)", [SECRET])
@@ -218,9 +259,13 @@ class Terminal(io.StringIO):
 
 
 @pytest.mark.parametrize(
-    ("stream", "formatter"), [(Terminal(), Readable), (io.StringIO(), JsonLines)], ids=["tty", "pipe"]
+    ("stream", "formatter"),
+    [(Terminal(), Readable), (io.StringIO(), JsonLines)],
+    ids=["tty", "pipe"],
 )
-def test_configure_writes_for_who_reads(stream: io.StringIO, formatter: type, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_configure_writes_for_who_reads(
+    stream: io.StringIO, formatter: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
     root, before = logging.getLogger(), logger.level
     monkeypatch.setattr(logging, "lastResort", logging.lastResort)
     monkeypatch.setattr(root, "handlers", [])
@@ -249,5 +294,7 @@ def test_importing_the_package_configures_nothing() -> None:
         "import logging, scheduler; from scheduler.log import logger; root = logging.getLogger();"
         "print(root.handlers, root.level, logger.handlers, logger.level, logger.propagate)"
     )
-    run = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd="/")
+    run = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd="/"
+    )
     assert run.stdout.split() == ["[]", "30", "[]", "0", "True"]

@@ -1,4 +1,6 @@
-"""Metrics of a real scheduler and a real worker: the names of the seed, bounded labels, and what they count."""
+"""Metrics of a real scheduler and a real worker: the names of the seed, bounded labels, and what
+they count.
+"""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -11,7 +13,15 @@ import pytest
 from scheduler import BreakerRule, PermanentError, RetryPolicy, Scheduler, Worker, handler
 from scheduler.dialects.client import Client
 from scheduler.dialects.reliable.reaper import ReaperRule
-from scheduler.events import BreakerChanged, Event, JobsEnded, JobsFed, JobsProduced, JobsRecovered, JobsTaken
+from scheduler.events import (
+    BreakerChanged,
+    Event,
+    JobsEnded,
+    JobsFed,
+    JobsProduced,
+    JobsRecovered,
+    JobsTaken,
+)
 from scheduler.model.attempts import AttemptEnd
 from scheduler.model.breaker import BreakerState
 from scheduler.model.states import State
@@ -36,7 +46,9 @@ def served() -> Iterator[Served]:
         metrics = Metrics(queues, sample_every=timedelta())
         for each in watched:
             metrics.watch(each)
-        servers.append(Server(0, Pages(lambda: reasons(watched), exposed(metrics)).answer))
+        servers.append(
+            Server("127.0.0.1", 0, Pages(lambda: reasons(watched), exposed(metrics)).answer)
+        )
         return servers[-1].address
 
     yield serve
@@ -44,12 +56,21 @@ def served() -> Iterator[Served]:
         server.stop()
 
 
-def ended(state: State = State.COMPLETED, *, category: str | None = None, seconds: float = 0.02) -> AttemptEnd:
+def ended(
+    state: State = State.COMPLETED, *, category: str | None = None, seconds: float = 0.02
+) -> AttemptEnd:
     now = datetime.now(UTC)
     return AttemptEnd(
-        tenant="acme", job_id="1", feed=1, attempt=1, state=state, started_at=now, worker="w", category=category,
+        tenant="acme",
+        job_id="1",
+        feed=1,
+        attempt=1,
+        state=state,
+        started_at=now,
+        worker="w",
+        category=category,
         ended_at=now + timedelta(seconds=seconds),
-    )  # fmt: skip
+    )
 
 
 def test_what_a_worker_does(ring: Scheduler, make_worker: MakeWorker, served: Served) -> None:
@@ -63,9 +84,18 @@ def test_what_a_worker_does(ring: Scheduler, make_worker: MakeWorker, served: Se
     worker = make_worker()
     address = served(ring, worker)
     for payload in ("good", "good", "bad", "flaky"):
-        ring.submit("acme", "send", payload, queue="mail", retry=RetryPolicy(max_attempts=2, initial_delay="10ms"))
+        ring.submit(
+            "acme",
+            "send",
+            payload,
+            queue="mail",
+            retry=RetryPolicy(max_attempts=2, initial_delay="10ms"),
+        )
 
-    wait_for(lambda: Scrape.of(address).value("jobs_dead_letter_total", queue="mail") == 2, "two dead letters")
+    wait_for(
+        lambda: Scrape.of(address).value("jobs_dead_letter_total", queue="mail") == 2,
+        "two dead letters",
+    )
     scrape = Scrape.of(address)
     assert scrape.value("jobs_produced_total", queue="mail") == 4
     assert scrape.value("jobs_consumed_total", queue="mail") == 5
@@ -87,7 +117,10 @@ def test_what_waits(ring: Scheduler, served: Served) -> None:
     first = Scrape.of(address).value("scheduler_oldest_waiting_seconds", queue="mail")
     assert first is not None
     wait_for(
-        lambda: (Scrape.of(address).value("scheduler_oldest_waiting_seconds", queue="mail") or 0) > first + 0.2,
+        lambda: (
+            (Scrape.of(address).value("scheduler_oldest_waiting_seconds", queue="mail") or 0)
+            > first + 0.2
+        ),
         "the first has been the first for longer",
     )
     assert Scrape.of(address).value("scheduler_feed_lag_seconds", queue="mail") == 0
@@ -104,7 +137,10 @@ def test_how_far_the_feeder_is_behind(ring: Scheduler, redis: Client, served: Se
         wait_for(lambda: (Scrape.of(address).value(name, queue="mail") or 0) > 0.5, name)  # noqa: B023
     assert Scrape.of(address).value("queue_length", queue="mail") is None
     redis.call("DEL", "jobqueue:{mail}:normal")
-    wait_for(lambda: Scrape.of(address).value("scheduler_feed_lag_seconds", queue="mail") == 0, "it is fed at last")
+    wait_for(
+        lambda: Scrape.of(address).value("scheduler_feed_lag_seconds", queue="mail") == 0,
+        "it is fed at last",
+    )
 
 
 def test_how_far_the_settler_is_behind(
@@ -137,7 +173,10 @@ def test_what_recurring_jobs_do(make_scheduler: MakeScheduler, served: Served) -
     scheduler.register("acme", "good", lambda: None, start_at=datetime.now(UTC))
     scheduler.register("acme", "bad", lambda: 1 / 0, start_at=datetime.now(UTC))
     for outcome in ("success", "failed"):
-        wait_for(lambda: Scrape.of(address).value("scheduler_fires_total", outcome=outcome) == 1, outcome)  # noqa: B023
+        wait_for(
+            lambda: Scrape.of(address).value("scheduler_fires_total", outcome=outcome) == 1,  # noqa: B023
+            outcome,
+        )
     scrape = Scrape.of(address)
     assert scrape.value("scheduler_fires_total", outcome="crashed") == 0
     assert scrape.value("scheduler_fire_lateness_seconds_count") == 2
@@ -148,7 +187,9 @@ def test_what_recurring_jobs_do(make_scheduler: MakeScheduler, served: Served) -
     assert (scrape.value("scheduler_last_pass_age_seconds", part="loop") or 0) < 60
 
 
-def test_the_breaker_is_seen_and_said(ring: Scheduler, make_worker: MakeWorker, served: Served) -> None:
+def test_the_breaker_is_seen_and_said(
+    ring: Scheduler, make_worker: MakeWorker, served: Served
+) -> None:
     @handler("send", queue="mail")
     def send(_: Any, __: Any) -> None:
         raise RuntimeError
@@ -159,12 +200,19 @@ def test_the_breaker_is_seen_and_said(ring: Scheduler, make_worker: MakeWorker, 
     address = served(worker)
     for _ in range(3):
         ring.submit("acme", "send", queue="mail", retry=ONCE)
-    wait_for(lambda: Scrape.of(address).value("circuit_breaker_state", queue="mail") == 2, "the breaker is open")
+    wait_for(
+        lambda: Scrape.of(address).value("circuit_breaker_state", queue="mail") == 2,
+        "the breaker is open",
+    )
     assert BreakerChanged(queue="mail", state=BreakerState.OPEN) in events
 
 
-def test_what_is_taken_back_from_a_silent_worker(ring: Scheduler, make_worker: MakeWorker, served: Served) -> None:
-    """A worker whose leases nobody keeps: another takes its job back, and the end that comes too late is refused."""
+def test_what_is_taken_back_from_a_silent_worker(
+    ring: Scheduler, make_worker: MakeWorker, served: Served
+) -> None:
+    """A worker whose leases nobody keeps: another takes its job back, and the end that comes too
+    late is refused.
+    """
     release: list[bool] = []
 
     @handler("slow", queue="mail")
@@ -174,14 +222,22 @@ def test_what_is_taken_back_from_a_silent_worker(ring: Scheduler, make_worker: M
 
     silent = make_worker(lease="1s", reaper=ReaperRule(interval=timedelta(milliseconds=200)))
     ring.submit("acme", "slow", queue="mail")
-    wait_for(silent._running, "it runs")
-    silent._keeping.stop()
+    wait_for(silent._in_flight, "it runs")
+    silent._keeper.stop()
     other = make_worker(lease="1s", reaper=ReaperRule(interval=timedelta(milliseconds=200)))
     address = served(other, silent)
-    wait_for(lambda: (Scrape.of(address).value("reaper_jobs_moved_total") or 0) >= 1, "it is taken back")
-    wait_for(lambda: Scrape.of(address).value("jobs_completed_total", queue="mail") == 1, "the other has run it")
+    wait_for(
+        lambda: (Scrape.of(address).value("reaper_jobs_moved_total") or 0) >= 1, "it is taken back"
+    )
+    wait_for(
+        lambda: Scrape.of(address).value("jobs_completed_total", queue="mail") == 1,
+        "the other has run it",
+    )
     release.append(True)
-    wait_for(lambda: Scrape.of(address).value("scheduler_ends_refused_total", queue="mail") == 1, "it came too late")
+    wait_for(
+        lambda: Scrape.of(address).value("scheduler_ends_refused_total", queue="mail") == 1,
+        "it came too late",
+    )
 
 
 def test_a_job_that_costs_its_worker_its_last_attempt_is_a_dead_letter(
@@ -195,10 +251,15 @@ def test_a_job_that_costs_its_worker_its_last_attempt_is_a_dead_letter(
 
     silent = make_worker(lease="1s")
     ring.submit("acme", "slow", queue="mail", retry=ONCE)
-    wait_for(silent._running, "it runs")
-    silent._keeping.stop()
-    address = served(make_worker(lease="1s", reaper=ReaperRule(interval=timedelta(milliseconds=200))))
-    wait_for(lambda: Scrape.of(address).value("jobs_dead_letter_total", queue="mail") == 1, "it is given up")
+    wait_for(silent._in_flight, "it runs")
+    silent._keeper.stop()
+    address = served(
+        make_worker(lease="1s", reaper=ReaperRule(interval=timedelta(milliseconds=200)))
+    )
+    wait_for(
+        lambda: Scrape.of(address).value("jobs_dead_letter_total", queue="mail") == 1,
+        "it is given up",
+    )
     assert Scrape.of(address).value("reaper_jobs_moved_total") == 1
     release.append(True)
 
@@ -208,7 +269,10 @@ def test_jobs_that_redis_lost_are_counted(ring: Scheduler, redis: Client, served
     ring.submit("acme", "send", queue="mail")
     wait_for(lambda: Scrape.of(address).value("queue_length", queue="mail") == 1, "it is fed")
     redis.call("FLUSHALL")
-    wait_for(lambda: Scrape.of(address).value("scheduler_jobs_refed_total", queue="mail") == 1, "it is fed again")
+    wait_for(
+        lambda: Scrape.of(address).value("scheduler_jobs_refed_total", queue="mail") == 1,
+        "it is fed again",
+    )
 
 
 def test_labels_stay_bounded_under_hostile_names() -> None:
@@ -233,25 +297,38 @@ def test_queues_that_nobody_named_are_one(ring: Scheduler, served: Served) -> No
     for number in range(60):
         ring.submit("acme", "send", queue=f"hostile-{number}")
     ring.submit("acme", "send", queue="mail")
-    wait_for(lambda: Scrape.of(address).value("queue_length", queue="other") == 50, "some of the others are seen")
+    wait_for(
+        lambda: Scrape.of(address).value("queue_length", queue="other") == 50,
+        "some of the others are seen",
+    )
     wait_for(lambda: Scrape.of(address).value("queue_length", queue="mail") == 1, "ours is seen")
     assert Scrape.of(address).labels("queue") == {"mail", "other"}
 
 
 def test_durations_are_counted_by_their_length() -> None:
     metrics = Metrics(["mail"])
-    metrics.hear(JobsEnded(queue="mail", ends=tuple(ended(seconds=each) for each in (0.02, 0.05, 7.0, 1e6)), refused=0))
+    metrics.hear(
+        JobsEnded(
+            queue="mail",
+            ends=tuple(ended(seconds=each) for each in (0.02, 0.05, 7.0, 1e6)),
+            refused=0,
+        )
+    )
     scrape = Scrape(exposed(metrics)()[1].decode())
     buckets = {
         le: scrape.value("job_processing_duration_seconds_bucket", queue="mail", le=le)
         for le in ("0.01", "0.05", "5.0", "10.0", "1800.0", "+Inf")
     }
     assert buckets == {"0.01": 0, "0.05": 2, "5.0": 2, "10.0": 3, "1800.0": 3, "+Inf": 4}
-    assert scrape.value("job_processing_duration_seconds_sum", queue="mail") == pytest.approx(1e6 + 7.07)
+    assert scrape.value("job_processing_duration_seconds_sum", queue="mail") == pytest.approx(
+        1e6 + 7.07
+    )
 
 
 @needs_promtool
-def test_promtool_has_nothing_to_say(ring: Scheduler, make_worker: MakeWorker, served: Served) -> None:
+def test_promtool_has_nothing_to_say(
+    ring: Scheduler, make_worker: MakeWorker, served: Served
+) -> None:
     @handler("send", queue="mail")
     def send(_: Any, payload: Any) -> None:
         if payload:
@@ -261,8 +338,13 @@ def test_promtool_has_nothing_to_say(ring: Scheduler, make_worker: MakeWorker, s
     instance_at, worker_at = served(ring), served(worker)
     ring.submit("acme", "send", queue="mail")
     ring.submit("acme", "send", True, queue="mail")
-    wait_for(lambda: Scrape.of(worker_at).value("jobs_dead_letter_total", queue="mail") == 1, "it ran")
-    wait_for(lambda: Scrape.of(instance_at).value("queue_length", queue="mail") == 0, "the instance sees the queue")
+    wait_for(
+        lambda: Scrape.of(worker_at).value("jobs_dead_letter_total", queue="mail") == 1, "it ran"
+    )
+    wait_for(
+        lambda: Scrape.of(instance_at).value("queue_length", queue="mail") == 0,
+        "the instance sees the queue",
+    )
     for address in (instance_at, worker_at):
         promtool("check", "metrics", given=Scrape.of(address).text)
 

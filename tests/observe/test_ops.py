@@ -1,4 +1,6 @@
-"""What ships for Prometheus and Grafana: promtool accepts it, and it names the metrics that there are."""
+"""What ships for Prometheus and Grafana: promtool accepts it, and it names the metrics that there
+are.
+"""
 
 import json
 import re
@@ -35,7 +37,9 @@ SEED = {
 
 @pytest.fixture
 def exposed(ring: Scheduler, make_worker: MakeWorker) -> dict[str, tuple[str, list[str]]]:
-    """Type and labels of each metric of an instance and a worker, in which everything happened once."""
+    """Type and labels of each metric of an instance and a worker, in which everything happened
+    once.
+    """
 
     @handler("send", queue="mail")
     def send(_: Any, __: Any) -> None:
@@ -48,7 +52,9 @@ def exposed(ring: Scheduler, make_worker: MakeWorker) -> dict[str, tuple[str, li
         return {metric.name: metric for metric in metrics.collect()}
 
     wait_for(lambda: found()["jobs_failed"].samples, "a job that failed")
-    wait_for(lambda: found()["scheduler_feed_lag_seconds"].samples, "the instance has met the queue")
+    wait_for(
+        lambda: found()["scheduler_feed_lag_seconds"].samples, "the instance has met the queue"
+    )
     return dict(map(_described, found().values()))
 
 
@@ -58,20 +64,30 @@ def _described(metric: Metric) -> tuple[str, tuple[str, list[str]]]:
     return name, (metric.type, sorted(labels))
 
 
-def test_the_metrics_of_the_seed_are_there_to_the_letter(exposed: dict[str, tuple[str, list[str]]]) -> None:
+def test_the_metrics_of_the_seed_are_there_to_the_letter(
+    exposed: dict[str, tuple[str, list[str]]],
+) -> None:
     assert {name: exposed[name] for name in SEED} == SEED
 
 
-def test_the_document_has_every_metric_with_its_type_and_labels(exposed: dict[str, tuple[str, list[str]]]) -> None:
+def test_the_document_has_every_metric_with_its_type_and_labels(
+    exposed: dict[str, tuple[str, list[str]]],
+) -> None:
     document = (ROOT / "docs/metrics.md").read_text("utf-8")
-    told = {name: (kind, re.findall(r"`(\w+)`", labels)) for name, kind, labels in ROW.findall(document)}
+    told = {
+        name: (kind, re.findall(r"`(\w+)`", labels)) for name, kind, labels in ROW.findall(document)
+    }
     assert told == exposed
 
 
-def test_alerts_and_dashboard_name_only_metrics_that_there_are(exposed: dict[str, tuple[str, list[str]]]) -> None:
+def test_alerts_and_dashboard_name_only_metrics_that_there_are(
+    exposed: dict[str, tuple[str, list[str]]],
+) -> None:
     rules = yaml.safe_load((OPS / "alerts.yml").read_text())["groups"][0]["rules"]
     panels = json.loads((OPS / "grafana.json").read_text())["panels"]
-    queries = [rule["expr"] for rule in rules] + [each["expr"] for panel in panels for each in panel["targets"]]
+    queries = [rule["expr"] for rule in rules] + [
+        each["expr"] for panel in panels for each in panel["targets"]
+    ]
     named = {name for query in queries for name in _named(query)}
     assert named - exposed.keys() == set()
     assert exposed.keys() - named == set(), "the dashboard shows every metric"
@@ -85,7 +101,9 @@ def _named(query: str) -> Iterator[str]:
 
 def test_the_document_says_what_to_do_about_each_alert() -> None:
     rules = yaml.safe_load((OPS / "alerts.yml").read_text())["groups"][0]["rules"]
-    told = re.findall(r"^\| `(Scheduler\w+)` \|", (ROOT / "docs/metrics.md").read_text("utf-8"), re.MULTILINE)
+    told = re.findall(
+        r"^\| `(Scheduler\w+)` \|", (ROOT / "docs/metrics.md").read_text("utf-8"), re.MULTILINE
+    )
     assert told == [rule["alert"] for rule in rules]
 
 

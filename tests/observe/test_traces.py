@@ -1,4 +1,6 @@
-"""Traces: one from the request that submits to the handler, through Postgres and Redis, in every dialect."""
+"""Traces: one from the request that submits to the handler, through Postgres and Redis, in every
+dialect.
+"""
 
 import logging
 import subprocess
@@ -56,24 +58,35 @@ def test_a_request_its_job_and_what_that_submits_are_one_trace(
     assert is_child(inner, attempt)
     assert is_child(copied, inner)
     assert is_child(archive, copied)
-    assert {names(each).trace_id for each in (attempt, inner, copied, archive)} == {names(request).trace_id}
+    assert {names(each).trace_id for each in (attempt, inner, copied, archive)} == {
+        names(request).trace_id
+    }
     assert attempt.kind is SpanKind.CONSUMER
     assert dict(attempt.attributes or {}) == {
-        "queue": "mail", "job_id": str(submitted.id), "outcome": "completed", "type": "receipt", "namespace": "acme",
+        "queue": "mail",
+        "job_id": str(submitted.id),
+        "outcome": "completed",
+        "type": "receipt",
+        "namespace": "acme",
         "attempt": 1,
-    }  # fmt: skip
+    }
     assert attempt.status.status_code is StatusCode.UNSET
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_a_job_that_was_submitted_outside_of_a_span_begins_a_trace(
-    ring: Scheduler, make_worker: MakeWorker, seen: Seen, connection: psycopg.Connection[tuple[object]]
+    ring: Scheduler,
+    make_worker: MakeWorker,
+    seen: Seen,
+    connection: psycopg.Connection[tuple[object]],
 ) -> None:
     @handler("receipt", queue="mail")
     def receipt(ctx: JobContext, payload: object) -> None:
         pass
 
-    ring.submit_many([NewJob("acme", "receipt", queue="mail"), NewJob("acme", "receipt", queue="mail")])
+    ring.submit_many(
+        [NewJob("acme", "receipt", queue="mail"), NewJob("acme", "receipt", queue="mail")]
+    )
     assert connection.execute("SELECT trace FROM job_queue").fetchall() == [(None,), (None,)]
     make_worker()
     first, second = seen.wait_for("attempt receipt", 2)
@@ -92,7 +105,9 @@ def test_each_attempt_is_a_span_with_its_outcome_and_without_the_text_of_its_err
 
     make_worker()
     with seen.tracer.start_as_current_span("request") as request:
-        ring.submit_many([NewJob("acme", "receipt", queue="mail", retry=bodies.QUICK) for _ in range(2)])
+        ring.submit_many(
+            [NewJob("acme", "receipt", queue="mail", retry=bodies.QUICK) for _ in range(2)]
+        )
     spans = seen.wait_for("attempt receipt", 4)
     assert all(is_child(span, request) for span in spans)
     outcomes = sorted((span.attributes or {})["outcome"] for span in spans)  # type: ignore[type-var]
@@ -120,15 +135,23 @@ def test_a_handler_in_a_process_of_its_own_goes_on_with_the_trace(
     assert is_child(near_attempt, far_attempt)
     context = names(far_attempt)
     found = ring.wait("acme", far.id, timeout="20s").result
-    assert found == f"{context.trace_id:032x}-{context.span_id:016x}", "OpenTelemetry says the same in the child"
+    assert found == f"{context.trace_id:032x}-{context.span_id:016x}", (
+        "OpenTelemetry says the same in the child"
+    )
 
 
 @pytest.mark.parametrize("executor", ["thread", "process"])
-def test_a_run_is_a_span(make_scheduler: MakeScheduler, seen: Seen, lines: Lines, executor: Executor) -> None:
+def test_a_run_is_a_span(
+    make_scheduler: MakeScheduler, seen: Seen, lines: Lines, executor: Executor
+) -> None:
     make_scheduler().register("acme", "sweep", bodies.sweep, executor=executor)
     [run] = seen.wait_for("run sweep")
     attributes = dict(run.attributes or {})
-    assert (attributes["queue"], attributes["job_id"], attributes["outcome"]) == ("", "sweep", "failed")
+    assert (attributes["queue"], attributes["job_id"], attributes["outcome"]) == (
+        "",
+        "sweep",
+        "failed",
+    )
     assert (attributes["namespace"], attributes["attempt"]) == ("acme", 1)
     assert (run.kind, run.parent) == (SpanKind.INTERNAL, None)
     assert run.status.description == "ValueError"
@@ -152,16 +175,28 @@ def test_lines_of_the_log_name_the_span_in_which_they_are_written(
     [near_attempt], [far_attempt] = seen.wait_for("attempt near"), seen.of("attempt far")
     wait_for(lambda: lines.about(level="warning", type="near"), "its failure is said")
     [far] = lines.about(msg="far away")
-    assert (far["job_id"], far["queue"], far["namespace"], far["attempt"]) == (str(submitted.id), "mail", "acme", 1)
+    assert (far["job_id"], far["queue"], far["namespace"], far["attempt"]) == (
+        str(submitted.id),
+        "mail",
+        "acme",
+        1,
+    )
     [failed] = lines.about(level="warning", type="near")
     assert failed["worker_id"] == worker.name
     said = (far, *lines.about(msg="near by"), *lines.about(msg="by another logger"), failed)
-    for line, span in zip(said, (far_attempt, near_attempt, near_attempt, near_attempt), strict=True):
+    for line, span in zip(
+        said, (far_attempt, near_attempt, near_attempt, near_attempt), strict=True
+    ):
         context = names(span)
-        assert (line["trace_id"], line["span_id"]) == (f"{context.trace_id:032x}", f"{context.span_id:016x}")
+        assert (line["trace_id"], line["span_id"]) == (
+            f"{context.trace_id:032x}",
+            f"{context.span_id:016x}",
+        )
 
 
-def test_what_a_run_submits_is_its_child(ring: Scheduler, make_worker: MakeWorker, seen: Seen) -> None:
+def test_what_a_run_submits_is_its_child(
+    ring: Scheduler, make_worker: MakeWorker, seen: Seen
+) -> None:
     @handler("receipt", queue="mail")
     def receipt(ctx: JobContext, payload: object) -> None:
         pass
@@ -192,13 +227,17 @@ def test_a_job_that_is_retried_by_hand_is_of_the_trace_of_who_asked(
     assert is_child(again, asked)
 
 
-def test_an_entry_of_a_list_names_the_trace_as_the_original_does(ring: Scheduler, redis: Client, seen: Seen) -> None:
+def test_an_entry_of_a_list_names_the_trace_as_the_original_does(
+    ring: Scheduler, redis: Client, seen: Seen
+) -> None:
     with seen.tracer.start_as_current_span("request") as request:
         ring.submit("acme", "receipt", queue="nobody")
     wait_for(lambda: redis.call("LLEN", "jobqueue:{nobody}:normal"), "it is fed")
     [entry] = redis.call("LRANGE", "jobqueue:{nobody}:normal", 0, -1)
     context = request.get_span_context()
-    assert f'"trace_id":"{context.trace_id:032x}","span_id":"{context.span_id:016x}"' in entry.decode()
+    assert (
+        f'"trace_id":"{context.trace_id:032x}","span_id":"{context.span_id:016x}"' in entry.decode()
+    )
 
 
 @pytest.mark.parametrize("dialect", ["conveyor"])
@@ -210,7 +249,10 @@ def test_what_a_client_of_conveyor_adds_is_of_its_trace(
         pass
 
     make_worker()
-    with conveyor.Client(redis_server.url) as client, seen.tracer.start_as_current_span("request") as request:
+    with (
+        conveyor.Client(redis_server.url) as client,
+        seen.tracer.start_as_current_span("request") as request,
+    ):
         client.add({}, type="receipt", queue="mail")
     [attempt] = seen.wait_for("attempt receipt")
     assert is_child(attempt, request)
@@ -234,7 +276,9 @@ def test_without_tracing_nothing_is_imported_and_nothing_is_carried() -> None:
         "import scheduler, scheduler.observe.traces; from scheduler.trace import current;"
         "print(current(), [each for each in set(sys.modules) - before if each.startswith('opentelemetry')])"
     )
-    run = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd="/")
+    run = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd="/"
+    )
     assert run.stdout.strip() == "None []"
 
 
@@ -247,7 +291,9 @@ class Broken(SpanProcessor):
         raise OSError("disk full")
 
 
-def test_a_provider_that_fails_harms_no_job(ring: Scheduler, make_worker: MakeWorker, seen: Seen) -> None:
+def test_a_provider_that_fails_harms_no_job(
+    ring: Scheduler, make_worker: MakeWorker, seen: Seen
+) -> None:
     @handler("ended", queue="mail")
     @handler("begun", queue="mail")
     def receipt(ctx: JobContext, payload: object) -> int:

@@ -11,7 +11,10 @@ from scheduler import RunContext
 
 def write_pid(context: RunContext) -> None:
     with Path(os.environ["BODIES_LOG"]).open("a", encoding="utf-8") as file:
-        file.write(f"{os.getpid()} {context.tenant} {context.fire_at.isoformat()} {context.attempt} {context.fence}\n")
+        file.write(
+            f"{os.getpid()} {context.tenant} {context.fire_at.isoformat()} {context.attempt} "
+            f"{context.fence}\n"
+        )
     context.logger.warning("written by %d", os.getpid())
 
 
@@ -32,7 +35,7 @@ def holds_the_gil() -> None:
 
 
 def ends_when_told(context: RunContext) -> None:
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while not context.cancelled and time.monotonic() < end:
         time.sleep(0.01)
     with Path(os.environ["BODIES_LOG"]).open("a", encoding="utf-8") as file:
@@ -55,7 +58,7 @@ class Holder:
 
 
 def leaves_a_process_behind() -> None:
-    os.system("sleep 30 & wait")
+    os.system("sleep 120 & wait")
 
 
 def logs_nonsense(context: RunContext) -> None:

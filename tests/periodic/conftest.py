@@ -1,4 +1,5 @@
-"""Flow 1 over two roads: straight to Postgres, and through PgBouncer in transaction mode without prepared statements.
+"""Flow 1 over two roads: straight to Postgres, and through PgBouncer in transaction mode without
+prepared statements.
 
 A test that must take one of them says so: `@only_direct("why")`.
 """

@@ -1,4 +1,6 @@
-"""Late fires, overlap, triggers, pauses and jitter, in time that the test moves: what the ledger and the bodies say."""
+"""Late fires, overlap, triggers, pauses and jitter, in time that the test moves: what the ledger
+and the bodies say.
+"""
 
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -37,14 +39,21 @@ def make(road: Road, schema: str, clock: ManualClock) -> Iterator[Make]:
             one.cancel(timeout=0)
 
 
-def told(instance: Scheduler, job: str = "x") -> list[tuple[str, str | None, datetime, datetime | None, int]]:
+def told(
+    instance: Scheduler, job: str = "x"
+) -> list[tuple[str, str | None, datetime, datetime | None, int]]:
     """What the ledger says of a job's fires and triggers, oldest first."""
     rows = [row for row in instance.history("acme", job, 1000) if row.kind != "audit"]
-    return [(str(row.outcome), row.reason, row.at, row.missed_from, row.missed_count) for row in reversed(rows)]
+    return [
+        (str(row.outcome), row.reason, row.at, row.missed_from, row.missed_count)
+        for row in reversed(rows)
+    ]
 
 
 def audit(instance: Scheduler, job: str = "x") -> list[str]:
-    return [str(row.outcome) for row in reversed(instance.history("acme", job)) if row.kind == "audit"]
+    return [
+        str(row.outcome) for row in reversed(instance.history("acme", job)) if row.kind == "audit"
+    ]
 
 
 class Body:
@@ -59,14 +68,19 @@ class Body:
         self.meanwhile()
 
 
-def test_a_lid_closed_for_78_minutes_is_one_run_of_the_newest_fire(make: Make, clock: ManualClock) -> None:
+def test_a_lid_closed_for_78_minutes_is_one_run_of_the_newest_fire(
+    make: Make, clock: ManualClock
+) -> None:
     instance, body = make(), Body()
     instance.register("acme", "x", body, every="1m")
     clock.advance("78 minutes")
     instance.tick()
     assert body.fires == [START + 78 * MINUTE]
     assert told(instance) == [("success", None, START + 78 * MINUTE, START + MINUTE, 77)]
-    assert [event.fire_at for event in instance.advance("2m")] == [START + 79 * MINUTE, START + 80 * MINUTE]
+    assert [event.fire_at for event in instance.advance("2m")] == [
+        START + 79 * MINUTE,
+        START + 80 * MINUTE,
+    ]
 
 
 def test_two_weeks_of_a_one_second_cron_are_one_run(make: Make, clock: ManualClock) -> None:
@@ -86,14 +100,22 @@ def test_a_fire_within_the_grace_runs_as_itself(make: Make, clock: ManualClock) 
     assert [(at - START).total_seconds() for at in body.fires] == [10, 20, 30, 40]
 
 
-def test_skip_passes_over_what_was_missed_and_runs_what_was_not(make: Make, clock: ManualClock) -> None:
+def test_skip_passes_over_what_was_missed_and_runs_what_was_not(
+    make: Make, clock: ManualClock
+) -> None:
     instance, body = make(), Body()
     instance.register("acme", "x", body, every="10s", misfire="skip", grace="15s")
     clock.advance("60s")
     instance.tick()
     assert [(at - START).total_seconds() for at in body.fires] == [50, 60]
     first, *others = told(instance)
-    assert first == ("skipped", "misfire", START + timedelta(seconds=40), START + timedelta(seconds=10), 3)
+    assert first == (
+        "skipped",
+        "misfire",
+        START + timedelta(seconds=40),
+        START + timedelta(seconds=10),
+        3,
+    )
     assert [outcome for outcome, *_ in others] == ["success", "success"]
 
 
@@ -118,7 +140,8 @@ def test_catch_up_runs_each_missed_fire_the_oldest_first(make: Make, clock: Manu
 
 @pytest.mark.parametrize("schedule", [{"every": "1h"}, {"cron": "0 * * * *"}])
 @pytest.mark.parametrize(
-    ("bounds", "first"), [(CatchUp(max_count=3), 18), (CatchUp(max_age="5h"), 15), (CatchUp(max_age="5h59m"), 15)]
+    ("bounds", "first"),
+    [(CatchUp(max_count=3), 18), (CatchUp(max_age="5h"), 15), (CatchUp(max_age="5h59m"), 15)],
 )
 def test_catch_up_is_bounded_and_what_is_dropped_is_one_row(
     make: Make, clock: ManualClock, schedule: dict[str, Any], bounds: CatchUp, first: int
@@ -128,12 +151,20 @@ def test_catch_up_is_bounded_and_what_is_dropped_is_one_row(
     clock.advance("20h")
     instance.tick()
     assert body.fires == [START + n * HOUR for n in range(first, 21)]
-    assert told(instance)[0] == ("skipped", "misfire", START + (first - 1) * HOUR, START + HOUR, first - 2)
+    assert told(instance)[0] == (
+        "skipped",
+        "misfire",
+        START + (first - 1) * HOUR,
+        START + HOUR,
+        first - 2,
+    )
 
 
 def test_catch_up_of_a_day_of_seconds_is_bounded_too(make: Make, clock: ManualClock) -> None:
     instance, body = make(), Body()
-    instance.register("acme", "x", body, cron="* * * * * *", misfire="catch_up", catch_up=CatchUp(max_count=4))
+    instance.register(
+        "acme", "x", body, cron="* * * * * *", misfire="catch_up", catch_up=CatchUp(max_count=4)
+    )
     clock.advance("1d")
     instance.tick()
     assert body.fires == [START + DAY - timedelta(seconds=n) for n in (3, 2, 1, 0)]
@@ -163,14 +194,21 @@ def test_a_fire_that_overlaps_is_skipped(make: Make, clock: ManualClock) -> None
     instance, body = overlapped(make, clock)
     assert [(at - START).total_seconds() for at in body.fires] == [10]
     assert [(outcome, reason) for outcome, reason, *_ in told(instance)] == [
-        ("success", None), ("skipped", "overlap"), ("skipped", "overlap"), ("skipped", "overlap"),
-    ]  # fmt: skip
+        ("success", None),
+        ("skipped", "overlap"),
+        ("skipped", "overlap"),
+        ("skipped", "overlap"),
+    ]
 
 
-def test_with_queue_one_a_single_run_follows_for_all_that_came_meanwhile(make: Make, clock: ManualClock) -> None:
+def test_with_queue_one_a_single_run_follows_for_all_that_came_meanwhile(
+    make: Make, clock: ManualClock
+) -> None:
     instance, body = overlapped(make, clock, overlap="queue_one")
     assert [(at - START).total_seconds() for at in body.fires] == [10, 40]
-    assert told(instance)[1:] == [("success", None, START + timedelta(seconds=40), START + timedelta(seconds=20), 2)]
+    assert told(instance)[1:] == [
+        ("success", None, START + timedelta(seconds=40), START + timedelta(seconds=20), 2)
+    ]
 
 
 def test_a_trigger_runs_beside_the_schedule(make: Make, clock: ManualClock) -> None:
@@ -197,7 +235,9 @@ def test_two_triggers_before_it_is_picked_up_are_one_run_and_later_ones_another(
     assert [row[2] for row in told(instance)] == [START, again]
 
 
-def test_a_trigger_waits_for_the_run_under_way_and_the_schedule_goes_on(make: Make, clock: ManualClock) -> None:
+def test_a_trigger_waits_for_the_run_under_way_and_the_schedule_goes_on(
+    make: Make, clock: ManualClock
+) -> None:
     instance, other, body = make(), make(), Body()
     for one in (instance, other):
         one.register("acme", "x", body, every="1h")
@@ -215,7 +255,10 @@ def test_a_trigger_waits_for_the_run_under_way_and_the_schedule_goes_on(make: Ma
     assert body.fires == [START + HOUR]
     clock.advance("1s")
     other.tick()
-    assert body.fires == [START + HOUR, START + HOUR]  # the trigger was asked for at that very moment
+    assert body.fires == [
+        START + HOUR,
+        START + HOUR,
+    ]  # the trigger was asked for at that very moment
     assert sorted(row.kind for row in instance.history("acme", "x")) == ["audit", "fire", "trigger"]
     instance.advance("1h")
     assert body.fires[-1] == START + 2 * HOUR
@@ -231,7 +274,9 @@ def test_a_trigger_does_not_swallow_a_fire_that_waits(make: Make, clock: ManualC
     assert sorted(body.fires) == [START + HOUR, at]
 
 
-def test_a_paused_job_lets_its_fires_pass_and_goes_on_after_now(make: Make, clock: ManualClock) -> None:
+def test_a_paused_job_lets_its_fires_pass_and_goes_on_after_now(
+    make: Make, clock: ManualClock
+) -> None:
     instance, other, body = make(), make(), Body()
     for one in (instance, other):
         one.register("acme", "x", body, every="1h")
@@ -276,7 +321,9 @@ def test_a_deploy_does_not_resume_a_paused_job(make: Make, clock: ManualClock) -
     assert deployed.resume("acme", "x") == START + 5 * HOUR + 30 * MINUTE
 
 
-def test_a_weekly_job_fires_in_an_app_that_deploys_every_minute(make: Make, clock: ManualClock) -> None:
+def test_a_weekly_job_fires_in_an_app_that_deploys_every_minute(
+    make: Make, clock: ManualClock
+) -> None:
     body = Body()
     first = make()
     first.register("acme", "x", body, every="1w")
@@ -293,7 +340,9 @@ def test_a_weekly_job_fires_in_an_app_that_deploys_every_minute(make: Make, cloc
     assert audit(last) == ["registered"]
 
 
-def test_in_a_rolling_deploy_the_cron_registered_last_holds_for_all(make: Make, clock: ManualClock) -> None:
+def test_in_a_rolling_deploy_the_cron_registered_last_holds_for_all(
+    make: Make, clock: ManualClock
+) -> None:
     old, new, body = make(), make(), Body()
     old.register("acme", "x", body, cron="0 * * * *")
     new.register("acme", "x", body, cron="30 * * * *")
@@ -303,7 +352,9 @@ def test_in_a_rolling_deploy_the_cron_registered_last_holds_for_all(make: Make, 
         new.tick()
     assert body.fires == [START + 30 * MINUTE]
     restarted = make()
-    restarted.register("acme", "x", body, cron="0 * * * *")  # an old instance starts again in the middle of it
+    restarted.register(
+        "acme", "x", body, cron="0 * * * *"
+    )  # an old instance starts again in the middle of it
     assert audit(restarted) == ["registered", "changed", "changed"]
     new.advance("1h")
     assert body.fires == [START + 30 * MINUTE, START + 2 * HOUR]
@@ -317,8 +368,9 @@ def test_jitter_spreads_the_jobs_and_keeps_each_in_its_place(make: Make) -> None
         fires.setdefault(context.tenant, []).append(context.fire_at)
 
     many = [
-        {"tenant": f"t{n}", "job_id": "x", "fn": body, "cron": "0 * * * *", "jitter": "1h"} for n in range(60)
-    ]  # fmt: skip
+        {"tenant": f"t{n}", "job_id": "x", "fn": body, "cron": "0 * * * *", "jitter": "1h"}
+        for n in range(60)
+    ]
     instance.register_many(many)
     instance.advance("4h")
     assert len(fires) == 60
@@ -388,7 +440,9 @@ def test_a_tenant_cannot_reach_the_job_of_another(make: Make) -> None:
     assert [row.outcome for row in instance.history("acme")] == ["registered"]
 
 
-def test_explain_tells_the_next_fires_the_dst_notes_and_who_can_run_it(make: Make, clock: ManualClock) -> None:
+def test_explain_tells_the_next_fires_the_dst_notes_and_who_can_run_it(
+    make: Make, clock: ManualClock
+) -> None:
     instance = make(label="web-1", tenants="all")
     clock.move_to(datetime(2030, 3, 30, 12, tzinfo=UTC))
 
@@ -412,7 +466,9 @@ def test_explain_tells_the_next_fires_the_dst_notes_and_who_can_run_it(make: Mak
     assert "runnable on web-1" in text
 
 
-def test_explain_says_that_nobody_can_run_it_and_an_event_does_too(make: Make, clock: ManualClock) -> None:
+def test_explain_says_that_nobody_can_run_it_and_an_event_does_too(
+    make: Make, clock: ManualClock
+) -> None:
     instance, other = make(label="web-1", tenants="all"), make(label="web-2")
     events: list[Any] = []
     instance.subscribe(events.append)
@@ -431,7 +487,9 @@ def test_explain_says_that_nobody_can_run_it_and_an_event_does_too(make: Make, c
     assert [(event.tenant, event.job_id) for event in stranded] == [("acme", "x")]
 
 
-def test_a_fire_that_comes_during_a_triggered_run_waits_for_it(make: Make, clock: ManualClock) -> None:
+def test_a_fire_that_comes_during_a_triggered_run_waits_for_it(
+    make: Make, clock: ManualClock
+) -> None:
     instance, other, body = make(), make(), Body()
     for one in (instance, other):
         one.register("acme", "x", body, every="1h")
@@ -451,7 +509,9 @@ def test_a_fire_that_comes_during_a_triggered_run_waits_for_it(make: Make, clock
     assert {row[0] for row in told(instance)} == {"success"}
 
 
-def test_a_trigger_during_a_triggered_run_is_a_run_with_a_row_of_its_own(make: Make, clock: ManualClock) -> None:
+def test_a_trigger_during_a_triggered_run_is_a_run_with_a_row_of_its_own(
+    make: Make, clock: ManualClock
+) -> None:
     instance, body = make(), Body()
     instance.register("acme", "x", body, every="1h")
 
@@ -525,7 +585,9 @@ def test_each_instance_tells_how_wrong_its_clock_is(
         assert connection.execute("SELECT skew FROM job_instance").fetchall() == [(HOUR,)]
 
 
-def test_a_job_fires_although_nobody_can_say_who_is_alive(make: Make, connection: psycopg.Connection[Any]) -> None:
+def test_a_job_fires_although_nobody_can_say_who_is_alive(
+    make: Make, connection: psycopg.Connection[Any]
+) -> None:
     instance, body = make(), Body()
     connection.execute("ALTER TABLE job_instance RENAME TO elsewhere")
     instance.register("acme", "x", body, every="1h")
@@ -539,13 +601,17 @@ def test_a_definition_that_cannot_be_read_here_is_neither_resumed_nor_misread(
     for spec in ('{"rrule": "FREQ=DAILY"}', '{"cron": "0 6 * * *", "timezone": "Mars/Base"}'):
         instance.register("acme", "x", lambda: None, every="1h")
         instance.pause("acme", "x")
-        connection.execute("UPDATE job SET spec = %s, spec_hash = decode(repeat('cd', 32), 'hex')", (spec,))
+        connection.execute(
+            "UPDATE job SET spec = %s, spec_hash = decode(repeat('cd', 32), 'hex')", (spec,)
+        )
         with pytest.raises(InvalidSchedule, match="cannot be resumed here"):
             instance.resume("acme", "x")
         found = instance.explain("acme", "x")
         assert found.next_fires == ()
         assert any("left alone here" in note for note in found.notes)
-        assert connection.execute("SELECT count(*) FROM job WHERE next_run_at IS NULL").fetchone() == (0,)
+        assert connection.execute(
+            "SELECT count(*) FROM job WHERE next_run_at IS NULL"
+        ).fetchone() == (0,)
         instance.unregister("acme", "x")
 
 
@@ -553,12 +619,17 @@ def test_a_definition_that_cannot_be_read_here_is_neither_resumed_nor_misread(
 def test_jitter_may_be_as_long_as_the_interval(make: Make, jitter: str) -> None:
     instance = make()
     instance.register_many(
-        [{"tenant": f"t{n}", "job_id": "x", "fn": lambda: None, "every": "52w", "jitter": jitter} for n in range(40)]
+        [
+            {"tenant": f"t{n}", "job_id": "x", "fn": lambda: None, "every": "52w", "jitter": jitter}
+            for n in range(40)
+        ]
     )
     assert len({job.next_run_at for job in instance.jobs()}) > 30
 
 
-def test_a_one_time_job_whose_moment_passes_while_it_is_paused_never_runs(make: Make, clock: ManualClock) -> None:
+def test_a_one_time_job_whose_moment_passes_while_it_is_paused_never_runs(
+    make: Make, clock: ManualClock
+) -> None:
     instance, body = make(), Body()
     instance.register("acme", "x", body, start_at=START + HOUR)
     instance.pause("acme", "x")
@@ -577,7 +648,9 @@ def test_what_a_paused_job_would_do_is_told_from_now_on(make: Make, clock: Manua
     assert instance.explain("acme", "x").next_fires[0] == START + 3 * HOUR
 
 
-def test_a_trigger_has_its_turn_among_fires_that_wait_for_each_other(make: Make, clock: ManualClock) -> None:
+def test_a_trigger_has_its_turn_among_fires_that_wait_for_each_other(
+    make: Make, clock: ManualClock
+) -> None:
     instance, body = make(), Body()
     instance.register("acme", "x", body, every="10s", overlap="queue_one")
     body.meanwhile = lambda: clock.advance("20s")  # there is always a fire that waits

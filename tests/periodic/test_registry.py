@@ -85,7 +85,9 @@ def test_who_lost_a_fire_looks_at_the_next_a_little_later_unless_chance_wants_it
     seen = registry.next_due()
     assert seen is not None
     assert entry.theirs is theirs
-    assert (timedelta(0) < seen - following < timedelta(seconds=0.3)) is theirs  # far from the grace of a minute
+    assert (
+        timedelta(0) < seen - following < timedelta(seconds=0.3)
+    ) is theirs  # far from the grace of a minute
     assert bool(registry.due(following, 10)) is not theirs
     if theirs:
         assert registry.due(following + timedelta(seconds=0.3), 0) == []

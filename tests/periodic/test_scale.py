@@ -40,18 +40,23 @@ def test_ten_thousand_jobs_of_a_thousand_tenants(
 ) -> None:
     first, second = recorder.listen(make_scheduler(sync_every="1s")), make_scheduler()
     register_all(first)
-    rows = connection.execute("SELECT tenant, id, xmin, ctid FROM job ORDER BY tenant, id").fetchall()
+    rows = connection.execute(
+        "SELECT tenant, id, xmin, ctid FROM job ORDER BY tenant, id"
+    ).fetchall()
     register_all(second)
     assert Counter(row[0] for row in rows) == dict.fromkeys(TENANTS, 10)
     assert connection.execute("SELECT count(*) FROM job_lock").fetchone() == (10_000,)
-    assert connection.execute("SELECT tenant, id, xmin, ctid FROM job ORDER BY tenant, id").fetchall() == rows, (
-        "found, and left alone"
-    )
+    assert (
+        connection.execute("SELECT tenant, id, xmin, ctid FROM job ORDER BY tenant, id").fetchall()
+        == rows
+    ), "found, and left alone"
 
     for instance in (first, second):
         instance._running().sync.sync()
         jobs = instance.jobs()
-        assert [(job.tenant, job.job_id) for job in jobs] == [(tenant, job_id) for tenant in TENANTS for job_id in IDS]
+        assert [(job.tenant, job.job_id) for job in jobs] == [
+            (tenant, job_id) for tenant in TENANTS for job_id in IDS
+        ]
         assert all(job.runnable and job.next_run_at == FAR for job in jobs)
         for tenant in TENANTS[::100]:
             assert instance.jobs(tenant) == [job for job in jobs if job.tenant == tenant]
@@ -62,7 +67,11 @@ def test_ten_thousand_jobs_of_a_thousand_tenants(
     second.unregister(one, "job-0")
     second.unregister(one, "job-1")
     second.register(one, "job-1", nothing, every="2h", start_at=FAR)
-    recorder.wait(lambda: recorder.of(Synced)[-1].jobs == 9_999 and first.jobs(one)[0].every == timedelta(hours=2))
+    recorder.wait(
+        lambda: (
+            recorder.of(Synced)[-1].jobs == 9_999 and first.jobs(one)[0].every == timedelta(hours=2)
+        )
+    )
     assert [job.job_id for job in first.jobs(one)] == IDS[1:]
     assert others(first, one) == before
     assert {entry.tenant for entry in first.history(one, limit=1000)} == {one}

@@ -57,7 +57,9 @@ def dialect() -> str:
 
 
 @pytest.fixture
-def ring(dsn: str, schema: str, redis: Client, redis_server: EmbeddedRedis, dialect: str) -> Iterator[RealScheduler]:
+def ring(
+    dsn: str, schema: str, redis: Client, redis_server: EmbeddedRedis, dialect: str
+) -> Iterator[RealScheduler]:
     """A scheduler that feeds and settles."""
     queues = {name: {"dialect": dialect} for name in ("mail", "other", "nobody")}
     with RealScheduler(dsn, schema=schema, redis=redis_server.url, queues=queues) as made:
@@ -69,11 +71,15 @@ MakeWorker = Callable[..., Worker]
 
 @pytest.fixture
 def make_worker(redis_server: EmbeddedRedis, dialect: str) -> Iterator[MakeWorker]:
-    """Start workers; they know of the handlers that the test registers, which are forgotten at its end."""
+    """Start workers; they know of the handlers that the test registers, which are forgotten at its
+    end.
+    """
     made: list[Worker] = []
 
     def make(**options: Any) -> Worker:
-        worker = Worker(redis_server.url, **{"concurrency": 8, "lease": "2s", "dialect": dialect, **options})
+        worker = Worker(
+            redis_server.url, **{"concurrency": 8, "lease": "10s", "dialect": dialect, **options}
+        )
         made.append(worker)
         worker.start()
         return worker

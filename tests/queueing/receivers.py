@@ -1,4 +1,6 @@
-"""Receivers of callbacks: real HTTP servers that note what they are told and answer as a test wants."""
+"""Receivers of callbacks: real HTTP servers that note what they are told and answer as a test
+wants.
+"""
 
 import ssl
 import threading
@@ -41,7 +43,9 @@ def fine(_: Received) -> tuple[int, dict[str, str]]:
 
 @contextmanager
 def receiver(answers: Answers = fine, *, tls: ssl.SSLContext | None = None) -> Iterator[Receiver]:
-    """Run a server on this machine; `answers` runs in a thread for each request and may take its time."""
+    """Run a server on this machine; `answers` runs in a thread for each request and may take its
+    time.
+    """
     lock = threading.Lock()
 
     class Handler(BaseHTTPRequestHandler):
@@ -67,8 +71,10 @@ def receiver(answers: Answers = fine, *, tls: ssl.SSLContext | None = None) -> I
         if tls is not None:
             server.socket = tls.wrap_socket(server.socket, server_side=True)
         made = Receiver(port=server.server_address[1])
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        thread = threading.Thread(
+            target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
+        )
         thread.start()
         yield made
         server.shutdown()
-        thread.join(5)
+        thread.join(60)

@@ -1,4 +1,6 @@
-"""Queues as a person sees them, with a real ledger, a real Redis and real workers, in every dialect."""
+"""Queues as a person sees them, with a real ledger, a real Redis and real workers, in every
+dialect.
+"""
 
 import threading
 from collections.abc import Callable
@@ -66,16 +68,21 @@ def test_a_paused_queue_is_neither_fed_nor_worked_and_goes_on_when_it_is_resumed
     broken.clear()
     send()
     first = ring.submit("acme", "send", 1, queue="mail")
-    assert ring.wait("acme", first.id, timeout=10).state is State.COMPLETED
+    assert ring.wait("acme", first.id, timeout=60).state is State.COMPLETED
     since = ring.pause_queue("mail")
     assert ring.pause_queue("mail") == since, "it is paused already"
     jobs = ring.submit_many([_new(n) for n in range(20)])
     rest(0.7)
     told = ring.queue("mail").stats()
-    assert (told.paused, told.paused_at, told.ready, sum(told.waiting.values())) == (True, since, 20, 0)
+    assert (told.paused, told.paused_at, told.ready, sum(told.waiting.values())) == (
+        True,
+        since,
+        20,
+        0,
+    )
     assert ring.resume_queue("mail") is True
     for each in jobs:
-        assert ring.wait("acme", each.id, timeout=10).state is State.COMPLETED
+        assert ring.wait("acme", each.id, timeout=60).state is State.COMPLETED
     assert ring.resume_queue("mail") is False
 
 
@@ -91,7 +98,7 @@ def test_what_was_fed_before_the_pause_waits_in_redis(
     assert sum(ring.queue("mail").stats().waiting.values()) == 5
     ring.resume_queue("mail")
     for each in jobs:
-        assert ring.wait("acme", each.id, timeout=10).state is State.COMPLETED
+        assert ring.wait("acme", each.id, timeout=60).state is State.COMPLETED
 
 
 def test_a_redis_that_lost_its_memory_is_told_of_the_pause_again(
@@ -117,10 +124,10 @@ def test_a_flag_that_was_left_behind_is_taken_away(
     broken.clear()
     send()
     first = ring.submit("acme", "send", 1, queue="mail")
-    ring.wait("acme", first.id, timeout=10)
+    ring.wait("acme", first.id, timeout=60)
     ring.queue("mail").redis.pause()  # as if Redis had been away when it was resumed
     second = ring.submit("acme", "send", 2, queue="mail")
-    assert ring.wait("acme", second.id, timeout=10).state is State.COMPLETED
+    assert ring.wait("acme", second.id, timeout=60).state is State.COMPLETED
 
 
 def test_a_redis_that_is_away_hears_of_the_pause_later(
@@ -149,14 +156,19 @@ def test_a_feeder_is_idle_beside_a_paused_queue_and_feeds_the_others(ring: Sched
     ring.submit_many([_new(n) for n in range(3)])
     assert services.feeder.step() > 0.5, "due, and not to be fed: nothing to hurry for"
     made = ring.submit("acme", "send", 1, queue="other")
-    wait_for(lambda: [each.id for each in ring.queue("other").peek()] == [str(made.id)], "the other is fed")
+    wait_for(
+        lambda: [each.id for each in ring.queue("other").peek()] == [str(made.id)],
+        "the other is fed",
+    )
     assert ring.queue("mail").stats().ready == 3
 
 
-def test_a_letter_that_many_requeue_at_once_is_one_job(ring: Scheduler, send: Callable[[], None]) -> None:
+def test_a_letter_that_many_requeue_at_once_is_one_job(
+    ring: Scheduler, send: Callable[[], None]
+) -> None:
     send()
     [made] = ring.submit_many([_new(1)])
-    assert ring.wait("acme", made.id, timeout=10).state.terminal
+    assert ring.wait("acme", made.id, timeout=60).state.terminal
     answers: list[Requeued] = []
     together = threading.Barrier(5)
 
@@ -171,7 +183,7 @@ def test_a_letter_that_many_requeue_at_once_is_one_job(ring: Scheduler, send: Ca
     for thread in threads:
         thread.join()
     [again] = [job for each in answers for job in each.jobs.values()]
-    assert ring.wait("acme", again, timeout=10).retried_from == made.id
+    assert ring.wait("acme", again, timeout=60).retried_from == made.id
     assert {str(job.id) for job in ring.find("acme").jobs} == {str(made.id), again}
 
 
@@ -181,7 +193,7 @@ def test_dead_letters_of_the_ledger_are_requeued_once(
     send()
     jobs = ring.submit_many([_new(n) for n in range(4)])
     for each in jobs:
-        assert ring.wait("acme", each.id, timeout=10).state in (State.FAILED, State.DEAD_LETTER)
+        assert ring.wait("acme", each.id, timeout=60).state in (State.FAILED, State.DEAD_LETTER)
     queue = ring.queue("mail")
     letters = queue.dead()
     assert {each.id for each in letters} == {str(each.id) for each in jobs}
@@ -194,44 +206,58 @@ def test_dead_letters_of_the_ledger_are_requeued_once(
     made = queue.requeue([letters[0].id, "no such", letters[3].id])
     assert list(made.jobs) == [letters[0].id]
     assert set(made.refused) == {"no such", letters[3].id}, "it was retried already"
-    job = ring.wait("acme", made.jobs[letters[0].id], timeout=10)
+    job = ring.wait("acme", made.jobs[letters[0].id], timeout=60)
     assert (job.state, str(job.retried_from)) == (State.COMPLETED, letters[0].id)
     assert set(queue.requeue().jobs) == {each.id for each in letters[1:3]}
     assert queue.requeue().jobs == {}
     assert queue.stats().dead == 0
-    wait_for(lambda: queue.redis.depths().dead <= 1, "what they left in Redis is gone, but for the one of `retry_job`")
+    wait_for(
+        lambda: queue.redis.depths().dead <= 1,
+        "what they left in Redis is gone, but for the one of `retry_job`",
+    )
 
 
-def test_dead_letters_are_purged_and_the_ledger_keeps_its_rows(ring: Scheduler, send: Callable[[], None]) -> None:
+def test_dead_letters_are_purged_and_the_ledger_keeps_its_rows(
+    ring: Scheduler, send: Callable[[], None]
+) -> None:
     send()
     [made] = ring.submit_many([_new(1)])
-    assert ring.wait("acme", made.id, timeout=10).state.terminal
+    assert ring.wait("acme", made.id, timeout=60).state.terminal
     assert ring.queue("mail").purge() == 1
     assert ring.queue("mail").dead() == []
     assert ring.queue("mail").purge() == 0
     assert ring.get("acme", made.id).state.terminal
 
 
-def test_a_job_that_waited_for_one_that_failed_is_no_dead_letter(ring: Scheduler, send: Callable[[], None]) -> None:
+def test_a_job_that_waited_for_one_that_failed_is_no_dead_letter(
+    ring: Scheduler, send: Callable[[], None]
+) -> None:
     send()
     first, second = ring.chain("acme", [_new(1), _new(2)])
-    assert ring.wait("acme", second.id, timeout=10).state is State.FAILED
+    assert ring.wait("acme", second.id, timeout=60).state is State.FAILED
     assert [each.id for each in ring.queue("mail").dead()] == [str(first.id)]
 
 
-def test_the_numbers_of_every_queue(ring: Scheduler, send: Callable[[], None], dialect: str) -> None:
+def test_the_numbers_of_every_queue(
+    ring: Scheduler, send: Callable[[], None], dialect: str
+) -> None:
     ring.submit("acme", "later", None, queue="other", delay=timedelta(hours=1))
     [parent, _] = ring.chain("acme", [_new(1, queue="other"), _new(2, queue="other")])
     wait_for(lambda: sum(ring.queue("other").stats().waiting.values()) == 1, "it is fed")
     told = {each.name: each for each in ring.queues()}
     assert set(told) == {"mail", "nobody", "other"}
     other = told["other"]
-    assert (other.dialect, other.waiting[Priority.NORMAL], other.ready, other.pending) == (dialect, 1, 1, 1)
+    assert (other.dialect, other.waiting[Priority.NORMAL], other.ready, other.pending) == (
+        dialect,
+        1,
+        1,
+        1,
+    )
     assert (other.oldest, other.error, other.dead, other.paused) == (None, None, 0, False)
     assert [each.id for each in ring.queue("other").peek()] == [str(parent.id)]
     send()
     made = ring.submit("acme", "send", 1, queue="mail")
-    assert ring.wait("acme", made.id, timeout=10).state.terminal
+    assert ring.wait("acme", made.id, timeout=60).state.terminal
     wait_for(lambda: ring.queue("mail").stats().workers == 1, "its worker is seen")
     totals = ring.totals("1m")
     assert totals.ended == {"mail": {State.FAILED: 1}}

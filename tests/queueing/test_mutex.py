@@ -1,7 +1,8 @@
-"""No lock of the ring is held across I/O: not across a command of Redis, a statement, or anybody's code."""
+"""No lock of the ring is held across I/O: not across a command of Redis, a statement, or anybody's
+code.
+"""
 
 import asyncio
-from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from scheduler.embedded.redis import EmbeddedRedis
 from scheduler.events import Event
 from scheduler.observe.metrics import Metrics
 from scheduler.store.engine import BoundedConnection
+from scheduler.worker.executor import Executor
 from tests.periodic.test_mutex import RING
 from tests.queueing.conftest import MakeWorker
 from tests.support.waiting import wait_for
@@ -30,7 +32,12 @@ def test_no_lock_of_the_ring_is_held_across_io(
 ) -> None:
     watch = Watch(STARTING)
     watch.begin(monkeypatch)
-    for owner, name in ((BoundedConnection, "wait"), (Client, "run"), (Client, "call"), (Client, "wait")):
+    for owner, name in (
+        (BoundedConnection, "wait"),
+        (Client, "run"),
+        (Client, "call"),
+        (Client, "wait"),
+    ):
         watch.over(owner, name, monkeypatch)
 
     def listener(event: Event) -> None:
@@ -48,7 +55,9 @@ def test_no_lock_of_the_ring_is_held_across_io(
         watch.slow("an async handler")
         await asyncio.sleep(0)
 
-    instance = Scheduler(dsn, schema=schema, redis=redis_server.url, callback_secret="a secret of sixteen")
+    instance = Scheduler(
+        dsn, schema=schema, redis=redis_server.url, callback_secret="a secret of sixteen"
+    )
     instance.subscribe(listener)
     worker: Worker = make_worker(breaker=scheduler.BreakerRule(min_samples=10_000))
     metrics = Metrics(["mail"]).watch(instance).watch(worker)
@@ -58,19 +67,21 @@ def test_no_lock_of_the_ring_is_held_across_io(
         url = "http://127.0.0.1:1/"
         made = instance.submit_many(
             [NewJob("acme", kind, queue="mail", retry=retry, callback_url=url) for kind in kinds]
-        )  # fmt: skip
+        )
         redis.call("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
         for each in made:
-            assert instance.wait("acme", each.id, timeout=30).state is State.COMPLETED
+            assert instance.wait("acme", each.id, timeout=60).state is State.COMPLETED
         later = instance.submit("acme", "sync", queue="mail", delay="1h")
         instance.cancel_job("acme", later.id)
         redis.call("FLUSHALL")
         last = instance.submit("acme", "sync", queue="mail", retry=retry)
-        assert instance.wait("acme", last.id, timeout=30).state is State.COMPLETED
+        assert instance.wait("acme", last.id, timeout=60).state is State.COMPLETED
         assert list(metrics.collect())
 
         def all_taken() -> bool:
-            instance.submit_many([NewJob("acme", "async", number, queue="mail") for number in range(100)])
+            instance.submit_many(
+                [NewJob("acme", "async", number, queue="mail") for number in range(100)]
+            )
             return watch.taken >= RING
 
         wait_for(all_taken, "every lock of the ring is taken", every=0.2)
@@ -82,7 +93,8 @@ def test_a_command_under_a_lock_is_seen(redis: Client, monkeypatch: pytest.Monke
     watch = Watch({})
     watch.begin(monkeypatch)
     watch.over(Client, "call", monkeypatch)
-    pool: Any = scheduler.queueing.pool.Pool(1, lambda *_: None)
-    with pool._lock:
+    executor = Executor(1)
+    with executor.lock:
         redis.call("PING")
-    assert watch.violations[0].startswith("Client.call while scheduler.queueing.pool.Pool is held")
+    held = "Client.call while scheduler.worker.executor.Executor is held"
+    assert watch.violations[0].startswith(held)

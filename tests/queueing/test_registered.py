@@ -1,4 +1,6 @@
-"""A registered job with queue=: each fire becomes a submitted job, once in the fleet, without a function anywhere."""
+"""A registered job with queue=: each fire becomes a submitted job, once in the fleet, without a
+function anywhere.
+"""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -32,25 +34,48 @@ def pair(dsn: str, schema: str, clock: ManualClock) -> Iterator[tuple[Scheduler,
 
 def queued(instance: Scheduler) -> list[UUID]:
     rows = instance.history("acme", "report", 1000)
-    return [UUID(row.job["id"]) for row in reversed(rows) if row.outcome is Outcome.QUEUED and row.job]
+    return [
+        UUID(row.job["id"]) for row in reversed(rows) if row.outcome is Outcome.QUEUED and row.job
+    ]
 
 
-def test_each_fire_becomes_a_job(pair: tuple[Scheduler, Scheduler], connection: psycopg.Connection[Any]) -> None:
+def test_each_fire_becomes_a_job(
+    pair: tuple[Scheduler, Scheduler], connection: psycopg.Connection[Any]
+) -> None:
     one, _ = pair
     one.register(
-        "acme", "report", queue="mail", type="send", payload={"n": 1}, every="1h", priority=Priority.HIGH,
-        retry=RetryPolicy(max_attempts=5), timeouts=Timeouts(lifetime="2h"), overlap="skip",
-    )  # fmt: skip
+        "acme",
+        "report",
+        queue="mail",
+        type="send",
+        payload={"n": 1},
+        every="1h",
+        priority=Priority.HIGH,
+        retry=RetryPolicy(max_attempts=5),
+        timeouts=Timeouts(lifetime="2h"),
+        overlap="skip",
+    )
     one.advance("1h")
     (first,) = queued(one)
     job = one.get("acme", first)
-    assert (job.type, job.queue, job.priority, job.payload) == ("send", "mail", Priority.HIGH, {"n": 1})
-    assert (job.retry.max_attempts, job.created_at, job.expires_at) == (5, START + HOUR, START + 3 * HOUR)
+    assert (job.type, job.queue, job.priority, job.payload) == (
+        "send",
+        "mail",
+        Priority.HIGH,
+        {"n": 1},
+    )
+    assert (job.retry.max_attempts, job.created_at, job.expires_at) == (
+        5,
+        START + HOUR,
+        START + 3 * HOUR,
+    )
     assert job.state is State.PENDING
     finish(one, first)
     one.advance("1h")
     assert len(queued(one)) == 2
-    assert connection.execute("SELECT count(*) FROM job_lock WHERE owner IS NOT NULL").fetchone() == (0,)
+    assert connection.execute(
+        "SELECT count(*) FROM job_lock WHERE owner IS NOT NULL"
+    ).fetchone() == (0,)
 
 
 def test_any_instance_that_mirrors_it_may_do_it_and_only_one_does(
@@ -79,8 +104,16 @@ def test_a_fire_is_skipped_or_waits_while_the_job_before_it_lives(
     one.register("acme", "report", queue="mail", every="1h")
     one.register("acme", "patient", queue="mail", every="1h", overlap="queue_one")
     one.advance("3h")
-    outcomes = [(row.outcome, row.reason) for row in reversed(one.history("acme", "report")) if row.kind == "fire"]
-    assert outcomes == [(Outcome.QUEUED, None), (Outcome.SKIPPED, "overlap"), (Outcome.SKIPPED, "overlap")]
+    outcomes = [
+        (row.outcome, row.reason)
+        for row in reversed(one.history("acme", "report"))
+        if row.kind == "fire"
+    ]
+    assert outcomes == [
+        (Outcome.QUEUED, None),
+        (Outcome.SKIPPED, "overlap"),
+        (Outcome.SKIPPED, "overlap"),
+    ]
     rows = [row for row in one.history("acme", "patient") if row.kind == "fire"]
     assert [row.outcome for row in rows] == [Outcome.QUEUED]
     assert rows[0].job is not None
@@ -91,7 +124,9 @@ def test_a_fire_is_skipped_or_waits_while_the_job_before_it_lives(
     assert (newest.outcome, newest.at, newest.missed_count) == (Outcome.QUEUED, START + 3 * HOUR, 1)
 
 
-def test_triggers_and_pauses_work_as_for_functions(pair: tuple[Scheduler, Scheduler], clock: ManualClock) -> None:
+def test_triggers_and_pauses_work_as_for_functions(
+    pair: tuple[Scheduler, Scheduler], clock: ManualClock
+) -> None:
     one, other = pair
     one.register("acme", "report", queue="mail", every="1h")
     other.pause("acme", "report")
@@ -115,7 +150,9 @@ def test_triggers_and_pauses_work_as_for_functions(pair: tuple[Scheduler, Schedu
     assert len(queued(one)) == 3
 
 
-def test_the_type_is_the_jobs_id_by_default_and_bytes_travel(pair: tuple[Scheduler, Scheduler]) -> None:
+def test_the_type_is_the_jobs_id_by_default_and_bytes_travel(
+    pair: tuple[Scheduler, Scheduler],
+) -> None:
     one, other = pair
     one.register("acme", "report", queue="mail", payload=b"\0\xff", start_at=START + HOUR)
     other.advance("1h")
@@ -137,10 +174,15 @@ def test_the_type_is_the_jobs_id_by_default_and_bytes_travel(pair: tuple[Schedul
         ({"fn": print, "retry": RetryPolicy(max_attempts=5)}, "retry belongs to queue="),
     ],
 )
-def test_what_does_not_go_together_is_refused(instance: Scheduler, options: dict[str, Any], says: str) -> None:
+def test_what_does_not_go_together_is_refused(
+    instance: Scheduler, options: dict[str, Any], says: str
+) -> None:
     with pytest.raises(Exception, match=says) as caught:
         instance.register("acme", "x", options.pop("fn", None), every="1h", **options)
-    assert isinstance(caught.value, InvalidOption | ValueError) or type(caught.value).__module__ == "scheduler.errors"
+    assert (
+        isinstance(caught.value, InvalidOption | ValueError)
+        or type(caught.value).__module__ == "scheduler.errors"
+    )
     assert instance.jobs() == []
 
 

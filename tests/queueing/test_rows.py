@@ -1,4 +1,6 @@
-"""Illegal rows are impossible: every constraint refuses one from hand-written SQL, inserted or made by an update."""
+"""Illegal rows are impossible: every constraint refuses one from hand-written SQL, inserted or made
+by an update.
+"""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -17,40 +19,108 @@ from scheduler.testing import START
 ONE, TWO = UUID(int=1), UUID(int=2)
 GOOD: dict[str, dict[str, Any]] = {
     "job": {
-        "tenant": "acme", "id": "report", "spec": Jsonb({}), "spec_hash": bytes(32), "delivery": "at_least_once",
-        "overlap": "skip", "created_at": START, "updated_at": START,
+        "tenant": "acme",
+        "id": "report",
+        "spec": Jsonb({}),
+        "spec_hash": bytes(32),
+        "delivery": "at_least_once",
+        "overlap": "skip",
+        "created_at": START,
+        "updated_at": START,
     },
     "job_lock": {
-        "tenant": "acme", "id": "report", "fence": 1, "last_fire_at": START, "owner": ONE, "fire_at": START,
-        "created_at": START, "expires_at": START, "starts": 1, "description": "host:1", "missed_from": START,
-        "missed_count": 1, "attempts": Jsonb([]), "triggered": False,
+        "tenant": "acme",
+        "id": "report",
+        "fence": 1,
+        "last_fire_at": START,
+        "owner": ONE,
+        "fire_at": START,
+        "created_at": START,
+        "expires_at": START,
+        "starts": 1,
+        "description": "host:1",
+        "missed_from": START,
+        "missed_count": 1,
+        "attempts": Jsonb([]),
+        "triggered": False,
     },
     "job_history": {
-        "at": START, "tenant": "acme", "job_id": str(ONE), "kind": "job", "outcome": "completed", "finished_at": START,
-        "type": "x", "queue": "default", "priority": 2, "run_at": START, "created_at": START, "json": True,
-        "missed_count": 0, "payload": b"null",
+        "at": START,
+        "tenant": "acme",
+        "job_id": str(ONE),
+        "kind": "job",
+        "outcome": "completed",
+        "finished_at": START,
+        "type": "x",
+        "queue": "default",
+        "priority": 2,
+        "run_at": START,
+        "created_at": START,
+        "json": True,
+        "missed_count": 0,
+        "payload": b"null",
     },
     "job_instance": {
-        "id": ONE, "label": "host:1", "started_at": START, "seen_at": START, "expires_at": START, "skew": "0s",
-        "tenants": ["acme"], "ids": ["report"],
+        "id": ONE,
+        "label": "host:1",
+        "started_at": START,
+        "seen_at": START,
+        "expires_at": START,
+        "skew": "0s",
+        "tenants": ["acme"],
+        "ids": ["report"],
     },
     "job_queue": {
-        "tenant": "acme", "id": ONE, "type": "x", "queue": "default", "priority": 2, "run_at": START,
-        "created_at": START, "updated_at": START, "expires_at": START.replace(day=8), "feed": 1, "attempt": 1,
-        "retrying": True, "open_dependencies": 0, "depth": 0, "json": True, "payload": b"null", "attempts": Jsonb([]),
+        "tenant": "acme",
+        "id": ONE,
+        "type": "x",
+        "queue": "default",
+        "priority": 2,
+        "run_at": START,
+        "created_at": START,
+        "updated_at": START,
+        "expires_at": START.replace(day=8),
+        "feed": 1,
+        "attempt": 1,
+        "retrying": True,
+        "open_dependencies": 0,
+        "depth": 0,
+        "json": True,
+        "payload": b"null",
+        "attempts": Jsonb([]),
         "cancel_forced": False,
     },
-    "job_ready": {"queue": "default", "priority": 2, "tenant": "acme", "run_at": START, "seq": 1, "id": ONE},
+    "job_ready": {
+        "queue": "default",
+        "priority": 2,
+        "tenant": "acme",
+        "run_at": START,
+        "seq": 1,
+        "id": ONE,
+    },
     "job_dependency": {"tenant": "acme", "job_id": ONE, "depends_on": TWO, "kind": "after"},
     "job_key": {"tenant": "acme", "type": "x", "key": "k", "job_id": ONE, "expires_at": START},
     "job_callback": {
-        "tenant": "acme", "job_id": ONE, "url": "http://x", "state": "failed", "attempt": 1, "due_at": START,
-        "created_at": START, "gave_up_at": START, "error": "x",
+        "tenant": "acme",
+        "job_id": ONE,
+        "url": "http://x",
+        "state": "failed",
+        "attempt": 1,
+        "due_at": START,
+        "created_at": START,
+        "gave_up_at": START,
+        "error": "x",
     },
-}  # fmt: skip
+}
 FIRE: dict[str, Any] = {
-    "kind": "fire", "type": None, "queue": None, "priority": None, "run_at": None, "created_at": None, "json": None,
-}  # fmt: skip
+    "kind": "fire",
+    "type": None,
+    "queue": None,
+    "priority": None,
+    "run_at": None,
+    "created_at": None,
+    "json": None,
+}
 
 FREE = {"owner": None, "fire_at": None, "created_at": None, "expires_at": None}
 CLEAN = {**FREE, "starts": 0, "missed_from": None, "missed_count": 0, "description": None}
@@ -88,11 +158,23 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("job_history", {**FIRE, "outcome": "skipped"}, "skipped_has_a_reason"),
     ("job_history", {"fence": 1}, "only_a_run_has_a_fence"),
     ("job_history", {**FIRE, "outcome": "success"}, "only_a_run_has_a_fence"),
-    ("job_history", {**FIRE, "kind": "audit", "outcome": "paused", "fence": 1}, "only_a_run_has_a_fence"),
-    ("job_history", {**FIRE, "outcome": "queued", "job": Jsonb({}), "fence": 1}, "only_a_run_has_a_fence"),
+    (
+        "job_history",
+        {**FIRE, "kind": "audit", "outcome": "paused", "fence": 1},
+        "only_a_run_has_a_fence",
+    ),
+    (
+        "job_history",
+        {**FIRE, "outcome": "queued", "job": Jsonb({}), "fence": 1},
+        "only_a_run_has_a_fence",
+    ),
     *[("job_history", {column: None}, "a_job_is_described") for column in FIRE if column != "kind"],
     ("job_history", {"kind": "fire", "outcome": "success", "fence": 1}, "a_job_is_described"),
-    ("job_history", {**FIRE, "outcome": "success", "fence": 1, "job": Jsonb({})}, "only_jobs_are_described"),
+    (
+        "job_history",
+        {**FIRE, "outcome": "success", "fence": 1, "job": Jsonb({})},
+        "only_jobs_are_described",
+    ),
     ("job_history", {**FIRE, "kind": "trigger", "outcome": "queued"}, "only_jobs_are_described"),
     ("job_history", {"missed_from": START}, "missed_whole_or_not_at_all"),
     ("job_history", {"missed_count": 1}, "missed_whole_or_not_at_all"),
@@ -104,8 +186,16 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("job_queue", {"priority": 5}, "job_queue_priority_check"),
     ("job_queue", {"feed": 0}, "job_queue_feed_check"),
     ("job_queue", {"attempt": -1, "retrying": False}, "job_queue_attempt_check"),
-    ("job_queue", {"open_dependencies": -1, "attempt": 0, "retrying": False}, "job_queue_open_dependencies_check"),
-    ("job_queue", {"open_dependencies": 1002, "attempt": 0, "retrying": False}, "job_queue_open_dependencies_check"),
+    (
+        "job_queue",
+        {"open_dependencies": -1, "attempt": 0, "retrying": False},
+        "job_queue_open_dependencies_check",
+    ),
+    (
+        "job_queue",
+        {"open_dependencies": 1002, "attempt": 0, "retrying": False},
+        "job_queue_open_dependencies_check",
+    ),
     ("job_queue", {"depth": 101}, "job_queue_depth_check"),
     ("job_queue", {"payload": bytes(16_777_217)}, "job_queue_payload_check"),
     ("job_queue", {"policy": Jsonb("none")}, "job_queue_policy_check"),
@@ -151,7 +241,8 @@ def tables(dsn: str) -> Iterator[psycopg.Connection[Any]]:
 def insert(connection: psycopg.Connection[Any], table: str, row: Mapping[str, Any]) -> None:
     columns, values = SQL(", ").join(map(Identifier, row)), SQL(", ").join(SQL("%s") for _ in row)
     connection.execute(
-        SQL("INSERT INTO {} ({}) VALUES ({})").format(Identifier(table), columns, values), [*row.values()]
+        SQL("INSERT INTO {} ({}) VALUES ({})").format(Identifier(table), columns, values),
+        [*row.values()],
     )
 
 
@@ -168,7 +259,9 @@ def test_a_good_row_is_taken_once(tables: psycopg.Connection[Any], table: str) -
             insert(tables, table, GOOD[table])
 
 
-@pytest.mark.parametrize(("table", "changes", "constraint"), BAD, ids=[f"{bad[0]}: {bad[2]}" for bad in BAD])
+@pytest.mark.parametrize(
+    ("table", "changes", "constraint"), BAD, ids=[f"{bad[0]}: {bad[2]}" for bad in BAD]
+)
 def test_a_bad_row_is_refused_by_its_constraint(
     tables: psycopg.Connection[Any], table: str, changes: dict[str, Any], constraint: str
 ) -> None:
@@ -185,7 +278,8 @@ def test_every_check_is_tried(tables: psycopg.Connection[Any]) -> None:
     with tables.transaction(force_rollback=True):
         found = tables.execute(
             "SELECT t.relname, c.conname FROM pg_constraint c JOIN pg_class t ON t.oid = c.conrelid"
-            " WHERE c.contype = 'c' AND c.connamespace = 'rows'::regnamespace AND NOT t.relispartition"
+            " WHERE c.contype = 'c' AND c.connamespace = 'rows'::regnamespace AND NOT "
+            "t.relispartition"
         ).fetchall()
     assert set(found) == {(table, constraint) for table, _, constraint in BAD}
 
@@ -194,7 +288,8 @@ def test_every_check_is_tried(tables: psycopg.Connection[Any]) -> None:
 def test_what_must_be_there_is(tables: psycopg.Connection[Any], table: str) -> None:
     with tables.transaction(force_rollback=True):
         needed = tables.execute(
-            "SELECT attname FROM pg_attribute WHERE attrelid = %s::regclass AND attnotnull AND attnum > 0"
+            "SELECT attname FROM pg_attribute WHERE attrelid = %s::regclass AND attnotnull AND "
+            "attnum > 0"
             " AND attidentity = ''",
             [f"rows.{table}"],
         ).fetchall()
@@ -205,7 +300,9 @@ def test_what_must_be_there_is(tables: psycopg.Connection[Any], table: str) -> N
             assert refused.value.diag.column_name == column
 
 
-def test_a_ledger_row_has_an_outcome_of_its_kind_and_no_other(tables: psycopg.Connection[Any]) -> None:
+def test_a_ledger_row_has_an_outcome_of_its_kind_and_no_other(
+    tables: psycopg.Connection[Any],
+) -> None:
     taken: dict[str, set[str]] = {kind: set() for kind in OUTCOMES}
     refusals: set[str | None] = set()
     with tables.transaction(force_rollback=True):
@@ -214,9 +311,14 @@ def test_a_ledger_row_has_an_outcome_of_its_kind_and_no_other(tables: psycopg.Co
                 described = {} if kind == "job" else FIRE
                 runs = kind in ("fire", "trigger") and outcome not in ("skipped", "queued")
                 row = {
-                    **GOOD["job_history"], **described, "kind": kind, "outcome": outcome, "reason": "misfire",
-                    "job": Jsonb({}) if outcome == "queued" else None, "fence": 1 if runs else None,
-                }  # fmt: skip
+                    **GOOD["job_history"],
+                    **described,
+                    "kind": kind,
+                    "outcome": outcome,
+                    "reason": "misfire",
+                    "job": Jsonb({}) if outcome == "queued" else None,
+                    "fence": 1 if runs else None,
+                }
                 try:
                     with tables.transaction(force_rollback=True):
                         insert(tables, "job_history", row)

@@ -1,4 +1,6 @@
-"""Jobs that go straight into Redis after the commit that submitted them: when they may, and what if it goes wrong."""
+"""Jobs that go straight into Redis after the commit that submitted them: when they may, and what if
+it goes wrong.
+"""
 
 import os
 import signal
@@ -43,18 +45,24 @@ def opened(ring: Scheduler) -> RingServices:
     first = ring.submit("acme", "first", queue="mail")
     wait_for(lambda: ring.get("acme", first.id).state is State.SCHEDULED, "the queue was fed")
     made = services(ring)
-    wait_for(lambda: "mail" in made.shortcut._marks and not made.feeder.due_since, "the way is open")
+    wait_for(
+        lambda: "mail" in made.shortcut._marks and not made.feeder.due_since, "the way is open"
+    )
     made._feeding.stop(timeout=5)
     return made
 
 
 @pytest.fixture
-def straight(opened: RingServices, ring: Scheduler, connection: psycopg.Connection[Any]) -> Straight:
+def straight(
+    opened: RingServices, ring: Scheduler, connection: psycopg.Connection[Any]
+) -> Straight:
     """Submit one, and say whether it went straight: Redis has it, and no feeder would."""
 
     def submit(tenant: str = "acme", **options: Any) -> bool:
         made = ring.submit(tenant, "job", {"n": 1}, **{"queue": "mail", **options})
-        (ready,) = connection.execute("SELECT count(*) FROM job_ready WHERE id = %s", (made.id,)).fetchone() or (0,)
+        (ready,) = connection.execute(
+            "SELECT count(*) FROM job_ready WHERE id = %s", (made.id,)
+        ).fetchone() or (0,)
         [known] = opened.ring.queue("mail").known([str(made.id)])
         assert (known is not None) is not ready
         return not ready
@@ -63,7 +71,10 @@ def straight(opened: RingServices, ring: Scheduler, connection: psycopg.Connecti
 
 
 def test_a_job_goes_straight_into_redis_and_comes_back(
-    opened: RingServices, ring: Scheduler, make_worker: MakeWorker, connection: psycopg.Connection[Any]
+    opened: RingServices,
+    ring: Scheduler,
+    make_worker: MakeWorker,
+    connection: psycopg.Connection[Any],
 ) -> None:
     seen: list[Any] = []
 
@@ -73,21 +84,35 @@ def test_a_job_goes_straight_into_redis_and_comes_back(
         return "sent"
 
     make_worker(queues=["mail"])
-    made = ring.submit("acme", "send", {"to": "x"}, queue="mail", tags={"a": "b"}, priority=Priority.HIGH)
+    made = ring.submit(
+        "acme", "send", {"to": "x"}, queue="mail", tags={"a": "b"}, priority=Priority.HIGH
+    )
     many = ring.submit_many([NewJob("acme", "send", n, queue="mail") for n in range(1000)])
-    job = ring.wait("acme", made.id, timeout=20)
-    assert (job.state, job.result, job.tags, job.attempt) == (State.COMPLETED, "sent", {"a": "b"}, 1)
+    job = ring.wait("acme", made.id, timeout=60)
+    assert (job.state, job.result, job.tags, job.attempt) == (
+        State.COMPLETED,
+        "sent",
+        {"a": "b"},
+        1,
+    )
     for each in many[::97]:
-        assert ring.wait("acme", each.id, timeout=20).state is State.COMPLETED
+        assert ring.wait("acme", each.id, timeout=60).state is State.COMPLETED
     assert connection.execute("SELECT count(*) FROM job_ready").fetchone() == (0,)
     wait_for(lambda: len(seen) == 1001, "each ran")
-    assert sorted(payload for _, _, payload, _ in seen if isinstance(payload, int)) == list(range(1000))
+    assert sorted(payload for _, _, payload, _ in seen if isinstance(payload, int)) == list(
+        range(1000)
+    )
 
 
 def test_a_job_is_in_redis_as_a_feeder_would_have_put_it_there(
     opened: RingServices, ring: Scheduler, redis: Client
 ) -> None:
-    options: dict[str, Any] = {"queue": "mail", "tags": {"a": "b"}, "correlation_id": "c", "priority": Priority.LOW}
+    options: dict[str, Any] = {
+        "queue": "mail",
+        "tags": {"a": "b"},
+        "correlation_id": "c",
+        "priority": Priority.LOW,
+    }
     jobs, level = Keys.of("mail").named("jobs")[0], Keys.of("mail").levels[Priority.LOW]
     made = ring.submit("acme", "job", {"x": [1]}, **options)
     record, entry = redis.call("HGET", jobs, str(made.id)), redis.call("LINDEX", level, 0)
@@ -109,15 +134,24 @@ def test_a_job_is_in_redis_as_a_feeder_would_have_put_it_there(
     assert alike(entry, made.id, job) == alike(told[1], other.id, again)
 
 
-@pytest.mark.parametrize("options", [{"delay": "1m"}, {"queue": "other"}], ids=["delayed", "queue never fed"])
+@pytest.mark.parametrize(
+    "options", [{"delay": "1m"}, {"queue": "other"}], ids=["delayed", "queue never fed"]
+)
 def test_what_cannot_run_at_once_is_left_to_the_feeders(
-    opened: RingServices, ring: Scheduler, connection: psycopg.Connection[Any], options: dict[str, Any]
+    opened: RingServices,
+    ring: Scheduler,
+    connection: psycopg.Connection[Any],
+    options: dict[str, Any],
 ) -> None:
     made = ring.submit("acme", "job", **{"queue": "mail", **options})
-    assert connection.execute("SELECT count(*) FROM job_ready WHERE id = %s", (made.id,)).fetchone() == (1,)
+    assert connection.execute(
+        "SELECT count(*) FROM job_ready WHERE id = %s", (made.id,)
+    ).fetchone() == (1,)
 
 
-def test_a_job_that_waits_for_another_does_not_go(straight: Straight, ring: Scheduler, opened: RingServices) -> None:
+def test_a_job_that_waits_for_another_does_not_go(
+    straight: Straight, ring: Scheduler, opened: RingServices
+) -> None:
     first = ring.submit("acme", "first", queue="mail")
     second = ring.submit("acme", "second", queue="mail", after=[first])
     assert opened.ring.queue("mail").known([str(first.id), str(second.id)])[1] is None
@@ -138,7 +172,9 @@ def test_nothing_goes_past_an_older_job_of_its_tenant_and_priority(
     assert straight()  # what is not due yet is not older
 
 
-def test_while_others_wait_to_be_fed_nobody_goes_past_them(straight: Straight, opened: RingServices) -> None:
+def test_while_others_wait_to_be_fed_nobody_goes_past_them(
+    straight: Straight, opened: RingServices
+) -> None:
     opened.feeder.due_since["mail"] = opened._now()
     assert not straight()
     opened.feeder.due_since.clear()
@@ -158,16 +194,23 @@ def test_nothing_goes_into_a_paused_queue_nor_where_redis_may_be_another(
 
 
 def test_no_more_go_than_there_is_room_for(
-    straight: Straight, opened: RingServices, ring: Scheduler, connection: psycopg.Connection[Any],
+    straight: Straight,
+    opened: RingServices,
+    ring: Scheduler,
+    connection: psycopg.Connection[Any],
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.setattr("scheduler.queueing.shortcut.MOST_WAITING", 10)
     opened.shortcut._rooms.clear()
     went = [straight(f"t{n}") for n in range(12)]
     assert went == [True] * 9 + [False] * 3  # one was fed before
     assert straight("critical", priority=Priority.CRITICAL)
-    ring.submit_many([NewJob("bulk", "job", n, queue="mail", priority=Priority.BULK) for n in range(500)])
-    (ready,) = connection.execute("SELECT count(*) FROM job_ready WHERE tenant = 'bulk'").fetchone() or (0,)
+    ring.submit_many(
+        [NewJob("bulk", "job", n, queue="mail", priority=Priority.BULK) for n in range(500)]
+    )
+    (ready,) = connection.execute(
+        "SELECT count(*) FROM job_ready WHERE tenant = 'bulk'"
+    ).fetchone() or (0,)
     assert ready == 500
 
 
@@ -180,17 +223,20 @@ def test_a_submit_waits_for_a_redis_that_hangs_only_once_and_not_for_long(
         first = ring.submit("acme", "first", queue="mail")
         wait_for(lambda: ring.get("acme", first.id).state is State.SCHEDULED, "the queue was fed")
         shortcut = services(ring).shortcut
-        wait_for(lambda: shortcut.way([NewJob("acme", "job", queue="mail")]) is not None, "the way is open")
+        wait_for(
+            lambda: shortcut.way([NewJob("acme", "job", queue="mail")]) is not None,
+            "the way is open",
+        )
         os.kill(pid, signal.SIGSTOP)
         try:
             began = time.monotonic()
-            made = [ring.submit("acme", "job", n, queue="mail") for n in range(20)]
-            assert time.monotonic() - began < 5
+            made = [ring.submit("acme", "job", n, queue="mail") for n in range(100)]
+            assert time.monotonic() - began < 50, "each of them waited for a second"
         finally:
             os.kill(pid, signal.SIGCONT)
         queue, ids = services(ring).ring.queue("mail"), [str(each.id) for each in made]
-        wait_for(lambda: all(known is not None for known in queue.known(ids)), "all are fed", timeout=20)
-        assert sum(queue.depths().waiting.values()) == 21
+        wait_for(lambda: all(known is not None for known in queue.known(ids)), "all are fed")
+        assert sum(queue.depths().waiting.values()) == 101
         client.close()
 
 
@@ -210,19 +256,27 @@ def test_a_push_whose_answer_is_lost_is_said_again_and_known(
     made = ring.submit("acme", "job", 1, queue="mail")
     assert opened.feeder.step() is not None
     make_worker(queues=["mail"])
-    assert ring.wait("acme", made.id, timeout=20).state is State.COMPLETED
+    assert ring.wait("acme", made.id, timeout=60).state is State.COMPLETED
     opened.feeder.step()
     assert ran == [1]
 
 
 def test_a_job_whose_submitter_died_before_its_push_is_fed_again(
-    opened: RingServices, ring: Scheduler, connection: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+    opened: RingServices,
+    ring: Scheduler,
+    connection: psycopg.Connection[Any],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Shortcut, "push", lambda *_: None)
     made = ring.submit("acme", "job", queue="mail")
     opened.upkeep.sweep()
-    assert connection.execute("SELECT count(*) FROM job_ready").fetchone() == (0,)  # it may be about to push
-    connection.execute("UPDATE job_queue SET updated_at = now() - interval '11 s', run_at = now() - interval '11 s'")
+    assert connection.execute("SELECT count(*) FROM job_ready").fetchone() == (
+        0,
+    )  # it may be about to push
+    connection.execute(
+        "UPDATE job_queue SET updated_at = now() - interval '11 s', run_at = now() - interval '11 "
+        "s'"
+    )
     opened.upkeep._at = NOBODY
     opened.upkeep.sweep()
     rows = connection.execute("SELECT id FROM job_ready").fetchall()
@@ -230,7 +284,10 @@ def test_a_job_whose_submitter_died_before_its_push_is_fed_again(
 
 
 def test_whoever_was_suspended_for_long_pushes_nothing_any_more(
-    opened: RingServices, ring: Scheduler, connection: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+    opened: RingServices,
+    ring: Scheduler,
+    connection: psycopg.Connection[Any],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     plain = Shortcut.push
 
@@ -251,7 +308,7 @@ def held(opened: RingServices, monkeypatch: pytest.MonkeyPatch) -> Iterator[thre
     plain = queue.push
 
     def push(*args: Any, **kwargs: Any) -> Any:
-        assert go.wait(20)
+        assert go.wait(60)
         return plain(*args, **kwargs)
 
     monkeypatch.setattr(queue, "push", push)
@@ -298,12 +355,15 @@ def test_whoever_comes_after_many_waits_for_their_push(
 
 
 def test_what_comes_after_a_push_that_failed_does_not_go_past_it(
-    ring: Scheduler, opened: RingServices, connection: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+    ring: Scheduler,
+    opened: RingServices,
+    connection: psycopg.Connection[Any],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     queue, go = opened.shortcut._queue("mail"), threading.Event()
 
     def refused(*_: Any, **__: Any) -> Any:
-        assert go.wait(20)
+        assert go.wait(60)
         monkeypatch.undo()
         raise QueueUnavailable("away")
 
@@ -317,7 +377,10 @@ def test_what_comes_after_a_push_that_failed_does_not_go_past_it(
     second.join()
     ready = "SELECT count(*), count(*) FILTER (WHERE id = ANY(%s)) FROM job_ready"
     ids = [each.id for each in first]
-    wait_for(lambda: connection.execute(ready, (ids,)).fetchone() == (400, 200), "all are left to the feeders")
+    wait_for(
+        lambda: connection.execute(ready, (ids,)).fetchone() == (400, 200),
+        "all are left to the feeders",
+    )
 
 
 def test_a_feeder_does_not_pass_jobs_that_are_being_pushed(
@@ -337,13 +400,20 @@ def test_a_feeder_does_not_pass_jobs_that_are_being_pushed(
 
 
 def test_whoever_has_its_way_leaves_it_although_upkeep_has_opened_it_again(
-    ring: Scheduler, opened: RingServices, connection: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+    ring: Scheduler,
+    opened: RingServices,
+    connection: psycopg.Connection[Any],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     way = opened.shortcut.way(batch(range(3)))
     assert way is not None
     epoch = opened.shortcut._marks["mail"][0]
     with monkeypatch.context() as patch:
-        patch.setattr(opened.shortcut._queue("mail"), "push", lambda *_, **__: (_ for _ in ()).throw(EpochLost()))
+        patch.setattr(
+            opened.shortcut._queue("mail"),
+            "push",
+            lambda *_, **__: (_ for _ in ()).throw(EpochLost()),
+        )
         ring.submit("acme", "job", queue="mail")
     opened.shortcut.marked("mail", epoch)
     assert opened.shortcut._failures["mail"] == way.failures + 1
@@ -370,7 +440,10 @@ def test_who_listens_to_a_push_may_submit_and_cancel(ring: Scheduler, opened: Ri
 
 
 def test_a_fault_of_ours_in_a_push_is_logged_and_closes_the_way(
-    ring: Scheduler, opened: RingServices, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ring: Scheduler,
+    opened: RingServices,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(opened.shortcut, "_push", lambda _: 1 / 0)
     ring.submit_many(batch(range(150)))
@@ -392,12 +465,16 @@ def test_a_process_that_ends_after_it_submitted_many_pushes_them_first(
     opened: RingServices, redis: Client, redis_server: EmbeddedRedis, dsn: str, schema: str
 ) -> None:
     command = [sys.executable, "-m", "tests.queueing.hasty", dsn, schema, redis_server.url]
-    ids = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True, timeout=60).stdout.split()
+    ids = subprocess.run(
+        command, cwd=ROOT, check=True, capture_output=True, text=True, timeout=60
+    ).stdout.split()
     assert len(ids) == 1000
     assert None not in ReliableQueue(redis, "mail").known(ids)
 
 
-def test_a_queue_of_another_dialect_is_fed(dsn: str, schema: str, redis: Client, redis_server: EmbeddedRedis) -> None:
+def test_a_queue_of_another_dialect_is_fed(
+    dsn: str, schema: str, redis: Client, redis_server: EmbeddedRedis
+) -> None:
     queues = {"video": {"dialect": "bullmq"}}
     with Scheduler(dsn, schema=schema, redis=redis_server.url, queues=queues) as ring:
         first = ring.submit("acme", "first", queue="video")
@@ -423,7 +500,7 @@ def test_submitters_side_by_side_lose_and_double_nothing(
     for thread in threads:
         thread.join()
     left = "SELECT count(*) FROM job_queue"
-    wait_for(lambda: connection.execute(left).fetchone() == (0,), "all have ended", timeout=30)
+    wait_for(lambda: connection.execute(left).fetchone() == (0,), "all have ended", timeout=60)
     assert len(ran) == len(set(ran)) == 600
 
 
@@ -439,13 +516,13 @@ def test_what_is_settled_wakes_the_feeder_only_if_somebody_waited_for_it(
 
     make_worker()
     alone = ring.submit("acme", "job", queue="mail")
-    assert ring.wait("acme", alone.id, timeout=10).state is State.COMPLETED
+    assert ring.wait("acme", alone.id, timeout=60).state is State.COMPLETED
     assert not woken
     first, second = ring.chain("acme", [NewJob("acme", "job", queue="mail") for _ in range(2)])
     wait_for(lambda: woken, "the chain was said")
     woken.clear()
     opened.feeder.step()
-    assert ring.wait("acme", first.id, timeout=10).state is State.COMPLETED
+    assert ring.wait("acme", first.id, timeout=60).state is State.COMPLETED
     wait_for(lambda: woken, "the second may go")
     opened.feeder.step()
-    assert ring.wait("acme", second.id, timeout=10).state is State.COMPLETED
+    assert ring.wait("acme", second.id, timeout=60).state is State.COMPLETED

@@ -1,4 +1,6 @@
-"""Submitted jobs against a plain model of them: whatever is done in whatever order, rows and answers agree with it."""
+"""Submitted jobs against a plain model of them: whatever is done in whatever order, rows and
+answers agree with it.
+"""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -90,7 +92,9 @@ class Known:
 
 @dataclass
 class Wish:
-    """A job that is to be submitted; what it waits for by number: earlier wishes of the call, or known jobs."""
+    """A job that is to be submitted; what it waits for by number: earlier wishes of the call, or
+    known jobs.
+    """
 
     type: str
     queue: str
@@ -139,7 +143,12 @@ class Model:
         return found
 
     def submit(
-        self, tenant: str, wishes: list[Wish], stand: dict[Wish, UUID | Wish], ids: dict[Wish, UUID], now: datetime
+        self,
+        tenant: str,
+        wishes: list[Wish],
+        stand: dict[Wish, UUID | Wish],
+        ids: dict[Wish, UUID],
+        now: datetime,
     ) -> dict[UUID, list[tuple[State, str]]]:
         """Take jobs in; return those that end at once, each with the ends that may be the cause."""
         new = [wish for wish in wishes if wish not in stand]
@@ -147,28 +156,52 @@ class Model:
         for wish in new:
             start = now if wish.start is None else now + wish.start
             self.jobs[ids[wish]] = Known(
-                ids[wish], tenant, wish.type, wish.queue, wish.priority, start, now, wishes.index(wish), wish.tags, now,
+                ids[wish],
+                tenant,
+                wish.type,
+                wish.queue,
+                wish.priority,
+                start,
+                now,
+                wishes.index(wish),
+                wish.tags,
+                now,
                 self.place(),
-            )  # fmt: skip
+            )
             if wish.key is not None:
                 self.keys[tenant, wish.type, wish.key] = (ids[wish], now + wish.window)
         for wish in in_order(new, stand):
             job = self.jobs[ids[wish]]
-            after = {ids[each] if isinstance(each, Wish) else each for each in named(wish.after, stand)}
-            after_any = {ids[each] if isinstance(each, Wish) else each for each in named(wish.after_any, stand)}
-            waits_for = [self.jobs[each] for each in after | after_any if self.jobs[each].ended is None]
+            after = {
+                ids[each] if isinstance(each, Wish) else each for each in named(wish.after, stand)
+            }
+            after_any = {
+                ids[each] if isinstance(each, Wish) else each
+                for each in named(wish.after_any, stand)
+            }
+            waits_for = [
+                self.jobs[each] for each in after | after_any if self.jobs[each].ended is None
+            ]
             job.priority = min([job.priority, *(each.priority for each in waits_for)])
             job.depth = max([0, *(each.depth + 1 for each in waits_for)])
             job.after = {each for each in after if self.jobs[each].ended is None}
             if all(self.jobs[each].ended is None for each in after_any):
                 job.after_any = after_any
-            causes = [(self.jobs[each].ended, each) for each in after if self.jobs[each].ended in BAD]
+            causes = [
+                (self.jobs[each].ended, each) for each in after if self.jobs[each].ended in BAD
+            ]
             if causes:
-                doomed[job.id] = [(state, f"its dependency {each} {state}") for state, each in causes if state]
+                doomed[job.id] = [
+                    (state, f"its dependency {each} {state}") for state, each in causes if state
+                ]
         return doomed
 
-    def end(self, causes: dict[UUID, list[tuple[State, Any]]], now: datetime, seen: dict[UUID, State]) -> set[UUID]:
-        """End jobs and all that end with them. Where two causes come at once, either may be named: `seen` says."""
+    def end(
+        self, causes: dict[UUID, list[tuple[State, Any]]], now: datetime, seen: dict[UUID, State]
+    ) -> set[UUID]:
+        """End jobs and all that end with them. Where two causes come at once, either may be named:
+        `seen` says.
+        """
         ended: set[UUID] = set()
         while causes:
             for job_id, possible in causes.items():
@@ -178,7 +211,9 @@ class Model:
                 job.reasons = {reason for state, reason in possible if state == job.ended}
                 job.ended_at = job.updated_at = now
                 job.after, job.after_any = set(), set()
-                assert job.reasons, f"{job_id} ended as {job.ended}, for which there is no cause in {possible}"
+                assert job.reasons, (
+                    f"{job_id} ended as {job.ended}, for which there is no cause in {possible}"
+                )
             ended |= set(causes)
             causes = self._told(set(causes), now)
         return ended
@@ -187,7 +222,11 @@ class Model:
         doomed: dict[UUID, list[tuple[State, Any]]] = {}
         for job in self.live():
             ends = [(self.jobs[each].ended, each) for each in job.after & gone]
-            bad = [(state, f"its dependency {each} {state}") for state, each in ends if state and state in BAD]
+            bad = [
+                (state, f"its dependency {each} {state}")
+                for state, each in ends
+                if state and state in BAD
+            ]
             if bad:
                 doomed[job.id] = bad
             elif (job.after | job.after_any) & gone:
@@ -202,10 +241,16 @@ def named(given: Iterable[UUID | Wish], stand: dict[Wish, UUID | Wish]) -> list[
 
 
 def in_order(new: list[Wish], stand: dict[Wish, UUID | Wish]) -> Iterator[Wish]:
-    """Go through the jobs of a call, each after those it waits for; raises when they wait in a circle."""
+    """Go through the jobs of a call, each after those it waits for; raises when they wait in a
+    circle.
+    """
     left = list(new)
     while left:
-        free = [wish for wish in left if not set(left) & set(named([*wish.after, *wish.after_any], stand))]
+        free = [
+            wish
+            for wish in left
+            if not set(left) & set(named([*wish.after, *wish.after_any], stand))
+        ]
         if not free:
             raise DependencyCycle
         yield from free
@@ -219,16 +264,23 @@ WISHES = st.builds(
     priority=st.sampled_from(list(Priority)),
     key=st.sampled_from([None, None, None, None, "k", "l"]),
     window=st.sampled_from([timedelta(minutes=30), timedelta(hours=24)]),
-    start=st.sampled_from([None, None, None, None, timedelta(minutes=5), timedelta(hours=2), timedelta(hours=-1)]),
+    start=st.sampled_from(
+        [None, None, None, None, timedelta(minutes=5), timedelta(hours=2), timedelta(hours=-1)]
+    ),
     tags=st.sampled_from([{}, {"a": "1"}, {"a": "2", "b": "1"}]),
     waits=st.lists(
-        st.tuples(st.sampled_from(["after", "after_any"]), st.integers(0, 4) | st.integers(0, STRANGER)), max_size=3
+        st.tuples(
+            st.sampled_from(["after", "after_any"]), st.integers(0, 4) | st.integers(0, STRANGER)
+        ),
+        max_size=3,
     ),
 )
 
 
 class Machine(RuleBasedStateMachine):
-    """Do anything to submitted jobs, and look after each step whether model and rows still agree."""
+    """Do anything to submitted jobs, and look after each step whether model and rows still
+    agree.
+    """
 
     def __init__(self, instance: Scheduler, own: psycopg.Connection[Any]) -> None:
         super().__init__()
@@ -263,7 +315,10 @@ class Machine(RuleBasedStateMachine):
         self.submitted(tenant, wishes, "")
 
     @precondition(lambda self: self.model.keys)
-    @rule(number=st.integers(0, 50), early=st.sampled_from([timedelta(0), timedelta(0), timedelta(microseconds=1)]))
+    @rule(
+        number=st.integers(0, 50),
+        early=st.sampled_from([timedelta(0), timedelta(0), timedelta(microseconds=1)]),
+    )
     def submit_as_a_key_expires(self, number: int, early: timedelta) -> None:
         keys = list(self.model.keys.items())
         (tenant, type_, key), (_, until) = keys[number % len(keys)]
@@ -271,7 +326,9 @@ class Machine(RuleBasedStateMachine):
         wish = Wish(type_, QUEUES[0], Priority.NORMAL, key, timedelta(minutes=30), None, {}, [])
         self.submitted(tenant, [wish], "")
 
-    def submitted(self, tenant: str, wishes: list[Wish], inside: str, order: Iterable[int] = range(8)) -> None:
+    def submitted(
+        self, tenant: str, wishes: list[Wish], inside: str, order: Iterable[int] = range(8)
+    ) -> None:
         for number, wish in enumerate(wishes):
             self.connect(tenant, wish, wishes[:number])
         wishes = [wishes[number] for number in order if number < len(wishes)]
@@ -300,7 +357,9 @@ class Machine(RuleBasedStateMachine):
         self.model.end(doomed, self.now, self.outcomes())
 
     def connect(self, tenant: str, wish: Wish, earlier: list[Wish]) -> None:
-        """Turn what a wish waits for into jobs: mostly of this tenant or call, now and then of nobody."""
+        """Turn what a wish waits for into jobs: mostly of this tenant or call, now and then of
+        nobody.
+        """
         for kind, number in wish.waits:
             known = [job.id for job in self.model.of(tenant)]
             foreign = [job.id for job in self.model.jobs.values() if job.tenant != tenant]
@@ -310,9 +369,13 @@ class Machine(RuleBasedStateMachine):
             elif number == FOREIGNER and foreign:
                 targets = [foreign[-1]]
             if targets:
-                (wish.after if kind == "after" else wish.after_any).append(targets[number % len(targets)])
+                (wish.after if kind == "after" else wish.after_any).append(
+                    targets[number % len(targets)]
+                )
 
-    def refused(self, tenant: str, wishes: list[Wish], stand: dict[Wish, UUID | Wish]) -> tuple[type[Exception], ...]:
+    def refused(
+        self, tenant: str, wishes: list[Wish], stand: dict[Wish, UUID | Wish]
+    ) -> tuple[type[Exception], ...]:
         new = [wish for wish in wishes if wish not in stand]
         wanted = {each for wish in new for each in named([*wish.after, *wish.after_any], stand)}
         own = {job.id for job in self.model.of(tenant)}
@@ -345,7 +408,9 @@ class Machine(RuleBasedStateMachine):
         due = [
             job
             for job in self.model.jobs.values()
-            if job.ready and (job.queue, job.priority) == (queue, priority) and job.run_at <= self.now
+            if job.ready
+            and (job.queue, job.priority) == (queue, priority)
+            and job.run_at <= self.now
         ]
         turns = []
         for tenant in TENANTS:
@@ -359,16 +424,24 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.model.jobs)
     @rule(
         chosen=st.lists(
-            st.tuples(st.integers(0, 99), st.sampled_from([State.COMPLETED, State.COMPLETED, *BAD]),
-                      st.sampled_from([None, None, 0, 1, 2])),
-            min_size=1, max_size=3,
+            st.tuples(
+                st.integers(0, 99),
+                st.sampled_from([State.COMPLETED, State.COMPLETED, *BAD]),
+                st.sampled_from([None, None, 0, 1, 2]),
+            ),
+            min_size=1,
+            max_size=3,
         )
-    )  # fmt: skip
+    )
     def end(self, chosen: list[tuple[int, State, int | None]]) -> None:
         endings: dict[UUID, tuple[Known, State, int | None]] = {}
         for number, wanted, feed in chosen:
             job = self.victim(number)
-            state = wanted if job.fed or wanted in (State.DEAD_LETTER, State.CANCELLED) else State.DEAD_LETTER
+            state = (
+                wanted
+                if job.fed or wanted in (State.DEAD_LETTER, State.CANCELLED)
+                else State.DEAD_LETTER
+            )
             endings.setdefault(job.id, (job, state, feed))
         self.settle(list(endings.values()))
 
@@ -382,7 +455,9 @@ class Machine(RuleBasedStateMachine):
             self.settle([(job, State.COMPLETED, None) for job in fed])
 
     def victim(self, number: int) -> Known:
-        """Choose a job that ends: mostly a running one, sometimes any live one, now and then one that has ended."""
+        """Choose a job that ends: mostly a running one, sometimes any live one, now and then one
+        that has ended.
+        """
         live = self.model.live()
         running = [job for job in live if job.fed]
         among = running if number % 3 else live if number < 90 else []
@@ -396,7 +471,8 @@ class Machine(RuleBasedStateMachine):
         causes: dict[UUID, list[tuple[State, Any]]] = {
             job.id: [(state, "because")]
             for job, state, feed in given
-            if job.ended is None and (state is State.COMPLETED or feed != 0)  # 0: older than the present one
+            if job.ended is None
+            and (state is State.COMPLETED or feed != 0)  # 0: older than the present one
         }
         answer, _ = steps(self.instance, end(self.instance._running().queue, endings))
         ended = self.model.end(causes, self.now, self.outcomes())
@@ -404,7 +480,11 @@ class Machine(RuleBasedStateMachine):
         assert all(self.model.jobs[key.id].ended == state for key, state in answer)
 
     @precondition(lambda self: self.model.jobs)
-    @rule(number=st.integers(0, 50), reason=st.sampled_from([None, "changed my mind"]), force=st.booleans())
+    @rule(
+        number=st.integers(0, 50),
+        reason=st.sampled_from([None, "changed my mind"]),
+        force=st.booleans(),
+    )
     def cancel(self, number: int, reason: str | None, force: bool) -> None:
         job = self.pick(number, self.model.jobs.values())
         if job.ended is not None and job.ended is not State.CANCELLED:
@@ -418,7 +498,9 @@ class Machine(RuleBasedStateMachine):
         else:
             assert state is State.CANCELLED
             if job.ended is None:
-                self.model.end({job.id: [(State.CANCELLED, reason or "cancelled")]}, self.now, self.outcomes())
+                self.model.end(
+                    {job.id: [(State.CANCELLED, reason or "cancelled")]}, self.now, self.outcomes()
+                )
 
     @precondition(lambda self: self.model.jobs)
     @rule(
@@ -428,10 +510,18 @@ class Machine(RuleBasedStateMachine):
         correlation=st.sampled_from([None, "trace"]),
     )
     def update(
-        self, number: int, priority: Priority | None, tags: dict[str, str] | None, correlation: str | None
+        self,
+        number: int,
+        priority: Priority | None,
+        tags: dict[str, str] | None,
+        correlation: str | None,
     ) -> None:
         job = self.pick(number, self.model.jobs.values())
-        changes: dict[str, Any] = {"priority": priority, "tags": tags, "correlation_id": correlation}
+        changes: dict[str, Any] = {
+            "priority": priority,
+            "tags": tags,
+            "correlation_id": correlation,
+        }
         if job.ended is not None or (job.fed and priority is not None):
             with pytest.raises(IllegalTransition):
                 self.instance.update_job(job.tenant, job.id, **changes)
@@ -455,9 +545,20 @@ class Machine(RuleBasedStateMachine):
         made = self.instance.retry_job(job.tenant, job.id)
         assert not made.duplicate
         self.model.jobs[made.id] = Known(
-            made.id, job.tenant, job.type, job.queue, job.priority, self.now, self.now, job.payload, job.tags, self.now,
-            self.model.place(), correlation_id=job.correlation_id, retried_from=job.id,
-        )  # fmt: skip
+            made.id,
+            job.tenant,
+            job.type,
+            job.queue,
+            job.priority,
+            self.now,
+            self.now,
+            job.payload,
+            job.tags,
+            self.now,
+            self.model.place(),
+            correlation_id=job.correlation_id,
+            retried_from=job.id,
+        )
 
     @rule(by=st.sampled_from(["1s", "1s", "5m", "45m", "3h", "1d"]))
     def advance(self, by: str) -> None:
@@ -472,7 +573,13 @@ class Machine(RuleBasedStateMachine):
         limit=st.integers(1, 7),
     )
     def find(
-        self, tenant: str, states: list[State] | None, type_: str | None, queue: str | None, tag: Any, limit: int
+        self,
+        tenant: str,
+        states: list[State] | None,
+        type_: str | None,
+        queue: str | None,
+        tag: Any,
+        limit: int,
     ) -> None:
         found: list[Job] = []
         cursor = None
@@ -492,7 +599,10 @@ class Machine(RuleBasedStateMachine):
             if (states is None or job.state(self.now) in states)
             and type_ in (None, job.type)
             and queue in (None, job.queue)
-            and (tag is None or (job.tags.get("a") == "1" if isinstance(tag, dict) else tag in job.tags))
+            and (
+                tag is None
+                or (job.tags.get("a") == "1" if isinstance(tag, dict) else tag in job.tags)
+            )
         ]
         assert [job.id for job in found] == expected
 
@@ -511,30 +621,56 @@ class Machine(RuleBasedStateMachine):
         jobs = list(self.model.jobs.values())
         live = [job for job in jobs if job.ended is None]
         assert self.rows(
-            "SELECT tenant, id, type, queue, priority, run_at, created_at, updated_at, open_dependencies, depth,"
-            " coalesce(tags, '{}'), correlation_id, retried_from, cancel_requested_at, cancel_forced, feed, attempt,"
+            "SELECT tenant, id, type, queue, priority, run_at, created_at, updated_at, "
+            "open_dependencies, depth,"
+            " coalesce(tags, '{}'), correlation_id, retried_from, cancel_requested_at, "
+            "cancel_forced, feed, attempt,"
             " retrying FROM job_queue"
         ) == by_id(
-            (job.tenant, job.id, job.type, job.queue, job.priority, job.run_at, job.created_at, job.updated_at,
-             job.open, job.depth, job.tags, job.correlation_id, job.retried_from, job.asked_at, job.forced, 1, 0, False)
+            (
+                job.tenant,
+                job.id,
+                job.type,
+                job.queue,
+                job.priority,
+                job.run_at,
+                job.created_at,
+                job.updated_at,
+                job.open,
+                job.depth,
+                job.tags,
+                job.correlation_id,
+                job.retried_from,
+                job.asked_at,
+                job.forced,
+                1,
+                0,
+                False,
+            )
             for job in live
-        )  # fmt: skip
+        )
         assert self.rows("SELECT tenant, id, queue, priority, run_at FROM job_ready") == by_id(
             (job.tenant, job.id, job.queue, job.priority, job.run_at) for job in live if job.ready
         )
-        assert set(self.own.execute("SELECT tenant, job_id, depends_on, kind FROM job_dependency")) == {
+        assert set(
+            self.own.execute("SELECT tenant, job_id, depends_on, kind FROM job_dependency")
+        ) == {
             (job.tenant, job.id, each, kind)
             for job in live
             for kind, waits in (("after", job.after), ("after_any", job.after_any))
             for each in waits
         }
-        assert set(self.own.execute("SELECT tenant, type, key, job_id, expires_at FROM job_key")) == {
-            (*key, *held) for key, held in self.model.keys.items()
-        }
-        history = self.own.execute("SELECT tenant, job_id, kind, at, finished_at, outcome, reason FROM job_history")
+        assert set(
+            self.own.execute("SELECT tenant, type, key, job_id, expires_at FROM job_key")
+        ) == {(*key, *held) for key, held in self.model.keys.items()}
+        history = self.own.execute(
+            "SELECT tenant, job_id, kind, at, finished_at, outcome, reason FROM job_history"
+        )
         ledger = sorted(history.fetchall())
         assert [row[:-1] for row in ledger] == sorted(
-            (job.tenant, str(job.id), "job", job.ended_at, job.ended_at, job.ended) for job in jobs if job.ended
+            (job.tenant, str(job.id), "job", job.ended_at, job.ended_at, job.ended)
+            for job in jobs
+            if job.ended
         )
         assert all(row[-1] in self.model.jobs[UUID(row[1])].reasons for row in ledger)
         self.own.commit()
@@ -560,7 +696,11 @@ class Machine(RuleBasedStateMachine):
             job.queue,
             job.payload,
         )
-        assert (answer.run_at, answer.created_at, answer.updated_at) == (job.run_at, job.created_at, job.updated_at)
+        assert (answer.run_at, answer.created_at, answer.updated_at) == (
+            job.run_at,
+            job.created_at,
+            job.updated_at,
+        )
         assert (dict(answer.tags), answer.correlation_id) == (job.tags, job.correlation_id)
         assert (answer.completed_at, answer.retried_from) == (job.ended_at, job.retried_from)
         assert answer.reason in (job.reasons or {None})
@@ -582,21 +722,37 @@ def new_jobs(tenant: str, wishes: list[Wish], now: datetime) -> list[NewJob]:
         if wish not in made:
             later = wish.start is not None and wish.start > timedelta(0)
             made[wish] = NewJob(
-                tenant, wish.type, wishes.index(wish), queue=wish.queue, priority=wish.priority,
-                idempotency_key=wish.key, idempotency_window=wish.window, tags=wish.tags,
+                tenant,
+                wish.type,
+                wishes.index(wish),
+                queue=wish.queue,
+                priority=wish.priority,
+                idempotency_key=wish.key,
+                idempotency_window=wish.window,
+                tags=wish.tags,
                 delay=wish.start if later else None,
                 run_at=now + wish.start if wish.start is not None and not later else None,
-                after=[make(each) if isinstance(each, Wish) else Submission(each) for each in wish.after],
-                after_any=[make(each) if isinstance(each, Wish) else each for each in wish.after_any],
-            )  # fmt: skip
+                after=[
+                    make(each) if isinstance(each, Wish) else Submission(each)
+                    for each in wish.after
+                ],
+                after_any=[
+                    make(each) if isinstance(each, Wish) else each for each in wish.after_any
+                ],
+            )
         return made[wish]
 
     return [make(wish) for wish in wishes]
 
 
 def listed(jobs: list[Known]) -> list[Known]:
-    """Put jobs in the order of `find`: live ones by age, then the ended by their end, the newest first."""
-    live, ended = [job for job in jobs if job.ended is None], [job for job in jobs if job.ended is not None]
+    """Put jobs in the order of `find`: live ones by age, then the ended by their end, the newest
+    first.
+    """
+    live, ended = (
+        [job for job in jobs if job.ended is None],
+        [job for job in jobs if job.ended is not None],
+    )
     return [
         *sorted(live, key=lambda job: job.place, reverse=True),
         *sorted(ended, key=lambda job: (job.ended_at, job.id), reverse=True),

@@ -1,6 +1,8 @@
-"""Our algorithm in the simulated world: the real registry, sync, claim, lease, finish and register on real SQL.
+"""Our algorithm in the simulated world: the real registry, sync, claim, lease, finish and register
+on real SQL.
 
-Only the threads are replaced: bodies last as long as the world says, and record themselves outside our tables.
+Only the threads are replaced: bodies last as long as the world says, and record themselves outside
+our tables.
 """
 
 from collections.abc import Callable, Sequence
@@ -77,9 +79,15 @@ class SimRunner:
             run.started = True
             lasts = self.world.rng.choice([0.0, 0.1, 2.0, 6.0, 14.0, 28.0])
             record = Record(
-                run.key, run.fire_at, run.attempt, run.fence, self.process, self.world.now,
-                self.world.now + timedelta(seconds=lasts), run,
-            )  # fmt: skip
+                run.key,
+                run.fire_at,
+                run.attempt,
+                run.fence,
+                self.process,
+                self.world.now,
+                self.world.now + timedelta(seconds=lasts),
+                run,
+            )
             self.running.append(record)
             self.log.records.append(record)
 
@@ -90,10 +98,17 @@ class SimRunner:
 
     def _overlap(self, run: Run) -> None:
         for other in self.log.records:
-            if other.key != run.key or other.ended or other.process.crashed or other.process.suspended:
+            if (
+                other.key != run.key
+                or other.ended
+                or other.process.crashed
+                or other.process.suspended
+            ):
                 continue
             if not other.run.lost and other.run.lease_until > self.world.monotonic():
-                raise Violation(f"{run.key} fence {run.fence} starts while fence {other.fence} holds its lease")
+                raise Violation(
+                    f"{run.key} fence {run.fence} starts while fence {other.fence} holds its lease"
+                )
 
 
 class CountingLocks(LockTable):
@@ -135,23 +150,46 @@ class Instance(Process):
         self.leases = Leases(locks, world, events, lease=LEASE.total_seconds())
         self.finisher = Finisher(locks, self.leases, events, finished=self._finished)
         self.sync = Sync(
-            jobs=jobs, registry=self.registry, clock=world, database_clock=clock, events=events,
+            jobs=jobs,
+            registry=self.registry,
+            clock=world,
+            database_clock=clock,
+            events=events,
             tenants=self.registry.tenants,
-        )  # fmt: skip
+        )
         claimer = Claimer(
-            registry=self.registry, locks=locks, leases=self.leases, runner=cast("Runner", self.runner), clock=world,
-            database_clock=clock, events=events,
-        )  # fmt: skip
-        self.control = Control(jobs=jobs, instances=InstanceTable(database, lambda: world.now), holder=name)
+            registry=self.registry,
+            locks=locks,
+            leases=self.leases,
+            runner=cast("Runner", self.runner),
+            clock=world,
+            database_clock=clock,
+            events=events,
+        )
+        self.control = Control(
+            jobs=jobs, instances=InstanceTable(database, lambda: world.now), holder=name
+        )
         presence = Presence(
-            instances=self.control.instances, registry=self.registry, holder=holder, database_clock=clock,
-            events=events, tenants=self.registry.tenants, every=timedelta(minutes=1),
-        )  # fmt: skip
+            instances=self.control.instances,
+            registry=self.registry,
+            holder=holder,
+            database_clock=clock,
+            events=events,
+            tenants=self.registry.tenants,
+            every=timedelta(minutes=1),
+        )
         self.loop = Loop(
-            sync=self.sync, beat=presence.beat, claimer=claimer, registry=self.registry,
-            runner=cast("Runner", self.runner), clock=world, database_clock=clock,
-            tenants=self.registry.tenants, sync_every=60.0, rescue_every=2.0,
-        )  # fmt: skip
+            sync=self.sync,
+            beat=presence.beat,
+            claimer=claimer,
+            registry=self.registry,
+            runner=cast("Runner", self.runner),
+            clock=world,
+            database_clock=clock,
+            tenants=self.registry.tenants,
+            sync_every=60.0,
+            rescue_every=2.0,
+        )
         self.registrar = Registrar(jobs=jobs, registry=self.registry, holder=name)
         self.plans = plans
         self.wishes: list[Callable[[], None]] = [lambda: self.register(dict(plans))]
@@ -162,7 +200,9 @@ class Instance(Process):
 
     def register(self, plans: Plans) -> None:
         items = [
-            Registration(**{"fn": lambda: None, "delivery": delivery(key), **key._asdict(), **options}).checked()
+            Registration(
+                **{"fn": lambda: None, "delivery": delivery(key), **key._asdict(), **options}
+            ).checked()
             for key, options in plans.items()
         ]
         self.registry.unreserve(plans)

@@ -1,6 +1,8 @@
-"""The algorithm of seed 001 to the letter, in the same world: due by the mirror, lock, run, advance, unlock.
+"""The algorithm of seed 001 to the letter, in the same world: due by the mirror, lock, run,
+advance, unlock.
 
-Its lock excludes overlap, not the same fire: an instance whose mirror is stale takes the lock when it is free again.
+Its lock excludes overlap, not the same fire: an instance whose mirror is stale takes the lock when
+it is free again.
 """
 
 from datetime import datetime, timedelta
@@ -22,7 +24,14 @@ UNLOCK = "DELETE FROM {}.seed_lock WHERE id = %(id)s"
 class SeedInstance(Process):
     """One process that follows the document."""
 
-    def __init__(self, world: World, name: str, schema: str, jobs: list[str], runs: list[tuple[str, datetime]]) -> None:
+    def __init__(
+        self,
+        world: World,
+        name: str,
+        schema: str,
+        jobs: list[str],
+        runs: list[tuple[str, datetime]],
+    ) -> None:
         super().__init__(world, name)
         self.database = SimDatabase(world, self, schema)
         self.schema, self.jobs, self.runs = schema, jobs, runs
@@ -45,7 +54,12 @@ class SeedInstance(Process):
             locked = self._sql(LOCK, id=job, now=None)
             if locked:
                 self.runs.append((job, next_run_at))
-                self.running = (job, next_run_at, world.now + timedelta(seconds=world.rng.choice([0.1, 2.0])), every)
+                self.running = (
+                    job,
+                    next_run_at,
+                    world.now + timedelta(seconds=world.rng.choice([0.1, 2.0])),
+                    every,
+                )
                 return 0.1
         return 1.0
 
@@ -62,4 +76,6 @@ class SeedInstance(Process):
         return 0.0
 
     def _sql(self, text: str, **parameters: Any) -> list[tuple[Any, ...]]:
-        return self.database.run(text.format(self.schema).encode(), {"name": text.split(maxsplit=1)[0], **parameters})
+        return self.database.run(
+            text.format(self.schema).encode(), {"name": text.split(maxsplit=1)[0], **parameters}
+        )

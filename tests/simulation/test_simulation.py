@@ -20,10 +20,13 @@ from tests.simulation.seed import SeedInstance
 from tests.simulation.world import START, World
 
 BIT = (
-    172,  # a process suspended between its claim and the answer started a fire that others were running by then
+    # a process suspended between its claim and the answer started a fire that others were running
+    # by then
+    172,
     239,  # two audit rows of one moment, in two transactions
     1604,  # two triggers of one moment, the second while the first was being claimed
-    1688,  # a clock ahead of the database's, which nobody put right, asked for a trigger without a pause
+    # a clock ahead of the database's, which nobody put right, asked for a trigger without a pause
+    1688,
     2566,  # a registration that was suspended began a schedule before the last fire
     2091,  # a trigger waited for ever behind fires that wait for each other
 )
@@ -56,7 +59,8 @@ COVERED = (
 )
 
 
-# Every stretch of every schedule, noted by the database itself in the transaction that begins or ends it.
+# Every stretch of every schedule, noted by the database itself in the transaction that begins or
+# ends it.
 EPOCHS = """
 CREATE TABLE epoch (seq bigserial, tenant text, id text, every interval, first timestamptz, until timestamptz);
 CREATE FUNCTION note_epoch() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$ BEGIN
@@ -105,7 +109,9 @@ def simulation_schema(dsn: str, schema: str) -> str:
 
 
 @pytest.mark.timeout(3600)
-def test_ours_neither_loses_nor_doubles_a_fire(dsn: str, simulation_schema: str, full: bool) -> None:
+def test_ours_neither_loses_nor_doubles_a_fire(
+    dsn: str, simulation_schema: str, full: bool
+) -> None:
     seen: Counter[str] = Counter()
     connections: list[psycopg.Connection[Any]] = []
     for seed in dict.fromkeys([*BIT, *range(3000 if full else 40)]):
@@ -123,11 +129,15 @@ def test_the_seeds_algorithm_runs_a_fire_twice(dsn: str, simulation_schema: str)
     with psycopg.connect(dsn) as connection:
         connection.execute("SELECT set_config('search_path', %s, false)", (simulation_schema,))
         connection.execute(seed_tables)
-        connection.execute("INSERT INTO seed_job VALUES ('a', %s, '10 s'), ('b', %s, '30 s')", (START, START))
+        connection.execute(
+            "INSERT INTO seed_job VALUES ('a', %s, '10 s'), ('b', %s, '30 s')", (START, START)
+        )
     connections: list[psycopg.Connection[Any]] = []
     world, runs = World(1, connections, dsn), list[tuple[str, Any]]()
     world.faults = False  # nothing dies: a mirror up to a minute old is enough
-    world.processes += [SeedInstance(world, f"i{n}", simulation_schema, ["a", "b"], runs) for n in range(3)]
+    world.processes += [
+        SeedInstance(world, f"i{n}", simulation_schema, ["a", "b"], runs) for n in range(3)
+    ]
     try:
         while world.now < START + timedelta(minutes=3):
             if not world.step():
@@ -141,7 +151,9 @@ def test_the_seeds_algorithm_runs_a_fire_twice(dsn: str, simulation_schema: str)
     assert len(runs) > 2 * len(fires), "every instance runs every fire"
 
 
-def simulate(seed: int, dsn: str, schema: str, connections: list[psycopg.Connection[Any]]) -> Counter[str]:
+def simulate(
+    seed: int, dsn: str, schema: str, connections: list[psycopg.Connection[Any]]
+) -> Counter[str]:
     random.seed(seed)
     world = World(seed, connections, dsn)
     log = Log()
@@ -185,7 +197,11 @@ def options(world: World, *, queue: bool = False) -> dict[str, Any]:
 
 
 def misfortune(world: World, plans: Plans, schema: str, start: Any) -> None:
-    rare = [p for p in world.live() if any(a.midway and a.doing in ("redrive", "bury", "renew") for a in p.actors)]
+    rare = [
+        p
+        for p in world.live()
+        if any(a.midway and a.doing in ("redrive", "bury", "renew") for a in p.actors)
+    ]
     process = world.rng.choice(rare or world.live())
     assert isinstance(process, Instance)
     kind = world.rng.choice(
@@ -253,28 +269,40 @@ def check(world: World, log: Log, plans: Plans, schema: str, dsn: str) -> None:
         connection.execute("SET TimeZone = 'UTC'")
         tenant = next(iter(plans)).tenant
         ledger = connection.execute(
-            "SELECT job_id, at, outcome, missed_from, missed_count, attempts, reason FROM job_history"
-            " WHERE tenant = %s AND kind = 'fire'", (tenant,),
-        ).fetchall()  # fmt: skip
+            "SELECT job_id, at, outcome, missed_from, missed_count, attempts, reason FROM "
+            "job_history"
+            " WHERE tenant = %s AND kind = 'fire'",
+            (tenant,),
+        ).fetchall()
         triggered = connection.execute(
             "SELECT job_id, at, attempts FROM job_history WHERE tenant = %s AND kind = 'trigger'"
-            " UNION ALL SELECT id, fire_at, NULL FROM job_lock WHERE tenant = %s AND triggered", (tenant, tenant),
-        ).fetchall()  # fmt: skip
-        asked = connection.execute("SELECT id, at FROM asked WHERE tenant = %s", (tenant,)).fetchall()
+            " UNION ALL SELECT id, fire_at, NULL FROM job_lock WHERE tenant = %s AND triggered",
+            (tenant, tenant),
+        ).fetchall()
+        asked = connection.execute(
+            "SELECT id, at FROM asked WHERE tenant = %s", (tenant,)
+        ).fetchall()
         under_way = connection.execute(
-            "SELECT id, fire_at, '', missed_from FROM job_lock WHERE tenant = %s AND owner IS NOT NULL", (tenant,)
+            "SELECT id, fire_at, '', missed_from FROM job_lock WHERE tenant = %s AND owner IS NOT "
+            "NULL",
+            (tenant,),
         ).fetchall()
         epochs = connection.execute(
             "SELECT id, every, first, until FROM epoch WHERE tenant = %s ORDER BY seq", (tenant,)
         ).fetchall()
-        submitted = connection.execute("SELECT id::text FROM submitted WHERE tenant = %s", (tenant,)).fetchall()
+        submitted = connection.execute(
+            "SELECT id::text FROM submitted WHERE tenant = %s", (tenant,)
+        ).fetchall()
         became = connection.execute(
             "SELECT job->>'id' FROM job_history WHERE tenant = %s AND outcome = 'queued'", (tenant,)
         ).fetchall()
         assert sorted(submitted) == sorted(became), "each fire that was queued is one job"
-        rows = connection.execute("SELECT id, next_run_at FROM job WHERE tenant = %s", (tenant,)).fetchall()
+        rows = connection.execute(
+            "SELECT id, next_run_at FROM job WHERE tenant = %s", (tenant,)
+        ).fetchall()
         nexts: dict[str, Any] = dict(rows)
-    # A change may begin a schedule at the very moment of a trigger: two runs, each with a row of its kind.
+    # A change may begin a schedule at the very moment of a trigger: two runs, each with a row of
+    # its kind.
     twins = {(Key(tenant, job_id), at) for job_id, at, *_ in ledger} & {
         (Key(tenant, job), at) for job, at, _ in triggered
     }
@@ -283,24 +311,38 @@ def check(world: World, log: Log, plans: Plans, schema: str, dsn: str) -> None:
         for record in log.records
         if (record.key, record.fire_at) not in twins
     )
-    assert [start for start, count in starts.items() if count > 1] == [], "two runs of one (fire, attempt)"
-    again = [record for record in log.records if record.attempt > 1 and delivery(record.key) == "at_most_once"]
+    assert [start for start, count in starts.items() if count > 1] == [], (
+        "two runs of one (fire, attempt)"
+    )
+    again = [
+        record
+        for record in log.records
+        if record.attempt > 1 and delivery(record.key) == "at_most_once"
+    ]
     assert again == [], "a fire that runs at most once ran again"
     accepted = Counter(fire for fire in log.accepted if fire not in twins)
-    assert [fire for fire, count in accepted.items() if count > 1] == [], "two accepted finishes of a fire"
-    ended = {(Key(tenant, job_id), at) for job_id, at, outcome, *_ in ledger if outcome != "skipped"}
+    assert [fire for fire, count in accepted.items() if count > 1] == [], (
+        "two accepted finishes of a fire"
+    )
+    ended = {
+        (Key(tenant, job_id), at) for job_id, at, outcome, *_ in ledger if outcome != "skipped"
+    }
     ended |= {(Key(tenant, job_id), at) for job_id, at, _ in triggered}
-    assert Counter(asked) == Counter((job_id, at) for job_id, at, _ in triggered), "a trigger is one run, and a row"
+    assert Counter(asked) == Counter((job_id, at) for job_id, at, _ in triggered), (
+        "a trigger is one run, and a row"
+    )
     ran = {(record.key, record.fire_at) for record in log.records}
     assert set(accepted) <= ended
     for key in plans:
-        # A late fire waits for the body before it; what is later than the grace coalesces: 60 s, 28 s, and a look.
-        # A registration may have mistaken the time by half of an answer that took long.
-        # Four fires may wait to be caught up with, each for the body before it.
+        # A late fire waits for the body before it; what is later than the grace coalesces: 60 s, 28
+        # s, and a look. A registration may have mistaken the time by half of an answer that took
+        # long. Four fires may wait to be caught up with, each for the body before it.
         back = timedelta(seconds=4 * 30 + 95 if plans[key].get("misfire") == "catch_up" else 95)
         assert world.now - back < nexts[key.job_id] <= world.now + timedelta(seconds=75), "stalled"
     covered = ran | {(Key(tenant, job_id), at) for job_id, at, *_ in ledger}
-    missed = [(Key(tenant, row[0]), row[3], row[1]) for row in [*ledger, *under_way] if row[3] is not None]
+    missed = [
+        (Key(tenant, row[0]), row[3], row[1]) for row in [*ledger, *under_way] if row[3] is not None
+    ]
     for job_id, every, first, until in epochs:
         key, fire = Key(tenant, job_id), first
         while fire < (until or nexts[job_id]):

@@ -1,8 +1,10 @@
-"""A deterministic world: virtual time, a real Postgres, and actors that run one at a time, switch by switch.
+"""A deterministic world: virtual time, a real Postgres, and actors that run one at a time, switch
+by switch.
 
-An actor is a thread that holds the baton or waits for it. Around every statement there are three switches: before it,
-executed but not committed, and committed but not answered. At each of them the world may let others go first, crash
-the actor's process, break its connection, or let time pass. A seed decides everything, so a seed repeats everything.
+An actor is a thread that holds the baton or waits for it. Around every statement there are three
+switches: before it, executed but not committed, and committed but not answered. At each of them the
+world may let others go first, crash the actor's process, break its connection, or let time pass. A
+seed decides everything, so a seed repeats everything.
 """
 
 import math
@@ -47,9 +49,13 @@ class Violation(AssertionError):
 
 
 class Actor:
-    """One thread of one process. `step` is called again and again; it returns the seconds until the next call."""
+    """One thread of one process. `step` is called again and again; it returns the seconds until the
+    next call.
+    """
 
-    def __init__(self, world: "World", process: "Process", name: str, step: Callable[[], float | None]) -> None:
+    def __init__(
+        self, world: "World", process: "Process", name: str, step: Callable[[], float | None]
+    ) -> None:
         self.world, self.process, self.name, self.step = world, process, name, step
         self.wake_at = world.now
         self.midway = False  # inside a step, at a switch
@@ -148,7 +154,9 @@ class Process:
 
 
 class SimDatabase:
-    """Stands where `Database` stands: each statement is a transaction of its own, with switches around it."""
+    """Stands where `Database` stands: each statement is a transaction of its own, with switches
+    around it.
+    """
 
     def __init__(self, world: "World", process: Process, schema: str) -> None:
         self.world, self.process, self.schema = world, process, schema
@@ -239,14 +247,22 @@ class World:
 
     def settle(self, schema: str, tenant: str) -> None:
         """Let whatever was submitted be done; rows that somebody holds are not."""
-        rows = SQL("SELECT id FROM {0}.job_queue WHERE tenant = %s FOR UPDATE SKIP LOCKED").format(Identifier(schema))
-        gone = SQL("DELETE FROM {0}.job_queue WHERE id IN (").format(Identifier(schema)) + rows + SQL(")")
+        rows = SQL("SELECT id FROM {0}.job_queue WHERE tenant = %s FOR UPDATE SKIP LOCKED").format(
+            Identifier(schema)
+        )
+        gone = (
+            SQL("DELETE FROM {0}.job_queue WHERE id IN (").format(Identifier(schema))
+            + rows
+            + SQL(")")
+        )
         self._monitor.execute(gone, (tenant,))
 
     def blocked(self, backend: int | None) -> bool:
         if backend is None:
             return False
-        row = self._monitor.execute("SELECT cardinality(pg_blocking_pids(%s)) > 0", (backend,)).fetchone()
+        row = self._monitor.execute(
+            "SELECT cardinality(pg_blocking_pids(%s)) > 0", (backend,)
+        ).fetchone()
         return bool(row and row[0])
 
     def cancel(self, backend: int | None) -> None:

@@ -29,7 +29,9 @@ def test_what_is_packed_is_what_postgres_reads(dsn: str, pack: Any, kind: str, v
         @given(given_values=st.lists(values, max_size=30))
         def check(given_values: list[Any]) -> None:
             for binary in (True, False):
-                cursor = connection.execute(f"SELECT %b::{kind}".encode(), [pack(given_values)], binary=binary)
+                cursor = connection.execute(
+                    f"SELECT %b::{kind}".encode(), [pack(given_values)], binary=binary
+                )
                 row = cursor.fetchone()
                 assert row is not None
                 assert row[0] == given_values

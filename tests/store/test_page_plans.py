@@ -16,9 +16,16 @@ from scheduler.store.queues import QueuesTable
 from scheduler.store.schema import migrate
 
 PARAMETERS: dict[str, Any] = {
-    "now": None, "tenant": "t1", "limit": 20, "most": 100, "minutes": 60, "after": "",
-    "id": UUID(int=1), "queues": ["mail"], "tenants": ["t1"],
-}  # fmt: skip
+    "now": None,
+    "tenant": "t1",
+    "limit": 20,
+    "most": 100,
+    "minutes": 60,
+    "after": "",
+    "id": UUID(int=1),
+    "queues": ["mail"],
+    "tenants": ["t1"],
+}
 SMALL = "job_epoch"  # a row a queue
 FILL = (
     "INSERT INTO job (tenant, id, spec, spec_hash, delivery, overlap, next_run_at, created_at, updated_at)"
@@ -60,9 +67,12 @@ def large(dsn: str) -> Iterator[Database]:
 
 @pytest.mark.parametrize("kept", [True, False], ids=["kept", "planned anew"])
 @pytest.mark.parametrize(
-    ("table", "name"), [*(("pages", name) for name in names("pages")), ("queues", "names"), ("queues", "stats")]
+    ("table", "name"),
+    [*(("pages", name) for name in names("pages")), ("queues", "names"), ("queues", "stats")],
 )
-def test_no_page_scans_a_table(dsn: str, large: Database, table: str, name: str, kept: bool) -> None:
+def test_no_page_scans_a_table(
+    dsn: str, large: Database, table: str, name: str, kept: bool
+) -> None:
     query = statement(table, name, "large_pages").decode()
     given = {word: value for word, value in PARAMETERS.items() if f"%({word})" in query}
     database = large if kept else Database.open(dsn, schema="large_pages", prepare=False)
@@ -72,7 +82,9 @@ def test_no_page_scans_a_table(dsn: str, large: Database, table: str, name: str,
     if not kept:
         database.close()
     read = list(scans((json.loads(plan) if isinstance(plan, str) else plan)[0]["Plan"]))
-    assert [each for each in read if each["Node Type"] == "Seq Scan" and each["Relation Name"] != SMALL] == []
+    assert [
+        each for each in read if each["Node Type"] == "Seq Scan" and each["Relation Name"] != SMALL
+    ] == []
     removed = sum(each.get("Rows Removed by Filter", 0) * each["Actual Loops"] for each in read)
     rows = sum(each["Actual Rows"] * each["Actual Loops"] for each in read)
     assert rows + removed <= 10_000

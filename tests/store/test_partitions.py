@@ -1,4 +1,6 @@
-"""The ledger's partitions: made ahead, one a day in UTC, dropped when they are too old, by one instance at a time."""
+"""The ledger's partitions: made ahead, one a day in UTC, dropped when they are too old, by one
+instance at a time.
+"""
 
 import threading
 from datetime import timedelta
@@ -54,7 +56,9 @@ def test_what_is_too_old_is_dropped_and_nothing_else(
         assert connection.execute("SELECT count(*) FROM job_key").fetchone() == (0,)
 
 
-def test_without_a_retention_nothing_is_dropped(dsn: str, schema: str, connection: psycopg.Connection[Any]) -> None:
+def test_without_a_retention_nothing_is_dropped(
+    dsn: str, schema: str, connection: psycopg.Connection[Any]
+) -> None:
     with Scheduler(dsn, schema=schema, retention=None) as instance:
         instance.clock.advance("400d")
         instance._running()._tend()

@@ -26,8 +26,10 @@ def large(dsn: str) -> Iterator[psycopg.Connection[Any]]:
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute("SET search_path = large")
         connection.execute(
-            "INSERT INTO job (tenant, id, spec, spec_hash, delivery, overlap, next_run_at, created_at, updated_at)"
-            " SELECT 't' || n %% 100, 'j' || n, '{}', decode(repeat('00', 32), 'hex'), 'at_least_once', 'skip', now(),"
+            "INSERT INTO job (tenant, id, spec, spec_hash, delivery, overlap, next_run_at, "
+            "created_at, updated_at)"
+            " SELECT 't' || n %% 100, 'j' || n, '{}', decode(repeat('00', 32), 'hex'), "
+            "'at_least_once', 'skip', now(),"
             " now(), now() FROM generate_series(1, %s) n",
             (JOBS,),
         )
@@ -98,7 +100,9 @@ def test_hot_statements_probe_by_key(large: psycopg.Connection[Any], table: str,
     query = statement(table, name, "large").decode()
     wanted = set(re.findall(r"%\((\w+)\)", query))
     parameters = {key: value for key, value in PARAMETERS.items() if key in wanted}
-    rows = large.execute(f"EXPLAIN {query}".encode(), parameters, prepare=True).fetchall()  # a custom plan: the worst
+    rows = large.execute(
+        f"EXPLAIN {query}".encode(), parameters, prepare=True
+    ).fetchall()  # a custom plan: the worst
     plan = "\n".join(row[0] for row in rows)
     assert not re.search(r"Seq Scan on (job|job_lock|job_history\w*)\b", plan), plan
     assert "Hash Join" not in plan, plan
@@ -124,13 +128,21 @@ def test_a_plan_made_while_the_tables_were_empty_scans_none_of_them(
 
 
 def registering(connection: psycopg.Connection[Any], schema: str, count: int, what: str) -> int:
-    """Count the pages that one statement looks at which registers so many jobs of a tenant, or changes them."""
+    """Count the pages that one statement looks at which registers so many jobs of a tenant, or
+    changes them.
+    """
     columns: dict[str, list[Any]] = {
-        "tenants": ["t"] * count, "ids": [f"j{n}" for n in range(count)], "specs": ["{}"] * count,
-        "hashes": [b"1" * 32] * count, "deliveries": ["at_least_once"] * count, "overlaps": ["skip"] * count,
-        "nexts": [AT] * count, "last_fires": [None] * count, "old_hashes": [b"0" * 32] * count,
+        "tenants": ["t"] * count,
+        "ids": [f"j{n}" for n in range(count)],
+        "specs": ["{}"] * count,
+        "hashes": [b"1" * 32] * count,
+        "deliveries": ["at_least_once"] * count,
+        "overlaps": ["skip"] * count,
+        "nexts": [AT] * count,
+        "last_fires": [None] * count,
+        "old_hashes": [b"0" * 32] * count,
         "old_nexts": [AT] * count,
-    }  # fmt: skip
+    }
     with connection.transaction(force_rollback=True):
         if what == "change":
             known = columns | {"hashes": columns["old_hashes"]}
@@ -141,7 +153,9 @@ def registering(connection: psycopg.Connection[Any], schema: str, count: int, wh
 
 
 @pytest.mark.parametrize("what", ["insert", "change"])
-def test_a_job_costs_no_more_where_many_are_registered_at_once(dsn: str, schema: str, what: str) -> None:
+def test_a_job_costs_no_more_where_many_are_registered_at_once(
+    dsn: str, schema: str, what: str
+) -> None:
     database = Database.open(dsn, schema=schema, prepare=True)
     migrate(database)
     database.close()

@@ -1,4 +1,6 @@
-"""The plans of the hot statements on one-shot jobs, on large tables: probes by index, never a scan."""
+"""The plans of the hot statements on one-shot jobs, on large tables: probes by index, never a
+scan.
+"""
 
 import re
 from collections.abc import Iterator
@@ -152,7 +154,9 @@ Plan = list[dict[str, Any]]
 
 
 def custom_plan(connection: psycopg.Connection[Any], schema: str, name: str, **given: Any) -> Plan:
-    """Plan a statement for the parameters it has, as behind a pooler and on a caller's connection."""
+    """Plan a statement for the parameters it has, as behind a pooler and on a caller's
+    connection.
+    """
     query = statement("ring" if name in RING else "job_queue", name, schema).decode()
     explain = f"EXPLAIN (FORMAT json) {query}".encode()
     return nodes(connection.execute(explain, {**parameters(name, query), **given}))
@@ -162,10 +166,14 @@ def kept_plan(connection: psycopg.Connection[Any], schema: str, name: str) -> Pl
     """Plan a statement for whatever parameters will come."""
     query = statement("ring" if name in RING else "job_queue", name, schema).decode()
     names = list(dict.fromkeys(re.findall(r"%\((\w+)\)", query)))
-    numbered = re.sub(r"%\((\w+)\)[sb]", lambda found: f"${names.index(found[1]) + 1}", query).replace("%%", "%")
+    numbered = re.sub(
+        r"%\((\w+)\)[sb]", lambda found: f"${names.index(found[1]) + 1}", query
+    ).replace("%%", "%")
     connection.execute(f"PREPARE kept AS {numbered}".encode())
     return nodes(
-        connection.execute(f"EXPLAIN (FORMAT json) EXECUTE kept ({', '.join(['NULL'] * len(names))})".encode())
+        connection.execute(
+            f"EXPLAIN (FORMAT json) EXECUTE kept ({', '.join(['NULL'] * len(names))})".encode()
+        )
     )
 
 
@@ -219,7 +227,9 @@ def test_a_kept_plan_on_large_tables_scans_none_of_them(dsn: str, large: str, na
 
 
 @pytest.mark.parametrize("name", HOT + RING)
-def test_a_plan_kept_since_the_tables_of_jobs_were_new_scans_none_of_them(dsn: str, schema: str, name: str) -> None:
+def test_a_plan_kept_since_the_tables_of_jobs_were_new_scans_none_of_them(
+    dsn: str, schema: str, name: str
+) -> None:
     migrated(dsn, schema)
     with ours(dsn) as connection:
         plan = kept_plan(connection, schema, name)
@@ -232,19 +242,29 @@ def test_a_feed_reads_the_order_it_takes_from_the_index(dsn: str, large: str, na
         for plan in (custom_plan(plain, large, name), kept_plan(keeping, large, name)):
             entered = [node for node in plan if node.get("Index Name") == "job_ready_pkey"]
             assert len(entered) == (2 if name == "waiting" else 1), plan
-            assert all("priority" in node["Index Cond"] and "tenant" in node["Index Cond"] for node in entered)
+            assert all(
+                "priority" in node["Index Cond"] and "tenant" in node["Index Cond"]
+                for node in entered
+            )
             limits = [node for node in plan if node["Node Type"] == "Limit"]
-            assert not any(below["Node Type"].endswith("Sort") for node in limits for below in node["below"]), plan
+            assert not any(
+                below["Node Type"].endswith("Sort") for node in limits for below in node["below"]
+            ), plan
 
 
 PAGES = [("find_live", "seq"), ("find_over", "at")]
 
 
 @pytest.mark.parametrize(("name", "instant"), PAGES)
-def test_a_page_is_read_in_order_from_where_the_last_one_ended(dsn: str, large: str, name: str, instant: str) -> None:
+def test_a_page_is_read_in_order_from_where_the_last_one_ended(
+    dsn: str, large: str, name: str, instant: str
+) -> None:
     over = {"before": datetime.now(UTC), "before_id": "x"}
     before: dict[str, Any] = {"before": LIVE * 9 // 10} if name == "find_live" else over
     with psycopg.connect(dsn, autocommit=True) as connection:
-        first, later = custom_plan(connection, large, name), custom_plan(connection, large, name, **before)
+        first, later = (
+            custom_plan(connection, large, name),
+            custom_plan(connection, large, name, **before),
+        )
     assert all(node["Node Type"] != "Sort" for node in first), first
     assert read_in_order(later, instant), later

@@ -101,7 +101,12 @@ def test_jobs_that_ended_before_the_migration_are_found_after_it(dsn: str, schem
     database.close()
     with Scheduler(dsn, schema=schema, lease="2s") as instance:
         first, second = instance.get("t", UUID(int=1)), instance.get("t", UUID(int=2))
-        assert (first.type, first.queue, first.priority, first.tags) == ("x", "mail", Priority.HIGH, {"a": "b"})
+        assert (first.type, first.queue, first.priority, first.tags) == (
+            "x",
+            "mail",
+            Priority.HIGH,
+            {"a": "b"},
+        )
         assert [each["worker"] for each in first.attempts] == ["w"]
         assert (second.type, second.tags, second.attempts) == ("y", {}, ())
         assert [job.type for job in instance.find("t", queue="mail", type="y").jobs] == ["y"]
@@ -127,7 +132,9 @@ def test_twenty_instances_that_start_at_once_apply_it_once(dsn: str, schema: str
     assert sorted(map(str, results)) == sorted(map(str, [(0, version)] + [(version, version)] * 19))
 
 
-@pytest.mark.parametrize("name", ['we"ird; DROP TABLE x; --', "with space", "ünï", "UPPER", "%s{schema}"])
+@pytest.mark.parametrize(
+    "name", ['we"ird; DROP TABLE x; --', "with space", "ünï", "UPPER", "%s{schema}"]
+)
 def test_any_schema_name_is_quoted(dsn: str, name: str, recorder: Any) -> None:
     with Scheduler(dsn, schema=name, lease="2s") as instance:
         instance.register("acme", "x", recorder.body, every="100ms")

@@ -16,22 +16,38 @@ class Authority:
     def __init__(self) -> None:
         self.folder = temporary_folder("scheduler-tls-", account())
         (self.folder / "openssl.cnf").write_text(CONFIG, encoding="utf-8")
-        self._make("ca", "basicConstraints=critical,CA:TRUE", "keyUsage=critical,keyCertSign,digitalSignature")
+        self._make(
+            "ca",
+            "basicConstraints=critical,CA:TRUE",
+            "keyUsage=critical,keyCertSign,digitalSignature",
+        )
         self.ca = str(self.folder / "ca.pem")
 
     def issue(self, name: str, *, hosts: str = HERE) -> tuple[str, str]:
         """Make a certificate; return its file and its key's."""
         key = self._make(
-            name, "basicConstraints=CA:FALSE", f"subjectAltName={hosts}", signer=("ca.pem", "ca.key")
-        )  # fmt: skip
+            name,
+            "basicConstraints=CA:FALSE",
+            f"subjectAltName={hosts}",
+            signer=("ca.pem", "ca.key"),
+        )
         return str(key.with_suffix(".pem")), str(key)
 
     def server(self, *, hosts: str = HERE, asks: str = "no") -> list[str]:
-        """Make a certificate for a Redis; return its options. `asks`: whether clients need one too."""
+        """Make a certificate for a Redis; return its options. `asks`: whether clients need one
+        too.
+        """
         cert, key = self.issue("server", hosts=hosts)
         return [
-            "--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", self.ca, "--tls-auth-clients", asks,
-        ]  # fmt: skip
+            "--tls-cert-file",
+            cert,
+            "--tls-key-file",
+            key,
+            "--tls-ca-cert-file",
+            self.ca,
+            "--tls-auth-clients",
+            asks,
+        ]
 
     def close(self) -> None:
         """Remove them."""
@@ -41,10 +57,27 @@ class Authority:
         signed = ("-CA", signer[0], "-CAkey", signer[1]) if signer else ()
         added = [word for extension in extensions for word in ("-addext", extension)]
         command = [
-            "openssl", "req", "-x509", "-config", "openssl.cnf", "-newkey", "ec", "-pkeyopt",
-            "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2", "-subj", f"/CN={name}", "-keyout", f"{name}.key",
-            "-out", f"{name}.pem", *signed, *added,
-        ]  # fmt: skip
+            "openssl",
+            "req",
+            "-x509",
+            "-config",
+            "openssl.cnf",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+            "-nodes",
+            "-days",
+            "2",
+            "-subj",
+            f"/CN={name}",
+            "-keyout",
+            f"{name}.key",
+            "-out",
+            f"{name}.pem",
+            *signed,
+            *added,
+        ]
         subprocess.run(command, check=True, capture_output=True, cwd=self.folder, timeout=30)
         key = self.folder / f"{name}.key"
         key.chmod(0o644)

@@ -1,7 +1,8 @@
-"""Counts fires: the schedule (start_at + k * every) against what the bodies wrote and what the ledger says.
+"""Counts fires: the schedule (start_at + k * every) against what the bodies wrote and what the
+ledger says.
 
-*Lost*: a fire that was neither run, nor skipped for overlap, nor inside a missed row.
-*Doubled*: two runs of one (job, fire, attempt), two ledger rows of a fire, or two accepted finishes of it.
+*Lost*: a fire that was neither run, nor skipped for overlap, nor inside a missed row. *Doubled*:
+two runs of one (job, fire, attempt), two ledger rows of a fire, or two accepted finishes of it.
 *Contradiction*: ledger and records tell different stories.
 """
 
@@ -58,7 +59,12 @@ class Verdict:
         return not (self.lost or self.doubled or self.contradictions)
 
     def __str__(self) -> str:
-        lines = [f"{len(self.lost)} lost, {len(self.doubled)} doubled, {len(self.contradictions)} contradictions"]
+        lines = [
+            (
+                f"{len(self.lost)} lost, {len(self.doubled)} doubled, {len(self.contradictions)} "
+                "contradictions"
+            )
+        ]
         for name in ("lost", "doubled", "contradictions"):
             lines += [f"  {name}: {what}" for what in getattr(self, name)[:20]]
         return "\n".join(lines)
@@ -68,17 +74,25 @@ def read_ledger(connection: psycopg.Connection[Any], schema: str) -> list[Ledger
     """Read the rows about fires."""
     rows = connection.execute(
         SQL(
-            "SELECT tenant, job_id, at, outcome, reason, attempt, fence, holder, missed_from, missed_count, attempts"
+            "SELECT tenant, job_id, at, outcome, reason, attempt, fence, holder, missed_from, "
+            "missed_count, attempts"
             " FROM {}.job_history WHERE kind = 'fire' ORDER BY tenant, job_id, at"
         ).format(Identifier(schema))
     ).fetchall()
     return [
         LedgerRow(
-            fire=Fire(*row[:3]), outcome=row[3], reason=row[4], attempt=row[5], fence=row[6], holder=row[7],
-            missed_from=row[8], missed_count=row[9], attempts=tuple(row[10] or ()),
+            fire=Fire(*row[:3]),
+            outcome=row[3],
+            reason=row[4],
+            attempt=row[5],
+            fence=row[6],
+            holder=row[7],
+            missed_from=row[8],
+            missed_count=row[9],
+            attempts=tuple(row[10] or ()),
         )
         for row in rows
-    ]  # fmt: skip
+    ]
 
 
 def schedule(job: Job, until: datetime) -> list[Fire]:
@@ -95,7 +109,9 @@ def unsettled(jobs: Iterable[Job], ledger: Sequence[LedgerRow], until: datetime)
     return {fire for job in jobs for fire in schedule(job, until)} - settled
 
 
-def check(jobs: Iterable[Job], records: Sequence[Record], ledger: Sequence[LedgerRow], *, until: datetime) -> Verdict:
+def check(
+    jobs: Iterable[Job], records: Sequence[Record], ledger: Sequence[LedgerRow], *, until: datetime
+) -> Verdict:
     """Compare; `until` is the last moment whose fires must be there."""
     jobs = list(jobs)
     verdict = Verdict()
@@ -106,9 +122,15 @@ def check(jobs: Iterable[Job], records: Sequence[Record], ledger: Sequence[Ledge
     _look_for_lost(verdict, jobs, starts, ledger, until)
     _look_for_doubled(verdict, records, ledger)
     _look_for_unscheduled(verdict, jobs, starts, ledger)
-    ended = {(_fire(record), record.attempt, record.fence, record.pid) for record in records if record.phase == "end"}
+    ended = {
+        (_fire(record), record.attempt, record.fence, record.pid)
+        for record in records
+        if record.phase == "end"
+    }
     for row in ledger:
-        verdict.contradictions.extend(f"{row.fire}: {what}" for what in _disputed(row, starts[row.fire], ended))
+        verdict.contradictions.extend(
+            f"{row.fire}: {what}" for what in _disputed(row, starts[row.fire], ended)
+        )
     _look_at_fences(verdict, starts)
     return verdict
 
@@ -131,13 +153,21 @@ def _look_for_lost(
                 verdict.contradictions.append(f"{fire}: it ran and the ledger does not say so")
 
 
-def _look_for_doubled(verdict: Verdict, records: Sequence[Record], ledger: Sequence[LedgerRow]) -> None:
+def _look_for_doubled(
+    verdict: Verdict, records: Sequence[Record], ledger: Sequence[LedgerRow]
+) -> None:
     runs = Counter((_fire(record), record.attempt) for record in records if record.phase == "start")
-    verdict.doubled.extend(f"{fire}: attempt {n} ran {count} times" for (fire, n), count in runs.items() if count > 1)
+    verdict.doubled.extend(
+        f"{fire}: attempt {n} ran {count} times" for (fire, n), count in runs.items() if count > 1
+    )
     rows = Counter(row.fire for row in ledger)
-    verdict.doubled.extend(f"{fire}: {count} ledger rows" for fire, count in rows.items() if count > 1)
+    verdict.doubled.extend(
+        f"{fire}: {count} ledger rows" for fire, count in rows.items() if count > 1
+    )
     accepted = Counter(_fire(record) for record in records if record.phase == "accepted")
-    verdict.doubled.extend(f"{fire}: {count} accepted finishes" for fire, count in accepted.items() if count > 1)
+    verdict.doubled.extend(
+        f"{fire}: {count} accepted finishes" for fire, count in accepted.items() if count > 1
+    )
 
 
 def _look_for_unscheduled(
@@ -146,12 +176,18 @@ def _look_for_unscheduled(
     seen = {*starts, *(row.fire for row in ledger)}
     last = max((fire.at for fire in seen), default=datetime.min.replace(tzinfo=UTC))
     scheduled = {fire for job in jobs for fire in schedule(job, last)}
-    verdict.contradictions.extend(f"{fire}: not a fire of the schedule" for fire in sorted(seen - scheduled))
+    verdict.contradictions.extend(
+        f"{fire}: not a fire of the schedule" for fire in sorted(seen - scheduled)
+    )
     ran_and_missed = _missed(jobs, ledger) & starts.keys()
-    verdict.contradictions.extend(f"{fire}: it ran and is inside a missed row" for fire in sorted(ran_and_missed))
+    verdict.contradictions.extend(
+        f"{fire}: it ran and is inside a missed row" for fire in sorted(ran_and_missed)
+    )
 
 
-def _disputed(row: LedgerRow, starts: list[Record], ended: set[tuple[Fire, int, int | None, int]]) -> Iterable[str]:
+def _disputed(
+    row: LedgerRow, starts: list[Record], ended: set[tuple[Fire, int, int | None, int]]
+) -> Iterable[str]:
     """Yield where a row does not agree with the records of its fire."""
     if row.outcome == "skipped":
         if starts:
@@ -160,7 +196,9 @@ def _disputed(row: LedgerRow, starts: list[Record], ended: set[tuple[Fire, int, 
     later = [record.attempt for record in starts if record.attempt > (row.attempt or 0)]
     if later:
         yield f"attempt {max(later)} ran, the ledger ends with {row.attempt}"
-    final = [record for record in starts if (record.attempt, record.fence) == (row.attempt, row.fence)]
+    final = [
+        record for record in starts if (record.attempt, record.fence) == (row.attempt, row.fence)
+    ]
     if row.outcome == "success":
         if not final:
             yield f"the ledger has attempt {row.attempt} at fence {row.fence}, which never started"
@@ -186,11 +224,15 @@ def _look_at_fences(verdict: Verdict, starts: dict[Fire, list[Record]]) -> None:
         runs.sort(key=lambda record: (record.fire_at, record.attempt))
         for before, after in pairwise(runs):
             if (before.fence or 0) >= (after.fence or 0):
-                verdict.contradictions.append(f"{_fire(after)}: fence {after.fence} after {before.fence}")
+                verdict.contradictions.append(
+                    f"{_fire(after)}: fence {after.fence} after {before.fence}"
+                )
 
 
 def _missed(jobs: Iterable[Job], ledger: Sequence[LedgerRow]) -> set[Fire]:
-    """Expand missed rows: `missed_count` fires from `missed_from` on, the last of them just before the row's own."""
+    """Expand missed rows: `missed_count` fires from `missed_from` on, the last of them just before
+    the row's own.
+    """
     steps = {(job.tenant, job.job_id): timedelta(seconds=job.every or 0) for job in jobs}
     missed = set()
     for row in ledger:

@@ -1,4 +1,6 @@
-"""A fleet: real processes of `tests.support.instance` on one schema, to be killed, stopped, restarted at will."""
+"""A fleet: real processes of `tests.support.instance` on one schema, to be killed, stopped,
+restarted at will.
+"""
 
 import contextlib
 import os
@@ -31,7 +33,8 @@ class Kill:
 class Fleet:
     """Starts and ends processes; leaves none behind, whatever the test does.
 
-    With the DSN of a transaction pooler, the processes know no other road; the ledger is read past it.
+    With the DSN of a transaction pooler, the processes know no other road; the ledger is read past
+    it.
     """
 
     def __init__(
@@ -64,14 +67,21 @@ class Fleet:
         self._members: dict[int, subprocess.Popen[bytes]] = {}
 
     def start(
-        self, count: int = 1, *, dsn: str | None = None, forks: int = 0, environment: Mapping[str, str] | None = None
+        self,
+        count: int = 1,
+        *,
+        dsn: str | None = None,
+        forks: int = 0,
+        environment: Mapping[str, str] | None = None,
     ) -> list[int]:
         """Start processes and return their ids at once; `ready` waits for them."""
         options = replace(self._options, dsn=dsn or self._options.dsn, forks=forks)
         return [self._spawn(options, environment or {}) for _ in range(count)]
 
     def ready(self, *pids: int, forks: int = 0) -> list[int]:
-        """Wait until these processes (by default all) are registered; return everybody who is, forks included."""
+        """Wait until these processes (by default all) are registered; return everybody who is,
+        forks included.
+        """
         chosen = pids or tuple(self.alive())
         wanted = {f"ready.{pid}" for pid in chosen}
 
@@ -94,7 +104,9 @@ class Fleet:
         self._members[pid].wait()
 
     def kill_one(self) -> None:
-        """Kill a random process, in the middle of a run if there is one, and start another for it."""
+        """Kill a random process, in the middle of a run if there is one, and start another for
+        it.
+        """
         alive = self.alive()
         self.kill(random.choice([pid for pid in self.busy() if pid in alive] or alive))
         self.start()
@@ -127,13 +139,19 @@ class Fleet:
         return [
             record
             for record in self._options.journal.read()
-            if job_id in (None, record.job_id) and phase in (None, record.phase) and attempt in (None, record.attempt)
+            if job_id in (None, record.job_id)
+            and phase in (None, record.phase)
+            and attempt in (None, record.attempt)
         ]
 
     def busy(self) -> set[int]:
         """Name the processes in the middle of a run, as far as the records tell."""
         ended = {(r.pid, r.job_id, r.fire_at, r.attempt) for r in self.records(phase="end")}
-        return {r.pid for r in self.records(phase="start") if (r.pid, r.job_id, r.fire_at, r.attempt) not in ended}
+        return {
+            r.pid
+            for r in self.records(phase="start")
+            if (r.pid, r.job_id, r.fire_at, r.attempt) not in ended
+        }
 
     def log(self) -> str:
         """Read what the processes logged."""
@@ -149,7 +167,10 @@ class Fleet:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         for process in self._members.values():
             with contextlib.suppress(ProcessLookupError):
@@ -157,7 +178,9 @@ class Fleet:
             process.wait()
             if process.stdin is not None:
                 process.stdin.close()
-        sys.stderr.write("\n".join(["the end of the fleet's log:", *self.log().splitlines()[-80:], ""]))
+        sys.stderr.write(
+            "\n".join(["the end of the fleet's log:", *self.log().splitlines()[-80:], ""])
+        )
 
     def _spawn(self, options: Options, environment: Mapping[str, str]) -> int:
         with (self.folder / "log").open("ab") as log:
@@ -176,4 +199,6 @@ class Fleet:
     def _check_alive(self, pids: Sequence[int]) -> None:
         for pid in pids:
             status = self._members[pid].poll()
-            assert status is None, f"process {pid} ended with {status} before it was ready; its log:\n{self.log()}"
+            assert status is None, (
+                f"process {pid} ended with {status} before it was ready; its log:\n{self.log()}"
+            )

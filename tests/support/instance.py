@@ -1,12 +1,13 @@
-"""The script that each process of a fleet runs: an app that initialises, registers its jobs and waits for SIGTERM.
+"""The script that each process of a fleet runs: an app that initialises, registers its jobs and
+waits for SIGTERM.
 
 It ends by itself when its standard input does: no process outlives the test that started it.
 """
 
+import ctypes
 import json
 import logging
 import os
-import re
 import signal
 import sys
 import threading
@@ -28,14 +29,16 @@ DRAIN = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A job of the fleet: its schedule in plain numbers, and which of the bodies below it runs, for how long."""
+    """A job of the fleet: its schedule in plain numbers, and which of the bodies below it runs, for
+    how long.
+    """
 
     job_id: str
     start_at: datetime
     every: float | None = None
     body: str = "hold"
     seconds: float = 0.0
-    size: int = 0
+    fifo: str = ""
     delivery: Delivery = "at_least_once"
     tenant: str = "acme"
 
@@ -61,7 +64,10 @@ class Options:
     def from_json(cls, text: str) -> "Options":
         """Read what `to_json` wrote."""
         data = json.loads(text)
-        jobs = (Job(**{**job, "start_at": datetime.fromisoformat(job["start_at"])}) for job in data.pop("jobs"))
+        jobs = (
+            Job(**{**job, "start_at": datetime.fromisoformat(job["start_at"])})
+            for job in data.pop("jobs")
+        )
         return cls(**data, jobs=tuple(jobs))
 
     @property
@@ -89,19 +95,17 @@ def busy(job: Job, context: RunContext) -> None:
         pass
 
 
-def backtrack_first(job: Job, context: RunContext) -> None:
-    """Hold the GIL in one C call, in the first attempt only."""
+def read_first(job: Job, context: RunContext) -> None:
+    """Hold the GIL in one C call until the test writes to the FIFO, in the first attempt only."""
     if context.attempt == 1:
-        backtrack(job.size)
-
-
-def backtrack(size: int) -> None:
-    """Match what cannot match, in time that doubles with every letter."""
-    re.match(r"(a+)+$", "a" * size + "b")
+        file = os.open(job.fifo, os.O_RDONLY)
+        libc = ctypes.PyDLL(None)  # unlike CDLL, it keeps the GIL during a call
+        libc.read(file, ctypes.create_string_buffer(1), ctypes.c_size_t(1))
+        os.close(file)
 
 
 BODIES: dict[str, Callable[[Job, RunContext], None]] = {
-    body.__name__: body for body in (hold, die, busy, backtrack_first)
+    body.__name__: body for body in (hold, die, busy, read_first)
 }
 
 
@@ -159,7 +163,9 @@ def live(options: Options) -> None:
 
 
 def main(options: Options) -> None:
-    """Run until told to stop; with `forks`, fork so many children first, as a preloading server does."""
+    """Run until told to stop; with `forks`, fork so many children first, as a preloading server
+    does.
+    """
     start(options)
     children = []
     for _ in range(options.forks):
@@ -179,7 +185,9 @@ def main(options: Options) -> None:
 
 def _bury(options: Options, child: int) -> None:
     _, status = os.waitpid(child, 0)
-    (Path(options.folder) / f"ended.{child}").write_text(str(os.waitstatus_to_exitcode(status)), encoding="utf-8")
+    (Path(options.folder) / f"ended.{child}").write_text(
+        str(os.waitstatus_to_exitcode(status)), encoding="utf-8"
+    )
 
 
 def _end_with_stdin() -> None:
@@ -189,5 +197,7 @@ def _end_with_stdin() -> None:
 
 
 if __name__ == "__main__":
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(process)d %(levelname)s %(message)s")
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(process)d %(levelname)s %(message)s"
+    )
     main(Options.from_json(sys.argv[1]))

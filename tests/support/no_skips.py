@@ -1,4 +1,5 @@
-"""A pytest plugin for CI: there, everything a test needs is installed, and a skipped test is a failed one.
+"""A pytest plugin for CI: there, everything a test needs is installed, and a skipped test is a
+failed one.
 
 pytest -p tests.support.no_skips
 """

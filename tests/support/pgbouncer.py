@@ -35,7 +35,7 @@ class PgBouncer:
         self._server = conninfo_to_dict(dsn)
         binary = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
         if binary is None:
-            pytest.fail("PgBouncer is not installed (Debian: apt install pgbouncer)", pytrace=False)
+            pytest.skip("PgBouncer is not installed (Debian: apt install pgbouncer)")
         self._binary = binary
 
     def __enter__(self) -> Self:
@@ -47,9 +47,13 @@ class PgBouncer:
         self._config = self._folder / "pgbouncer.ini"
         server = self._server
         self._config.write_text(
-            CONFIG.format(host=server["host"], port=server["port"], user=server["user"], listen=port)
+            CONFIG.format(
+                host=server["host"], port=server["port"], user=server["user"], listen=port
+            )
         )
-        self.dsn = make_conninfo("", host="127.0.0.1", port=port, user=server["user"], dbname=server["dbname"])
+        self.dsn = make_conninfo(
+            "", host="127.0.0.1", port=port, user=server["user"], dbname=server["dbname"]
+        )
         self.start()
         return self
 

@@ -18,17 +18,28 @@ def soon(seconds: float = 2.0) -> datetime:
     return datetime.now(UTC) + timedelta(seconds=seconds)
 
 
-def periodic(count: int, *, seconds: float = 0.0, every: float = 1.0, lead: float = 2.0) -> list[Job]:
-    """Jobs whose first fires are spread over one interval; none is late if the processes start within `lead`."""
+def periodic(
+    count: int, *, seconds: float = 0.0, every: float = 1.0, lead: float = 2.0
+) -> list[Job]:
+    """Jobs whose first fires are spread over one interval; none is late if the processes start
+    within `lead`.
+    """
     first = soon(lead)
     return [
-        Job(job_id=f"job-{n:03d}", start_at=first + timedelta(seconds=every * n / count), every=every, seconds=seconds)
+        Job(
+            job_id=f"job-{n:03d}",
+            start_at=first + timedelta(seconds=every * n / count),
+            every=every,
+            seconds=seconds,
+        )
         for n in range(count)
     ]
 
 
-def prove(fleet: Fleet, until: datetime, *, timeout: float = 60.0) -> list[LedgerRow]:
-    """Wait until the ledger knows every fire up to a moment, let the fleet drain, count, and return the ledger."""
+def prove(fleet: Fleet, until: datetime, *, timeout: float = 120.0) -> list[LedgerRow]:
+    """Wait until the ledger knows every fire up to a moment, let the fleet drain, count, and return
+    the ledger.
+    """
     wait_until(until)
     with ledger_of(fleet) as connection:
         with contextlib.suppress(AssertionError):  # the verdict names them
@@ -53,11 +64,13 @@ def ledger_of(fleet: Fleet) -> Iterator[psycopg.Connection[Any]]:
         yield connection
 
 
-def row_of(fleet: Fleet, job_id: str, *, timeout: float = 30.0) -> LedgerRow:
+def row_of(fleet: Fleet, job_id: str, *, timeout: float = 60.0) -> LedgerRow:
     """Wait for the one ledger row of a job that fires once."""
     with ledger_of(fleet) as connection:
         (row,) = wait_for(
-            lambda: [row for row in read_ledger(connection, fleet.schema) if row.fire.job_id == job_id],
+            lambda: [
+                row for row in read_ledger(connection, fleet.schema) if row.fire.job_id == job_id
+            ],
             f"the ledger has a row of {job_id}",
             timeout=timeout,
         )

@@ -1,4 +1,6 @@
-"""A TCP road to a Postgres on a Unix socket that can go silent: bytes are held, nothing is closed, nobody is told."""
+"""A TCP road to a Postgres on a Unix socket that can go silent: bytes are held, nothing is closed,
+nobody is told.
+"""
 
 import contextlib
 import selectors
@@ -11,7 +13,9 @@ CHUNK = 65536
 
 
 class SilentProxy:
-    """Listens on 127.0.0.1 and forwards. One thread; what is silenced stays open and is never read again."""
+    """Listens on 127.0.0.1 and forwards. One thread; what is silenced stays open and is never read
+    again.
+    """
 
     def __init__(self, socket_path: str) -> None:
         self._target = socket_path
@@ -34,7 +38,9 @@ class SilentProxy:
         return port
 
     def silence(self, *, new: bool = False) -> int:
-        """Hold every present connection for ever, and with `new` those to come until `heal`; return how many."""
+        """Hold every present connection for ever, and with `new` those to come until `heal`; return
+        how many.
+        """
         with self._lock:
             self._refusing_new = new
             count = len(self._peers) // 2
@@ -54,7 +60,10 @@ class SilentProxy:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._stopping = True
         self._waker.send(b"x")

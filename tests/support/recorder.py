@@ -11,7 +11,7 @@ from scheduler.events import Event
 E = TypeVar("E", bound=Event)
 
 
-def until(done: Callable[[], Any], *, timeout: float = 15.0) -> None:
+def until(done: Callable[[], Any], *, timeout: float = 60.0) -> None:
     """Wait for something that no event tells of."""
     end = time.monotonic() + timeout
     while not done():
@@ -38,12 +38,14 @@ class Recorder:
         scheduler.subscribe(self._event)
         return scheduler
 
-    def wait(self, done: Callable[[], Any], *, timeout: float = 15.0) -> Any:
+    def wait(self, done: Callable[[], Any], *, timeout: float = 60.0) -> Any:
         """Wait until something recorded makes `done` true, and return what it gave."""
         with self._changed:
             if not self._changed.wait_for(done, timeout):
                 seen = "\n".join(map(str, [*self.runs[-5:], *self.events[-10:]]))
-                raise AssertionError(f"not within {timeout} s; the last of {len(self.runs)} runs and events:\n{seen}")
+                raise AssertionError(
+                    f"not within {timeout} s; the last of {len(self.runs)} runs and events:\n{seen}"
+                )
             return done()
 
     def of(self, kind: type[E]) -> list[E]:

@@ -1,4 +1,6 @@
-"""What really ran: one line per start and end of a body, appended by the body itself, outside our tables."""
+"""What really ran: one line per start and end of a body, appended by the body itself, outside our
+tables.
+"""
 
 import json
 import os
@@ -10,13 +12,16 @@ from typing import Literal
 
 from tests.support.lines import append, read_lines
 
-# start, end: the body itself. accepted, lost: what the process was told of its run (FireEnded, LeaseLost).
+# start, end: the body itself. accepted, lost: what the process was told of its run (FireEnded,
+# LeaseLost).
 Phase = Literal["start", "end", "accepted", "lost"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """One line. `monotonic` is the machine's, comparable between processes; `wall` is what the process believes."""
+    """One line. `monotonic` is the machine's, comparable between processes; `wall` is what the
+    process believes.
+    """
 
     phase: Phase
     tenant: str
@@ -36,7 +41,13 @@ class Journal:
         self.path = path
 
     def append(
-        self, phase: Phase, tenant: str, job_id: str, fire_at: datetime, attempt: int, fence: int | None = None
+        self,
+        phase: Phase,
+        tenant: str,
+        job_id: str,
+        fire_at: datetime,
+        attempt: int,
+        fence: int | None = None,
     ) -> None:
         """Add a line."""
         record = Record(
@@ -55,4 +66,6 @@ class Journal:
     def read(self) -> list[Record]:
         """Read every line."""
         lines = [json.loads(line) for line in read_lines(self.path)]
-        return [Record(**{**line, "fire_at": datetime.fromisoformat(line["fire_at"])}) for line in lines]
+        return [
+            Record(**{**line, "fire_at": datetime.fromisoformat(line["fire_at"])}) for line in lines
+        ]

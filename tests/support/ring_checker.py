@@ -1,4 +1,6 @@
-"""What must hold of jobs that went round the ring, whoever died: from the ledger, and from what handlers wrote."""
+"""What must hold of jobs that went round the ring, whoever died: from the ledger, and from what
+handlers wrote.
+"""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -13,7 +15,9 @@ from tests.support.lines import read_lines
 
 
 class Line(NamedTuple):
-    """What a handler wrote: it starts, it ends; or that Redis took its end. In the order in which it was written."""
+    """What a handler wrote: it starts, it ends; or that Redis took its end. In the order in which
+    it was written.
+    """
 
     what: str
     job_id: str
@@ -63,10 +67,12 @@ def check(
     most_again: int,
     memory_lost: bool = False,
 ) -> Verdict:
-    """Compare: each job has one row, of an outcome that it may have; none runs once its end was taken; what runs
-    again had been in the hands of a process that was killed, and is no more than the killed held.
+    """Compare: each job has one row, of an outcome that it may have; none runs once its end was
+    taken; what runs again had been in the hands of a process that was killed, and is no more than
+    the killed held.
 
-    `memory_lost`: Redis forgot that ends were taken, and counts attempts that were not settled anew.
+    `memory_lost`: Redis forgot that ends were taken, and counts attempts that were not settled
+    anew.
     """
     verdict = Verdict(again=again(jobs, journal))
     rows: dict[str, list[Ended]] = {}
@@ -79,13 +85,16 @@ def check(
         elif len(found) > 1:
             verdict.doubled.append(f"{job_id} is {len(found)} times in the ledger")
         elif found[0].outcome not in expected.outcomes:
-            verdict.wrong.append(f"{job_id} is {found[0].outcome}, not {' or '.join(expected.outcomes)}")
+            verdict.wrong.append(
+                f"{job_id} is {found[0].outcome}, not {' or '.join(expected.outcomes)}"
+            )
     verdict.wrong.extend(f"{job_id} was never submitted" for job_id in rows)
     ran = {line.job_id for line in journal if line.what == "end"}
     verdict.lost.extend(
-        f"{job_id} never ran to its end" for job_id, each in jobs.items()
+        f"{job_id} never ran to its end"
+        for job_id, each in jobs.items()
         if each.outcomes == ("completed",) and job_id not in ran
-    )  # fmt: skip
+    )
     if not memory_lost:
         verdict.doubled.extend(_doubled(journal, killed))
     if verdict.again > most_again:
@@ -120,18 +129,27 @@ def _key(line: Line) -> tuple[str, int, int]:
 
 
 def again(jobs: Mapping[str, Expected], journal: Sequence[Line]) -> int:
-    """Count the runs of jobs after their first, without those that follow a failure they were told."""
+    """Count the runs of jobs after their first, without those that follow a failure they were
+    told.
+    """
     runs = Counter(line.job_id for line in journal if line.what == "start")
-    return sum(max(0, count - 1 - jobs[job_id].fails) for job_id, count in runs.items() if job_id in jobs)
+    return sum(
+        max(0, count - 1 - jobs[job_id].fails) for job_id, count in runs.items() if job_id in jobs
+    )
 
 
 def read_journal(path: Path) -> list[Line]:
     """Read what handlers wrote."""
     parts = (line.split(" ") for line in read_lines(path))
-    return [Line(what, job_id, int(attempt), int(pid), float(at)) for what, job_id, attempt, pid, at in parts]
+    return [
+        Line(what, job_id, int(attempt), int(pid), float(at))
+        for what, job_id, attempt, pid, at in parts
+    ]
 
 
 def read_ended(connection: psycopg.Connection[Any], schema: str) -> list[Ended]:
     """Read the ledger."""
-    query = SQL("SELECT job_id, outcome, coalesce(attempt, 0) FROM {}.job_history WHERE kind = 'job'")
+    query = SQL(
+        "SELECT job_id, outcome, coalesce(attempt, 0) FROM {}.job_history WHERE kind = 'job'"
+    )
     return [Ended(*row) for row in connection.execute(query.format(Identifier(schema))).fetchall()]

@@ -1,4 +1,6 @@
-"""Processes of `tests.support.ring_process` on one schema and one Redis, to be killed and stopped; and their jobs."""
+"""Processes of `tests.support.ring_process` on one schema and one Redis, to be killed and stopped;
+and their jobs.
+"""
 
 import contextlib
 import os
@@ -38,7 +40,9 @@ class RingFleet:
         self.folder = folder
         self.jobs: dict[str, Expected] = {}
         self.killed: set[int] = set()
-        self._options = Options(role="", dsn=dsn, schema=schema, redis=redis, folder=str(folder), **options)
+        self._options = Options(
+            role="", dsn=dsn, schema=schema, redis=redis, folder=str(folder), **options
+        )
         self._members: dict[int, subprocess.Popen[bytes]] = {}
         self._submitter = Scheduler(dsn, schema=schema)
 
@@ -61,7 +65,10 @@ class RingFleet:
         """Wait until these processes work; one that was killed meanwhile counts."""
 
         def there() -> bool:
-            return all((self.folder / f"ready.{pid}").exists() or self.ended(pid) == -signal.SIGKILL for pid in pids)
+            return all(
+                (self.folder / f"ready.{pid}").exists() or self.ended(pid) == -signal.SIGKILL
+                for pid in pids
+            )
 
         wait_for(there, f"processes {pids} work; their log:\n{self.log()}", timeout=60)
 
@@ -93,7 +100,9 @@ class RingFleet:
         """Submit jobs that are to complete; `fails` in a payload says how often it fails first."""
         (self.folder / QUIET).unlink(missing_ok=True)
         options = {"queue": self._options.queue, "retry": PATIENT, **options}
-        made = self._submitter.submit_many([NewJob(TENANT, "job", payload, **options) for payload in payloads])
+        made = self._submitter.submit_many(
+            [NewJob(TENANT, "job", payload, **options) for payload in payloads]
+        )
         ids = [str(each.id) for each in made]
         for job_id, payload in zip(ids, payloads, strict=True):
             self.jobs[job_id] = Expected(fails=payload.get("fails", 0))
@@ -111,7 +120,10 @@ class RingFleet:
     def died(self) -> list[tuple[int, int, str]]:
         """Read who died of a fault: (pid, attempts in its hands, the point)."""
         lines = read_lines(self.folder / "died")
-        return [(int(pid), int(flight), name) for pid, flight, name in (line.split(" ", 2) for line in lines)]
+        return [
+            (int(pid), int(flight), name)
+            for pid, flight, name in (line.split(" ", 2) for line in lines)
+        ]
 
     def left(self) -> int:
         """Count the jobs that have not ended."""
@@ -138,8 +150,13 @@ class RingFleet:
             ended = read_ended(connection, self.schema)
             self.jobs |= read_own(connection, self.schema)
         return check(
-            self.jobs, self.journal(), ended, killed=self.killed, most_again=most_again, memory_lost=memory_lost
-        )  # fmt: skip
+            self.jobs,
+            self.journal(),
+            ended,
+            killed=self.killed,
+            most_again=most_again,
+            memory_lost=memory_lost,
+        )
 
     @contextlib.contextmanager
     def connection(self) -> Iterator[psycopg.Connection[Any]]:
@@ -157,7 +174,10 @@ class RingFleet:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         for process in self._members.values():
             with contextlib.suppress(ProcessLookupError):
@@ -166,32 +186,48 @@ class RingFleet:
             if process.stdin is not None:
                 process.stdin.close()
         self._submitter.cancel(timeout=1.0)
-        sys.stderr.write("\n".join(["the end of the fleet's log:", *self.log().splitlines()[-60:], ""]))
+        sys.stderr.write(
+            "\n".join(["the end of the fleet's log:", *self.log().splitlines()[-60:], ""])
+        )
 
 
 def read_own(connection: psycopg.Connection[Any], schema: str) -> dict[str, Expected]:
-    """Read what instances submitted themselves, as far as it was committed; nobody works at one of their queues."""
+    """Read what instances submitted themselves, as far as it was committed; nobody works at one of
+    their queues.
+    """
     query = SQL(
         "SELECT id::text, queue FROM {0}.job_queue WHERE tags ? %(own)s UNION ALL"
         " SELECT job_id, queue FROM {0}.job_history WHERE kind = 'job' AND job -> 'tags' ? %(own)s"
     ).format(Identifier(schema))
     rows = connection.execute(query, {"own": OWN}).fetchall()
-    return {job_id: Expected(("dead_letter",)) if queue == UNMARKED else Expected() for job_id, queue in rows}
+    return {
+        job_id: Expected(("dead_letter",)) if queue == UNMARKED else Expected()
+        for job_id, queue in rows
+    }
 
 
 def suspended(fleet: RingFleet) -> Verdict:
-    """Stop a worker in the middle of jobs until all have ended elsewhere, let it go on, and count."""
+    """Stop a worker in the middle of jobs until all have ended elsewhere, let it go on, and
+    count.
+    """
     instance, worker = fleet.start("instance"), fleet.start("worker")
     fleet.ready(instance, worker)
-    fleet.submit([{"seconds": 0.5}] * 4)
-    wait_for(lambda: len(fleet.journal()) == 4, "all four run")
+    fleet.submit([{"seconds": 3.0}] * 4)
+    wait_for(lambda: len(fleet.journal()) == 4, "all four run", every=0.01)
     fleet.signal(worker, signal.SIGSTOP)
     fleet.killed.add(worker)  # as far as the others can tell
     other = fleet.start("worker")
-    wait_for(lambda: sum(line.what == "accepted" for line in fleet.journal()) >= 4, "they end elsewhere", timeout=30)
-    fleet.all_end(timeout=10)
+    wait_for(
+        lambda: sum(line.what == "accepted" for line in fleet.journal()) >= 4,
+        "they end elsewhere",
+        timeout=60,
+    )
+    fleet.all_end(timeout=60)
     fleet.signal(worker, signal.SIGCONT)
-    wait_for(lambda: ("end", worker) in {(line.what, line.pid) for line in fleet.journal()}, "they end late")
+    wait_for(
+        lambda: ("end", worker) in {(line.what, line.pid) for line in fleet.journal()},
+        "they end late",
+    )
     rest(1.0)
     fleet.stop(instance, worker, other)
     return fleet.verdict(most_again=4)
@@ -213,9 +249,22 @@ class MortalRedis:
 
     def start(self) -> None:
         """Start an empty one."""
-        command = [redis_binary(), "--port", str(self._port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no",
-                   "--dir", str(self._folder)]  # fmt: skip
-        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        command = [
+            redis_binary(),
+            "--port",
+            str(self._port),
+            "--bind",
+            "127.0.0.1",
+            "--save",
+            "",
+            "--appendonly",
+            "no",
+            "--dir",
+            str(self._folder),
+        ]
+        self._process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
 
     def kill(self) -> None:
         """SIGKILL."""

@@ -1,4 +1,5 @@
-"""Fault points: before and after each call of Redis and Postgres that a part of the ring makes, one can die.
+"""Fault points: before and after each call of Redis and Postgres that a part of the ring makes, one
+can die.
 
 They are found by wrapping the clients, and compared with the call sites that stand in the source.
 """
@@ -21,7 +22,14 @@ from scheduler.store.queries import names, statement
 from tests.support.lines import append, read_lines
 
 PACKAGE = Path(scheduler.__file__).parent
-PARTS = ("feeder", "settler", "shortcut", "upkeep", "carrier", "recovery", "worker")
+PARTS = {
+    "feeder": "queueing",
+    "settler": "queueing",
+    "shortcut": "queueing",
+    "upkeep": "queueing",
+    "consumer": "worker",
+    "worker": "worker",
+}
 DIALECT = ("queue", "exchange", "reaper")
 CLIENT = ("run", "run_each", "call", "wait", "wait_and_run", "await_entries", "scan")
 COMMANDS: dict[str, Callable[..., str]] = {  # what a call is named by, whatever its queue is
@@ -31,17 +39,41 @@ COMMANDS: dict[str, Callable[..., str]] = {  # what a call is named by, whatever
 }
 LEDGER = ("run", "rows")
 QUEUE = (
-    "push", "fetch", "fetch_next", "finish", "renew", "held", "recover", "outcomes", "acknowledge",
-    "known", "cancel", "epoch", "begin", "depths",
-)  # fmt: skip
-LOOKS = ("waits", "leave", "hand_over")  # of whoever watches, and of those that end in order: no job depends on them
+    "push",
+    "fetch",
+    "fetch_next",
+    "finish",
+    "renew",
+    "held",
+    "recover",
+    "outcomes",
+    "acknowledge",
+    "known",
+    "cancel",
+    "epoch",
+    "begin",
+    "depths",
+)
+LOOKS = (
+    "waits",
+    "leave",
+    "hand_over",
+)  # of whoever watches, and of those that end in order: no job depends on them
 
 
 class Points:
-    """The fault points of this process: noted in a file as they are first reached; at one of them it kills itself."""
+    """The fault points of this process: noted in a file as they are first reached; at one of them
+    it kills itself.
+    """
 
     def __init__(
-        self, role: str, schema: str, path: Path, fault: str, times: int, dying: Callable[[str], None]
+        self,
+        role: str,
+        schema: str,
+        path: Path,
+        fault: str,
+        times: int,
+        dying: Callable[[str], None],
     ) -> None:
         self._role = role
         self._path = path
@@ -51,18 +83,24 @@ class Points:
         self._lock = threading.Lock()
         self._seen: set[tuple[str, str]] = set()
         self._statements = {
-            statement(table, name, schema): name for table in ("job_queue", "ring") for name in names(table)
+            statement(table, name, schema): name
+            for table in ("job_queue", "ring")
+            for name in names(table)
         }
 
     def install(self) -> None:
         """Wrap the clients."""
         for method in CLIENT:
             self._wrap(Client, method, COMMANDS.get(method, self._command))
-        self._wrap(BoundedConnection, "execute", lambda query, *_: self._statements.get(query, "other"))
+        self._wrap(
+            BoundedConnection, "execute", lambda query, *_: self._statements.get(query, "other")
+        )
         plain = Database.transaction
 
         @contextmanager
-        def transaction(database: Database, deadline: float | None = None) -> Iterator[BoundedConnection]:
+        def transaction(
+            database: Database, deadline: float | None = None
+        ) -> Iterator[BoundedConnection]:
             with plain(database, deadline) as connection:
                 yield connection
                 self.reach("commit", "before")
@@ -114,7 +152,10 @@ def _frames() -> Iterator[tuple[str, int, str]]:
     frame = sys._getframe(2)
     while frame is not None:
         path = Path(frame.f_code.co_filename)
-        if path.parent.name in ("queueing", "reliable", "settling", "dialects") and PACKAGE in path.parents:
+        if (
+            path.parent.name in ("queueing", "worker", "reliable", "settling", "dialects")
+            and PACKAGE in path.parents
+        ):
             yield str(path.relative_to(PACKAGE)), frame.f_lineno, frame.f_code.co_name
         frame = frame.f_back  # type: ignore[assignment]
 
@@ -129,9 +170,13 @@ def read_points(path: Path) -> dict[str, set[str]]:
 
 
 def sites() -> dict[str, tuple[str, range]]:
-    """Find the call sites in the source: of the client in the dialect; of the queue and the ledger in the parts."""
+    """Find the call sites in the source: of the client in the dialect; of the queue and the ledger
+    in the parts.
+    """
     found: dict[str, tuple[str, range]] = {}
-    files = [f"queueing/{part}.py" for part in PARTS] + [f"dialects/reliable/{part}.py" for part in DIALECT]
+    files = [f"{package}/{part}.py" for part, package in PARTS.items()] + [
+        f"dialects/reliable/{part}.py" for part in DIALECT
+    ]
     files += ["dialects/settling/reading.py", "dialects/settling/fence.py"]
     for file in files:
         nodes = list(ast.walk(ast.parse((PACKAGE / file).read_text(encoding="utf-8"))))
@@ -140,7 +185,11 @@ def sites() -> dict[str, tuple[str, range]]:
         for node in nodes:
             if id(node) in watched:
                 continue
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and _calls_out(node.func):
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and _calls_out(node.func)
+            ):
                 lines = range(node.lineno, (node.end_lineno or node.lineno) + 1)
                 found[f"{file}:{node.lineno} {ast.unparse(node.func)}"] = file, lines
     return found
@@ -152,12 +201,16 @@ def _calls_out(function: ast.Attribute) -> bool:
         return method in CLIENT
     if receiver.endswith("_ledger"):
         return method in LEDGER
-    return method in QUEUE and (receiver.endswith("queue") or receiver.startswith("self._ring.queue("))
+    return method in QUEUE and (
+        receiver.endswith("queue") or receiver.startswith("self._ring.queue(")
+    )
 
 
 def without_point(points: dict[str, set[str]]) -> list[str]:
     """Name the call sites that no point led through."""
     reached = {place for places in points.values() for place in places}
     return [
-        site for site, (file, lines) in sites().items() if not any(f"{file}:{line}" in reached for line in lines)
-    ]  # fmt: skip
+        site
+        for site, (file, lines) in sites().items()
+        if not any(f"{file}:{line}" in reached for line in lines)
+    ]

@@ -1,4 +1,5 @@
-"""The script that each process of the ring's proofs runs: an instance that feeds and settles, or a worker.
+"""The script that each process of the ring's proofs runs: an instance that feeds and settles, or a
+worker.
 
 It ends by itself when its standard input does: no process outlives the test that started it.
 """
@@ -39,7 +40,9 @@ UNMARKED = "odd-unmarked"  # a queue whose Redis forgets its mark again and agai
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What one process is told. `hasty`: it looks soon for what the dead hold; None leaves all as it is by default."""
+    """What one process is told. `hasty`: it looks soon for what the dead hold; None leaves all as
+    it is by default.
+    """
 
     role: str
     dsn: str
@@ -86,12 +89,18 @@ def be_hasty(seconds: float) -> None:
 
 def note_accepted(options: Options) -> None:
     """Write down each end of a job that Redis took from this process."""
-    kinds: dict[str, type[Any]] = {"bullmq": BullMQQueue, "conveyor": ConveyorQueue, "reliable": ReliableQueue}
+    kinds: dict[str, type[Any]] = {
+        "bullmq": BullMQQueue,
+        "conveyor": ConveyorQueue,
+        "reliable": ReliableQueue,
+    }
     kind = kinds[options.dialect]
     plain = kind.finish
 
-    def finish(queue: Any, results: Sequence[Result], *, fetch: int = 0) -> tuple[list[bool], list[Delivery]]:
-        accepted, taken = plain(queue, results, fetch=fetch)
+    def finish(
+        queue: Any, results: Sequence[Result], **fetching: Any
+    ) -> tuple[list[bool], list[Delivery]]:
+        accepted, taken = plain(queue, results, **fetching)
         for result, taken_over in zip(results, accepted, strict=True):
             if taken_over and result.end is not None and result.end.state.terminal:
                 note(options, "accepted", result.delivery.job.id, result.delivery.attempt)
@@ -113,7 +122,9 @@ def body(options: Options, ctx: JobContext, payload: dict[str, Any]) -> dict[str
 
 
 def submit(options: Options, instance: Scheduler, stop: threading.Event) -> None:
-    """Submit jobs, which may go straight into Redis; some of them to a queue that has just forgotten its mark."""
+    """Submit jobs, which may go straight into Redis; some of them to a queue that has just
+    forgotten its mark.
+    """
     client = Client(options.redis)
     number = 0
     while not stop.wait(0.1):
@@ -144,21 +155,31 @@ def main(options: Options) -> None:
         be_hasty(options.hasty)
     if options.mutant:
         mutate(options.mutant)
-        scheduler.queueing.upkeep.YOUNG_US = (LONG, LONG)  # what a wrong copy loses is not found again
+        scheduler.queueing.upkeep.YOUNG_US = (
+            LONG,
+            LONG,
+        )  # what a wrong copy loses is not found again
     if options.role == "worker":
         note_accepted(options)
         for queue in queues_of(options):
             handler("job", queue=queue)(lambda ctx, payload: body(options, ctx, payload))
-    workers = [] if options.role != "worker" else [
-        Worker(
-            options.redis, queues_of(options), dialect=options.dialect, lease=options.lease,
-            concurrency=options.concurrency,
-        )
-        for _ in range(options.workers)
-    ]  # fmt: skip
+    workers = (
+        []
+        if options.role != "worker"
+        else [
+            Worker(
+                options.redis,
+                queues_of(options),
+                dialect=options.dialect,
+                lease=options.lease,
+                concurrency=options.concurrency,
+            )
+            for _ in range(options.workers)
+        ]
+    )
 
     def dying(name: str) -> None:
-        flight = sum(len(carrier.flight) for worker in workers for carrier in worker._carriers)
+        flight = sum(len(each.in_flight) for worker in workers for each in worker._consumers)
         append(Path(options.folder) / "died", f"{os.getpid()} {flight} {name}")
 
     if options.points:
@@ -167,7 +188,9 @@ def main(options: Options) -> None:
     instance = None
     if options.role == "instance":
         queues = {options.queue: {"dialect": options.dialect}}
-        instance = Scheduler(options.dsn, schema=options.schema, redis=options.redis, queues=queues).start()
+        instance = Scheduler(
+            options.dsn, schema=options.schema, redis=options.redis, queues=queues
+        ).start()
     for worker in workers:
         worker.start()
     if instance is not None and options.submits:
@@ -187,5 +210,7 @@ def _end_with_stdin() -> None:
 
 
 if __name__ == "__main__":
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(process)d %(levelname)s %(message)s")
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(process)d %(levelname)s %(message)s"
+    )
     main(Options(**json.loads(sys.argv[1])))

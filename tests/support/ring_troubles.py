@@ -72,16 +72,20 @@ class Troubles:
         """A job lives too long, and another waits for it for too long."""
         [first] = self._submit(queue, delay="1h", timeouts=Timeouts(lifetime="1500ms"))
         [second] = self._submit(queue, after=[UUID(first)], timeouts=Timeouts(lifetime="1s"))
-        self._fleet.jobs[first] = self._fleet.jobs[second] = Expected(outcomes=("dead_letter", "failed"))
+        self._fleet.jobs[first] = self._fleet.jobs[second] = Expected(
+            outcomes=("dead_letter", "failed")
+        )
 
     def unknown_to_redis(self, queue: str) -> None:
         """A job was fed, and Redis has never heard of it."""
         [job_id] = self._submit(queue, delay="1h")
         self._connection.execute("DELETE FROM job_ready WHERE id = %s", (job_id,))
         self._connection.execute(
-            "UPDATE job_queue SET run_at = now() - interval '1 day', updated_at = now() - interval '1 day'"
-            " WHERE id = %s", (job_id,),
-        )  # fmt: skip
+            "UPDATE job_queue SET run_at = now() - interval '1 day', updated_at = now() - interval "
+            "'1 day'"
+            " WHERE id = %s",
+            (job_id,),
+        )
 
     def edge_left_behind(self, queue: str) -> None:
         """A job ends, and one that waits for it is not told."""
@@ -92,11 +96,13 @@ class Troubles:
             self._connection.execute("DELETE FROM job_ready WHERE id = %s", (first,))
             self._connection.execute("DELETE FROM job_queue WHERE id = %s", (first,))
             self._connection.execute(
-                "INSERT INTO job_history (at, tenant, job_id, kind, outcome, finished_at, type, queue, priority,"
+                "INSERT INTO job_history (at, tenant, job_id, kind, outcome, finished_at, type, "
+                "queue, priority,"
                 " run_at, created_at, json)"
-                " VALUES (now(), %s, %s, 'job', 'completed', now(), 'x', 'x', 2, now(), now(), true)",
+                " VALUES (now(), %s, %s, 'job', 'completed', now(), 'x', 'x', 2, now(), now(), "
+                "true)",
                 (TENANT, first),
-            )  # fmt: skip
+            )
 
     def end_that_postgres_refuses(self, queue: str, outcomes: str) -> None:
         """An end comes back that no table takes."""
@@ -107,9 +113,16 @@ class Troubles:
     def _come_back(self, outcomes: str, job_id: str, error: str) -> None:
         now = datetime.now(UTC)
         end = AttemptEnd(
-            tenant=TENANT, job_id=job_id, feed=1, attempt=1, state=State.FAILED, started_at=now, ended_at=now,
-            worker="w", error=error,
-        )  # fmt: skip
+            tenant=TENANT,
+            job_id=job_id,
+            feed=1,
+            attempt=1,
+            state=State.FAILED,
+            started_at=now,
+            ended_at=now,
+            worker="w",
+            error=error,
+        )
         self._redis.call("XADD", outcomes, "*", "ends", b"[%b]" % wire.end_bytes(end))
 
     def _submit(self, queue: str, *, count: int = 1, **options: Any) -> list[str]:

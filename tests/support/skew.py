@@ -1,4 +1,6 @@
-"""What makes a process believe a wrong time: real libfaketime where it is installed, else our own shim."""
+"""What makes a process believe a wrong time: real libfaketime where it is installed, else our own
+shim.
+"""
 
 import os
 import struct
@@ -20,12 +22,18 @@ def skewed(seconds: int) -> dict[str, str]:
     if not seconds:
         return {}
     if library is not None:
-        return {"LD_PRELOAD": str(library), "FAKETIME": f"{seconds:+d}s", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+        return {
+            "LD_PRELOAD": str(library),
+            "FAKETIME": f"{seconds:+d}s",
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        }
     return {"PYTHONPATH": _path(), "SKEW_SECONDS": str(seconds)}
 
 
 def shifting(file: Path) -> dict[str, str]:
-    """Return the environment of a process whose wall clock is as far ahead as a file says; `shift` writes it."""
+    """Return the environment of a process whose wall clock is as far ahead as a file says; `shift`
+    writes it.
+    """
     return {"PYTHONPATH": _path(), "SKEW_FILE": str(file)}
 
 

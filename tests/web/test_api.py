@@ -17,7 +17,10 @@ from tests.web.conftest import MakeClient, working
 
 def test_a_job_is_submitted_read_and_cancelled(client: MakeClient, ring: Scheduler) -> None:
     http = client()
-    made = http.post("/jobs", json={"type": "resize", "payload": {"page": 7}, "delay": "1h", "tags": {"of": "book"}})
+    made = http.post(
+        "/jobs",
+        json={"type": "resize", "payload": {"page": 7}, "delay": "1h", "tags": {"of": "book"}},
+    )
     assert made.status_code == 201
     assert made.json()["duplicate"] is False
     found = http.get(f"/jobs/{made.json()['id']}").json()
@@ -34,14 +37,23 @@ def test_a_job_is_submitted_read_and_cancelled(client: MakeClient, ring: Schedul
 
 
 def test_one_key_is_one_job(client: MakeClient, ring: Scheduler) -> None:
-    body = {"type": "charge", "idempotency_key": "7", "payload_base64": base64.b64encode(b"\x00\xff").decode()}
+    body = {
+        "type": "charge",
+        "idempotency_key": "7",
+        "payload_base64": base64.b64encode(b"\x00\xff").decode(),
+    }
     first, second = (client().post("/jobs", json=body) for _ in range(2))
     assert (first.status_code, second.status_code) == (201, 200)
     assert second.json() == {"id": first.json()["id"], "duplicate": True}
-    assert client().get(f"/jobs/{first.json()['id']}").json()["payload_base64"] == body["payload_base64"]
+    assert (
+        client().get(f"/jobs/{first.json()['id']}").json()["payload_base64"]
+        == body["payload_base64"]
+    )
 
 
-def test_a_batch_is_all_or_nothing_and_its_jobs_may_wait_for_each_other(client: MakeClient, ring: Scheduler) -> None:
+def test_a_batch_is_all_or_nothing_and_its_jobs_may_wait_for_each_other(
+    client: MakeClient, ring: Scheduler
+) -> None:
     jobs: list[dict[str, Any]] = [{"type": "cut"}, {"type": "glue", "after": [0]}]
     made = client().post("/jobs/batch", json={"jobs": jobs})
     assert made.status_code == 201
@@ -60,7 +72,9 @@ def test_pages_of_jobs_have_each_job_once(client: MakeClient, ring: Scheduler) -
     http = client()
     ids = {
         each["id"]
-        for each in http.post("/jobs/batch", json={"jobs": [{"type": "x", "delay": "1h"}] * 7}).json()["items"]
+        for each in http.post(
+            "/jobs/batch", json={"jobs": [{"type": "x", "delay": "1h"}] * 7}
+        ).json()["items"]
     }
     for job in sorted(ids)[:3]:
         http.post(f"/jobs/{job}/cancel", json={})
@@ -78,7 +92,9 @@ def test_pages_of_jobs_have_each_job_once(client: MakeClient, ring: Scheduler) -
     assert {each["id"] for each in dead} == set(sorted(ids)[:3])
 
 
-def test_recurring_jobs_are_listed_explained_and_steered(client: MakeClient, ring: Scheduler) -> None:
+def test_recurring_jobs_are_listed_explained_and_steered(
+    client: MakeClient, ring: Scheduler
+) -> None:
     http = client()
     for job_id in ("a/b", "c?d", "e"):
         ring.register("acme", job_id, lambda: None, every=timedelta(days=1))
@@ -134,20 +150,32 @@ def test_workers_are_seen_with_what_they_hold_and_their_breakers(
     def work(ctx: JobContext, payload: object) -> None:
         if payload == "fail":
             raise TemporaryError("the dependency is away")
-        release.wait(20)
+        release.wait(60)
 
     with working(redis_server, "x", work, breaker=BreakerRule(min_samples=1, cooldown_period="1h")):
         held = [str(ring.submit("acme", "x", queue="mail").id) for _ in range(2)]
         wait_for(lambda: [each["holds"] for each in seen(http)] == [2], "both are held")
         [worker] = seen(http)
         [at] = worker["queues"]
-        assert {(job["id"], job["tenant"], job["type"]) for job in at["jobs"]} == {(each, "acme", "x") for each in held}
-        assert (worker["kind"], worker["concurrency"], at["name"], at["breaker"]) == ("scheduler", 4, "mail", "closed")
+        assert {(job["id"], job["tenant"], job["type"]) for job in at["jobs"]} == {
+            (each, "acme", "x") for each in held
+        }
+        assert (worker["kind"], worker["concurrency"], at["name"], at["breaker"]) == (
+            "scheduler",
+            4,
+            "mail",
+            "closed",
+        )
         ring.submit("acme", "x", "fail", queue="mail")
-        wait_for(lambda: http.get("/queues/mail").json()["breakers"] == {"open": 1}, "its breaker is open")
+        wait_for(
+            lambda: http.get("/queues/mail").json()["breakers"] == {"open": 1},
+            "its breaker is open",
+        )
         [at] = seen(http, queue="mail")[0]["queues"]
         assert at["breaker"] == "open"
-        assert datetime.fromisoformat(at["breaker_until"]) > datetime.now(UTC) + timedelta(minutes=50)
+        assert datetime.fromisoformat(at["breaker_until"]) > datetime.now(UTC) + timedelta(
+            minutes=50
+        )
         release.set()
 
 
@@ -203,7 +231,10 @@ def test_dead_letters_are_requeued_and_purged_with_a_confirmation(
         raise ValueError("no")
 
     with working(redis_server, "x", fail):
-        dead = [ring.submit("acme", "x", queue="mail", retry=RetryPolicy(max_attempts=1)).id for _ in range(3)]
+        dead = [
+            ring.submit("acme", "x", queue="mail", retry=RetryPolicy(max_attempts=1)).id
+            for _ in range(3)
+        ]
         for each in dead:
             ring.wait("acme", each, 20)
     letters = http.get("/queues/mail/dead").json()["items"]

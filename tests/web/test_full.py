@@ -22,7 +22,9 @@ ENDED = (
 )
 
 
-def test_a_search_says_where_it_stopped_and_goes_on_from_there(serve: Serve, ring: Scheduler, connection: Any) -> None:
+def test_a_search_says_where_it_stopped_and_goes_on_from_there(
+    serve: Serve, ring: Scheduler, connection: Any
+) -> None:
     connection.execute(QUEUED, (LOOKED + 2,))
     with httpx.Client(base_url=serve()) as client:
         first = client.get(f"{API}/jobs", params={"tenant": "acme", "type": "rare"}).json()
@@ -34,12 +36,16 @@ def test_a_search_says_where_it_stopped_and_goes_on_from_there(serve: Serve, rin
         page = client.get("/jobs", params={"tenant": "acme", "type": "rare"}).text
         assert f"None of the {LOOKED:,} that were looked at fits" in page
         assert "Next page" in page
-        later = client.get("/jobs", params={"tenant": "acme", "type": "rare", "after": first["cursor"]}).text
+        later = client.get(
+            "/jobs", params={"tenant": "acme", "type": "rare", "after": first["cursor"]}
+        ).text
         assert "looked at" not in later
         assert later.count(">rare</a>") == 2
 
 
-def test_a_short_page_says_that_more_may_fit(serve: Serve, ring: Scheduler, connection: Any) -> None:
+def test_a_short_page_says_that_more_may_fit(
+    serve: Serve, ring: Scheduler, connection: Any
+) -> None:
     connection.execute(QUEUED, (LOOKED + 2,))
     newest = ring.submit("acme", "rare")
     with httpx.Client(base_url=serve()) as client:
@@ -48,7 +54,9 @@ def test_a_short_page_says_that_more_may_fit(serve: Serve, ring: Scheduler, conn
     assert f"Only {LOOKED:,} were looked at for this page" in page
 
 
-def test_the_newest_end_of_a_job_is_found_however_old(serve: Serve, ring: Scheduler, connection: Any) -> None:
+def test_the_newest_end_of_a_job_is_found_however_old(
+    serve: Serve, ring: Scheduler, connection: Any
+) -> None:
     for job_id, days in (("today", (0, 3)), ("earlier", (3, 9)), ("never", ())):
         ring.register("acme", job_id, lambda: None, every="1h")
         for place, age in enumerate(days):
@@ -62,11 +70,15 @@ def test_the_newest_end_of_a_job_is_found_however_old(serve: Serve, ring: Schedu
     }
 
 
-def test_an_overview_of_several_tenants_keeps_them_apart(serve: Serve, ring: Scheduler, connection: Any) -> None:
+def test_an_overview_of_several_tenants_keeps_them_apart(
+    serve: Serve, ring: Scheduler, connection: Any
+) -> None:
     for tenant, age in (("acme", 0), ("globex", 400)):
         ring.register(tenant, "report", lambda: None, every="1h")
         connection.execute(ENDED.replace("'acme'", f"'{tenant}'"), (age, "report", "failed"))
-    connection.execute("UPDATE job SET next_run_at = now() - interval '1 hour' WHERE tenant = 'globex'")
+    connection.execute(
+        "UPDATE job SET next_run_at = now() - interval '1 hour' WHERE tenant = 'globex'"
+    )
     with httpx.Client(base_url=serve()) as client:
         page = client.get("/").text
         mine = client.get("/", params={"tenant": "acme"}).text
@@ -76,9 +88,12 @@ def test_an_overview_of_several_tenants_keeps_them_apart(serve: Serve, ring: Sch
     assert ("1 late" in page, "1 late" in mine) == (True, False)
 
 
-def test_dead_letters_that_are_not_counted_are_told_of(serve: Serve, ring: Scheduler, connection: Any) -> None:
+def test_dead_letters_that_are_not_counted_are_told_of(
+    serve: Serve, ring: Scheduler, connection: Any
+) -> None:
     connection.execute(
-        "INSERT INTO job_letter (tenant, id, queue, at) SELECT 'acme', gen_random_uuid(), 'mail', now()"
+        "INSERT INTO job_letter (tenant, id, queue, at) SELECT 'acme', gen_random_uuid(), 'mail', "
+        "now()"
         " FROM generate_series(1, %s)",
         (COUNTED + 1,),
     )

@@ -1,4 +1,6 @@
-"""Pages over HTTP: who sees what, forms of elsewhere, logins, where one goes afterwards, mounted apps."""
+"""Pages over HTTP: who sees what, forms of elsewhere, logins, where one goes afterwards, mounted
+apps.
+"""
 
 import re
 from html import unescape
@@ -68,7 +70,9 @@ def test_where_no_worker_is_the_fleet_says_what_to_do(serve: Serve, ring: Schedu
         fleet = here.get("/fleet").text
         assert "Nobody takes the jobs of these queues" in fleet
         assert "scheduler worker --app yourapp.jobs" in fleet
-        assert "scheduler worker --app yourapp.jobs --queue mail" in here.get("/queue?name=mail").text
+        assert (
+            "scheduler worker --app yourapp.jobs --queue mail" in here.get("/queue?name=mail").text
+        )
 
 
 def test_without_redis_the_fleet_says_what_to_do(dsn: str, schema: str) -> None:
@@ -78,7 +82,10 @@ def test_without_redis_the_fleet_says_what_to_do(dsn: str, schema: str) -> None:
         try:
             with browser(server.url) as here:
                 page = here.get("/fleet")
-                assert (page.status_code, "scheduler worker --app yourapp.jobs" in page.text) == (200, True)
+                assert (page.status_code, "scheduler worker --app yourapp.jobs" in page.text) == (
+                    200,
+                    True,
+                )
         finally:
             server.stop()
 
@@ -99,7 +106,10 @@ def test_workers_of_others_are_shown_as_far_as_they_show(
                 queue = here.get("/queue?name=go").text
         finally:
             server.stop()
-    assert re.search(r"go-1 conveyor .*nobody says 2 jobs node-1 bullmq on 127.0.0.1, since .*video nobody says", fleet)
+    assert re.search(
+        r"go-1 conveyor .*nobody says 2 jobs node-1 bullmq on 127.0.0.1, since .*video nobody says",
+        fleet,
+    )
     assert ">go-1<" in queue
 
 
@@ -108,7 +118,11 @@ def test_a_long_list_of_workers_has_pages(
 ) -> None:
     monkeypatch.setattr(pages_fleet, "ROWS", 1)
     monkeypatch.setattr(pages_queues, "ROWS", 1)
-    with working(redis_server, "x", print), working(redis_server, "x", print), browser(serve()) as here:
+    with (
+        working(redis_server, "x", print),
+        working(redis_server, "x", print),
+        browser(serve()) as here,
+    ):
         first, second = wait_for(lambda: _two(ring), "both say so")
         page = here.get("/fleet").text
         assert (first in page, second in page) == (True, False)
@@ -131,7 +145,9 @@ def test_payloads_are_for_who_may_see_them(visitor: Visitor, ring: Scheduler, wh
     assert ("it takes a token with the scope" in page) is (who == "reader")
 
 
-def test_who_may_only_read_has_no_buttons_and_no_way_around(visitor: Visitor, ring: Scheduler) -> None:
+def test_who_may_only_read_has_no_buttons_and_no_way_around(
+    visitor: Visitor, ring: Scheduler
+) -> None:
     ring.register("acme", "report", nothing, every="1h")
     reader = visitor("reader")
     page = reader.get("/recurring")
@@ -146,10 +162,20 @@ def test_a_form_of_elsewhere_does_nothing(visitor: Visitor, ring: Scheduler, tok
     ring.register("acme", "report", nothing, every="1h")
     person = visitor()
     given = csrf(visitor().get("/recurring")) if token == "of another" else token
-    form = {"csrf": given, "act": "pause_recurring", "tenant": "acme", "job_id": "report", "back": "/recurring"}
+    form = {
+        "csrf": given,
+        "act": "pause_recurring",
+        "tenant": "acme",
+        "job_id": "report",
+        "back": "/recurring",
+    }
     assert person.post("/do", data=form).status_code == 403
     mine = {**form, "csrf": csrf(person.get("/recurring"))}
-    for headers in ({"origin": "https://elsewhere.example"}, {"origin": "null"}, {"sec-fetch-site": "cross-site"}):
+    for headers in (
+        {"origin": "https://elsewhere.example"},
+        {"origin": "null"},
+        {"sec-fetch-site": "cross-site"},
+    ):
         assert person.post("/do", data=mine, headers=headers).status_code == 403
     assert ring.registered("acme")[0].paused_at is None
     done = person.post("/do", data=mine)
@@ -157,7 +183,9 @@ def test_a_form_of_elsewhere_does_nothing(visitor: Visitor, ring: Scheduler, tok
     assert ring.registered("acme")[0].paused_at is not None
 
 
-def test_forms_also_need_their_token_where_there_are_no_tokens(serve: Serve, ring: Scheduler) -> None:
+def test_forms_also_need_their_token_where_there_are_no_tokens(
+    serve: Serve, ring: Scheduler
+) -> None:
     with browser(serve()) as here:
         assert here.post("/do", data={"act": "pause_queue", "name": "mail"}).status_code == 403
         form = {"act": "pause_queue", "name": "mail", "csrf": csrf(here.get("/queues"))}
@@ -173,7 +201,17 @@ def test_a_form_does_only_what_pages_can_do(visitor: Visitor, act: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "back", ["//elsewhere", "https://elsewhere", "/\\elsewhere", "javascript:1", "", "x", "/\t/elsewhere", "///e"]
+    "back",
+    [
+        "//elsewhere",
+        "https://elsewhere",
+        "/\\elsewhere",
+        "javascript:1",
+        "",
+        "x",
+        "/\t/elsewhere",
+        "///e",
+    ],
 )
 def test_one_stays_on_our_pages(back: str) -> None:
     assert back_to(back) == "/"
@@ -194,7 +232,7 @@ def test_one_comes_back_to_where_one_was() -> None:
         ("/jobs?tenant=acme&after=broken", 422),
         ("/static/no-such-file", 404),
     ],
-)  # fmt: skip
+)
 def test_what_does_not_work_is_said_on_a_page(serve: Serve, path: str, status: int) -> None:
     with browser(serve()) as here:
         answer = here.get(path)
@@ -219,17 +257,35 @@ def test_files_are_kept_and_change_their_address_with_their_content(serve: Serve
 def test_no_page_has_a_script_or_style_in_it(serve: Serve, ring: Scheduler) -> None:
     ring.register("acme", "report", nothing, every="1h")
     with browser(serve()) as here:
-        for path in ("/", "/recurring", "/recurring/job?tenant=acme&id=report", "/jobs", "/queues", "/dead", "/fleet"):
+        for path in (
+            "/",
+            "/recurring",
+            "/recurring/job?tenant=acme&id=report",
+            "/jobs",
+            "/queues",
+            "/dead",
+            "/fleet",
+        ):
             text = here.get(path).text
-            assert re.findall(r"<style|\sstyle=|\son\w+=|<script(?! src=)|(?:src|href)=\"https?:", text) == []
+            assert (
+                re.findall(
+                    r"<style|\sstyle=|\son\w+=|<script(?! src=)|(?:src|href)=\"https?:", text
+                )
+                == []
+            )
 
 
-def test_a_busy_minute_is_estimated_and_says_so(serve: Serve, ring: Scheduler, connection: Any) -> None:
+def test_a_busy_minute_is_estimated_and_says_so(
+    serve: Serve, ring: Scheduler, connection: Any
+) -> None:
     ring.register("acme", "report", nothing, every="1h")
     connection.execute(
-        "INSERT INTO job_history (at, tenant, job_id, kind, outcome, finished_at, fence, attempt, started_at)"
-        " SELECT m.at + n * interval '29.99 ms', 'acme', 'j' || n, 'fire', 'success', m.at, 1, 1, m.at"
-        " FROM (SELECT date_trunc('minute', now()) - interval '5 minutes') m(at), generate_series(0, 1999) n"
+        "INSERT INTO job_history (at, tenant, job_id, kind, outcome, finished_at, fence, attempt, "
+        "started_at)"
+        " SELECT m.at + n * interval '29.99 ms', 'acme', 'j' || n, 'fire', 'success', m.at, 1, 1, "
+        "m.at"
+        " FROM (SELECT date_trunc('minute', now()) - interval '5 minutes') m(at), "
+        "generate_series(0, 1999) n"
     )
     with browser(serve()) as here:
         page = here.get("/?tenant=acme").text
@@ -252,7 +308,9 @@ def test_mounted_into_an_app_every_address_is_below_it(ring: Scheduler) -> None:
                 page = here.get(f"/jobs-of-ours{path}")
                 assert page.status_code == 200
                 addresses = re.findall(r'(?:href|src|action)="([^"]+)"', page.text)
-                assert [each for each in addresses if not each.startswith(("/jobs-of-ours/", "#"))] == []
+                assert [
+                    each for each in addresses if not each.startswith(("/jobs-of-ours/", "#"))
+                ] == []
             form = {"csrf": csrf(page), "act": "pause_queue", "name": "mail", "back": "/queues"}
             done = here.post("/jobs-of-ours/do", data=form)
             assert done.headers["location"] == "/jobs-of-ours/queues?done=pause_queue"

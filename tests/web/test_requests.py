@@ -4,7 +4,6 @@ import contextlib
 import json
 import socket
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -23,12 +22,24 @@ WRONG: dict[str, tuple[Any, int, str]] = {
     "no type": ({}, 400, "'type' is a required property"),
     "an unknown key": ({"type": "x", "paylod": 1}, 400, "'paylod' was unexpected"),
     "a priority that is none": ({"type": "x", "priority": 9}, 400, "body.priority"),
-    "a text for a number": ({"type": "x", "retry": {"max_attempts": "3"}}, 400, "body.retry.max_attempts"),
+    "a text for a number": (
+        {"type": "x", "retry": {"max_attempts": "3"}},
+        400,
+        "body.retry.max_attempts",
+    ),
     "no duration": ({"type": "x", "delay": "soon"}, 400, "body.delay"),
     "no moment": ({"type": "x", "run_at": "tomorrow"}, 400, "body.run_at"),
     "a moment without a zone": ({"type": "x", "run_at": "2030-01-01T00:00:00"}, 400, "body.run_at"),
-    "both": ({"type": "x", "delay": "1h", "run_at": "2030-01-01T00:00:00Z"}, 422, "run_at and delay"),
-    "a job that is not there": ({"type": "x", "after": ["00000000-0000-4000-8000-000000000000"]}, 422, "00000000-0000"),
+    "both": (
+        {"type": "x", "delay": "1h", "run_at": "2030-01-01T00:00:00Z"},
+        422,
+        "run_at and delay",
+    ),
+    "a job that is not there": (
+        {"type": "x", "after": ["00000000-0000-4000-8000-000000000000"]},
+        422,
+        "00000000-0000",
+    ),
     "a NUL in the payload": ({"type": "x", "payload": {"a": "\0"}}, 422, "payload['a']"),
     "a huge number": ({"type": "x", "payload": 2**70}, 422, "more than 64 bits"),
     "half a character": ({"type": "\ud800"}, 400, "surrogates not allowed"),
@@ -130,7 +141,9 @@ def test_while_postgres_is_away_it_says_so(redis_server: EmbeddedRedis) -> None:
         server = Server(application(ring), "127.0.0.1", 0)
         server.start()
         try:
-            with httpx.Client(base_url=server.url + API, params={"tenant": "acme"}, timeout=30) as http:
+            with httpx.Client(
+                base_url=server.url + API, params={"tenant": "acme"}, timeout=30
+            ) as http:
                 assert http.get("/jobs").status_code == 200
                 postgres.stop()
                 away = http.get("/jobs")
@@ -143,7 +156,9 @@ def test_while_postgres_is_away_it_says_so(redis_server: EmbeddedRedis) -> None:
 
 def test_while_redis_is_away_jobs_are_read_and_queues_say_so(dsn: str, schema: str) -> None:
     with EmbeddedRedis() as redis:
-        ring = Scheduler(dsn, schema=schema, redis=redis.url, queues={"mail": {"dialect": "reliable"}}).start()
+        ring = Scheduler(
+            dsn, schema=schema, redis=redis.url, queues={"mail": {"dialect": "reliable"}}
+        ).start()
         server = Server(application(ring), "127.0.0.1", 0)
         server.start()
         try:
@@ -179,10 +194,9 @@ def test_slow_statements_do_not_hold_up_the_loop(
         slow = [threading.Thread(target=lambda: client().get("/jobs")) for _ in range(8)]
         for each in slow:
             each.start()
-        began = time.monotonic()
         assert client().get("/openapi.json").status_code == 200
         assert client(None).get("/jobs").status_code == 401
-        assert time.monotonic() - began < 2
+        assert all(each.is_alive() for each in slow), "they were answered after the slow ones"
     for each in slow:
         each.join()
 

@@ -20,9 +20,10 @@ class JobsConfig(AppConfig):
 
 
 def serves_requests() -> bool:
-    # Django calls ready() in every process that loads it: in migrate, shell, tests and workers of other tools, none of
-    # which should run jobs, and in runserver's autoreloader, which would go on to run them with old code. So: in the
-    # autoreloader's child, and where a server asked for the application, which takes one of these two modules.
+    # Django calls ready() in every process that loads it: in migrate, shell, tests and workers of
+    # other tools, none of which should run jobs, and in runserver's autoreloader, which would go on
+    # to run them with old code. So: in the autoreloader's child, and where a server asked for the
+    # application, which takes one of these two modules.
     if sys.argv[1:2] == ["runserver"]:
         return os.environ.get(DJANGO_AUTORELOAD_ENV) == "true" or "--noreload" in sys.argv
     return "django.core.wsgi" in sys.modules or "django.core.asgi" in sys.modules

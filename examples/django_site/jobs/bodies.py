@@ -1,4 +1,6 @@
-"""What the jobs do. One that uses Django's database calls `close_old_connections()` first, as each request does."""
+"""What the jobs do. One that uses Django's database calls `close_old_connections()` first, as each
+request does.
+"""
 
 import os
 from pathlib import Path

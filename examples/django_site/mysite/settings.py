@@ -1,4 +1,6 @@
-"""The least that a site needs; the tables of the scheduler are in DATABASE_URL, whatever Django's own database is."""
+"""The least that a site needs; the tables of the scheduler are in DATABASE_URL, whatever Django's
+own database is.
+"""
 
 import os
 

@@ -1,1 +1,3 @@
-"""Queues shared with BullMQ's own workers and producers: its keys, fields, scores, marker and events; our scripts."""
+"""Queues shared with BullMQ's own workers and producers: its keys, fields, scores, marker and
+events; our scripts.
+"""

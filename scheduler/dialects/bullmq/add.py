@@ -19,7 +19,9 @@ REFUSALS = {-5: "its parent does not exist", -7: "it is the child of another par
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewJob:
-    """A job to add: `data` as JSON, `options` by BullMQ's own names; `children`: it waits for those that follow."""
+    """A job to add: `data` as JSON, `options` by BullMQ's own names; `children`: it waits for those
+    that follow.
+    """
 
     name: str
     data: bytes = field(repr=False, default=b"{}")
@@ -31,9 +33,16 @@ class NewJob:
 
 
 def add(
-    client: Client, keys: Keys, jobs: Sequence[NewJob], *, compat: str = "auto", together: bool = False
+    client: Client,
+    keys: Keys,
+    jobs: Sequence[NewJob],
+    *,
+    compat: str = "auto",
+    together: bool = False,
 ) -> list[str]:
-    """Add jobs, a batch at once, or all `together`; return the id of each, or of the job that stands for it."""
+    """Add jobs, a batch at once, or all `together`; return the id of each, or of the job that
+    stands for it.
+    """
     made: list[str] = []
     trace = current()
     size = len(jobs) if together else LARGEST_BATCH
@@ -42,7 +51,9 @@ def add(
         batch = jobs[start : start + size]
         for job in batch:
             args += _written(job, trace)
-        for job, answer in zip(batch, client.run(script("bullmq", "add"), [keys.meta], args), strict=True):
+        for job, answer in zip(
+            batch, client.run(script("bullmq", "add"), [keys.meta], args), strict=True
+        ):
             if isinstance(answer, int):
                 raise QueueError(f"job {job.name!r} is not added: {REFUSALS[answer]}")
             made.append(answer.decode())

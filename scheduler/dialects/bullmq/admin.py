@@ -1,4 +1,6 @@
-"""What a person does with a queue of BullMQ: what is paused here is paused for Node's workers too."""
+"""What a person does with a queue of BullMQ: what is paused here is paused for Node's workers
+too.
+"""
 
 import re
 from collections.abc import Collection, Iterator, Sequence
@@ -17,12 +19,36 @@ from scheduler.model.queues import QueueEntry, QueueKey
 from scheduler.model.workers import WorkerInfo, WorkerQueue
 
 PARTS = (
-    "wait", "active", "paused", "delayed", "prioritized", "waiting-children", "completed", "failed", "stalled",
-    "stalled-check", "marker", "meta", "id", "pc", "events", "limiter", "repeat",
-)  # fmt: skip
+    "wait",
+    "active",
+    "paused",
+    "delayed",
+    "prioritized",
+    "waiting-children",
+    "completed",
+    "failed",
+    "stalled",
+    "stalled-check",
+    "marker",
+    "meta",
+    "id",
+    "pc",
+    "events",
+    "limiter",
+    "repeat",
+)
 FIELDS = (
-    b"name", b"data", b"opts", b"timestamp", b"priority", b"tenant", b"feed", b"installation", b"attempt", b"ring",
-)  # fmt: skip
+    b"name",
+    b"data",
+    b"opts",
+    b"timestamp",
+    b"priority",
+    b"tenant",
+    b"feed",
+    b"installation",
+    b"attempt",
+    b"ring",
+)
 JOBS = "<id>"
 CONNECTION = re.compile(r" addr=(\S+) .*? name=(\S+) age=(\d+) ")
 
@@ -31,14 +57,22 @@ class BullMQAdmin:
     """One queue; `installation` is the ledger that pauses it."""
 
     def __init__(
-        self, client: Client, name: str, *, installation: str = "", prefix: str = "bull", compat: str = "auto"
+        self,
+        client: Client,
+        name: str,
+        *,
+        installation: str = "",
+        prefix: str = "bull",
+        compat: str = "auto",
     ) -> None:
         self.name = name
         self._client = client
         self._compat = compat
         self._keys = Keys(name, prefix)
         self._flag = self._keys.ring(installation, "paused")
-        self._queue = BullMQQueue(client, name, installation=installation, prefix=prefix, compat=compat)
+        self._queue = BullMQQueue(
+            client, name, installation=installation, prefix=prefix, compat=compat
+        )
 
     def peek(self, n: int) -> list[QueueEntry]:
         """Read the next jobs."""
@@ -98,7 +132,9 @@ class BullMQAdmin:
         found = {each.name: each for each in ours.workers}
         for each in _connected(listed, self.name, self._keys.client_name(), ours.at):
             found.setdefault(each.name, each)
-        return ours._replace(alive=max(ours.alive or 0, len(found)), workers=list(found.values())[:n])
+        return ours._replace(
+            alive=max(ours.alive or 0, len(found)), workers=list(found.values())[:n]
+        )
 
     def pause(self) -> None:
         """Pause; the flag says that it was us."""
@@ -144,8 +180,10 @@ class BullMQAdmin:
                 continue
             _, flat, _ = answer
             read = dict(zip(flat[::2], flat[1::2], strict=True))
-            told = [id_, b"-:0:0:0:0:", *(read.get(name, b"") for name in FIELDS), b"", b""]
-            reason = read[b"failedReason"].decode(errors="replace") if b"finishedOn" in read else None
+            told = [id_, b"-:0:0:0:0::0", *(read.get(name, b"") for name in FIELDS), b"", b""]
+            reason = (
+                read[b"failedReason"].decode(errors="replace") if b"finishedOn" in read else None
+            )
             try:
                 job = wire.delivery_of(self.name, told).job
                 job.attempt = int(read.get(b"atm", 0))

@@ -1,4 +1,6 @@
-"""The options that somebody asks for, with BullMQ's own names and units: checked before anything is sent."""
+"""The options that somebody asks for, with BullMQ's own names and units: checked before anything is
+sent.
+"""
 
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
@@ -10,7 +12,9 @@ Keep = bool | int | Mapping[str, int]
 
 
 class Options(TypedDict, total=False):
-    """What may be said of a job; it means what it means in BullMQ. Times are milliseconds, ages seconds."""
+    """What may be said of a job; it means what it means in BullMQ. Times are milliseconds, ages
+    seconds.
+    """
 
     attempts: int
     backoff: int | Mapping[str, Any]
@@ -39,9 +43,24 @@ BACKOFF = ("type", "delay", "jitter")
 DEDUPLICATION = ("id", "ttl", "extend", "replace", "keepLastIfActive", "reschedule")
 PARENT = ("id", "queue")
 TAKEN = (
-    "active", "completed", "delayed", "events", "failed", "id", "limiter", "marker", "meta", "paused", "pc",
-    "prioritized", "repeat", "stalled", "stalled-check", "wait", "waiting-children",
-)  # fmt: skip
+    "active",
+    "completed",
+    "delayed",
+    "events",
+    "failed",
+    "id",
+    "limiter",
+    "marker",
+    "meta",
+    "paused",
+    "pc",
+    "prioritized",
+    "repeat",
+    "stalled",
+    "stalled-check",
+    "wait",
+    "waiting-children",
+)
 TAKEN_BEFORE_A_COLON = ("de", "dn", "metrics", "ring")
 POLICIES = (
     "continueParentOnFailure",
@@ -61,7 +80,9 @@ def checked(options: Mapping[str, Any]) -> Options:
     if len(policies) > 1:
         raise InvalidOption(f"{policies[0]} and {policies[1]} exclude each other: choose one")
     if "parent" in options and "deduplication" in options:
-        raise InvalidOption("deduplication and parent exclude each other: who waits for a child that is left out?")
+        raise InvalidOption(
+            "deduplication and parent exclude each other: who waits for a child that is left out?"
+        )
     backoff = options.get("backoff")
     if isinstance(backoff, int):
         options = {**options, "backoff": {"type": "fixed", "delay": backoff}}
@@ -71,7 +92,9 @@ def checked(options: Mapping[str, Any]) -> Options:
 def _unknown(name: str, known: Iterable[str], what: str) -> NoReturn:
     words = {word.lower(): word for word in sorted(known)}
     near = get_close_matches(name.replace("_", "").lower(), words, n=1, cutoff=0.5)
-    meant = f"; did you mean {words[near[0]]}?" if near else f"; there are {', '.join(words.values())}"
+    meant = (
+        f"; did you mean {words[near[0]]}?" if near else f"; there are {', '.join(words.values())}"
+    )
     raise InvalidOption(f"{name} is no {what} in BullMQ{meant}")
 
 
@@ -102,7 +125,9 @@ def _keep(value: object, name: str) -> None:
             _number(number, f"{name}.{part}")
     elif not isinstance(value, int) or not 0 <= value <= LARGEST:
         like = '{"age": seconds, "count": number}'
-        raise InvalidOption(f"{name} must be True, False, how many to keep, or {like}, not {value!r}")
+        raise InvalidOption(
+            f"{name} must be True, False, how many to keep, or {like}, not {value!r}"
+        )
 
 
 def _backoff(value: object, name: str) -> None:
@@ -112,7 +137,10 @@ def _backoff(value: object, name: str) -> None:
     if isinstance(value, Mapping):
         _parts(value, name, BACKOFF)
     if not isinstance(value, Mapping) or not isinstance(value.get("type"), str):
-        raise InvalidOption(f'{name} must be milliseconds or {{"type": "exponential", "delay": 1000}}, not {value!r}')
+        raise InvalidOption(
+            f'{name} must be milliseconds or {{"type": "exponential", "delay": 1000}}, not '
+            f"{value!r}"
+        )
     _number(value.get("delay", 0), f"{name}.delay")
     jitter = value.get("jitter", 0)
     if isinstance(jitter, bool) or not isinstance(jitter, int | float) or not 0 <= jitter <= 1:
@@ -129,11 +157,17 @@ def _id(value: object, name: str) -> None:
     require_text(value, name)
     value = str(value)
     if value.isdecimal():
-        raise InvalidOption(f"{name} must not be a number, BullMQ gives those itself: call it job-{value}")
+        raise InvalidOption(
+            f"{name} must not be a number, BullMQ gives those itself: call it job-{value}"
+        )
     if ":" in value and value.count(":") != 2:
-        raise InvalidOption(f"{name} must not have a colon, which parts the names of keys: {value!r}")
+        raise InvalidOption(
+            f"{name} must not have a colon, which parts the names of keys: {value!r}"
+        )
     if value in TAKEN or (":" in value and value.partition(":")[0] in TAKEN_BEFORE_A_COLON):
-        raise InvalidOption(f"{name} must not be the name of a key that a queue has itself: call it job-{value}")
+        raise InvalidOption(
+            f"{name} must not be the name of a key that a queue has itself: call it job-{value}"
+        )
 
 
 def _deduplication(value: object, name: str) -> None:
@@ -146,8 +180,14 @@ def _deduplication(value: object, name: str) -> None:
 
 
 def _parent(value: object, name: str) -> None:
-    if not isinstance(value, Mapping) or set(value) != set(PARENT) or ":" not in str(value["queue"])[1:-1]:
-        raise InvalidOption(f'{name} must be like {{"id": "7", "queue": "bull:video"}}, not {value!r}')
+    if (
+        not isinstance(value, Mapping)
+        or set(value) != set(PARENT)
+        or ":" not in str(value["queue"])[1:-1]
+    ):
+        raise InvalidOption(
+            f'{name} must be like {{"id": "7", "queue": "bull:video"}}, not {value!r}'
+        )
     for part in PARENT:
         require_text(value[part], f"{name}.{part}")
 

@@ -1,4 +1,6 @@
-"""The script `finish`, which ends deliveries and takes the next: what it is told, and what it answers."""
+"""The script `finish`, which ends deliveries and takes the next: what it is told, and what it
+answers.
+"""
 
 import random
 import re
@@ -14,6 +16,7 @@ from scheduler.dialects.bullmq.wire import TOLD, Taken
 from scheduler.dialects.client import Client, script
 from scheduler.dialects.ends import end_bytes
 from scheduler.dialects.interface import Delivery, Result
+from scheduler.dialects.leasing import NO_FETCH, Fetch
 from scheduler.errors import WireError
 from scheduler.model.states import State
 
@@ -22,22 +25,29 @@ MOST_RESULTS = 500
 VALUES = 7  # of a result
 MOST_BYTES = 8 * 1024 * 1024  # in one call; and so many more as one job has
 NO_DELAY = timedelta()
-NAME = re.compile(rb"^[A-Za-z_][\w.<>]*: ")  # an error says first what it is; BullMQ's reasons are its message alone
+NAME = re.compile(
+    rb"^[A-Za-z_][\w.<>]*: "
+)  # an error says first what it is; BullMQ's reasons are its message alone
 FRAMES = b'\n  File "'
 
 
 class Answer(NamedTuple):
-    """What came of it; `wait_ms`: until one should look again, -1 if there is nothing to wait for."""
+    """What came of it; `wait_ms`: until one should look again, -1 if there is nothing to wait
+    for. `passed`: how many jobs of full types were passed over.
+    """
 
     accepted: list[bool]
     taken: list[Delivery]
     wait_ms: int
+    passed: int = 0
 
 
 class Exchange:
     """The deliveries of one queue, to and from one worker."""
 
-    def __init__(self, client: Client, keys: Keys, worker: str, *, compat: str, most_unsettled: int) -> None:
+    def __init__(
+        self, client: Client, keys: Keys, worker: str, *, compat: str, most_unsettled: int
+    ) -> None:
         self._client = client
         self._keys = keys
         self._worker = worker
@@ -45,25 +55,46 @@ class Exchange:
         self._most_unsettled = most_unsettled
 
     def run(
-        self, written: Sequence[Any], n: int, lease: timedelta, *, dead: bool = False, wake: bool = False
+        self,
+        written: Sequence[Any],
+        lease: timedelta,
+        fetch: Fetch = NO_FETCH,
+        *,
+        dead: bool = False,
+        wake: bool = False,
     ) -> Answer:
-        """End what is written, and take up to n."""
+        """End deliveries and lease more jobs."""
         args = [
-            self._worker, lease // wire.MILLISECOND, min(n, LARGEST_BATCH), "dead" if dead else "live",
-            self._most_unsettled, self._compat, len(written) // VALUES, "wake" if wake else "", *written,
-        ]  # fmt: skip
-        answer, wait, _, told = self._client.run(script("bullmq", "finish"), [self._keys.meta], args)
-        return Answer([each == 49 for each in answer], self._taken(told), wait)
+            self._worker,
+            lease // wire.MILLISECOND,
+            min(fetch.n, LARGEST_BATCH),
+            "dead" if dead else "live",
+            self._most_unsettled,
+            self._compat,
+            len(written) // VALUES,
+            "wake" if wake else "",
+            fetch.first,
+            fetch.limits,
+            *written,
+        ]
+        answer, wait, _, told, passed = self._client.run(
+            script("bullmq", "finish"), [self._keys.meta], args
+        )
+        return Answer([each == 49 for each in answer], self._taken(told), wait, passed)
 
     def held(self) -> list[Delivery]:
         """Read what the worker holds."""
-        return self._taken(self._client.run(script("bullmq", "held"), [self._keys.meta], [self._worker]))
+        return self._taken(
+            self._client.run(script("bullmq", "held"), [self._keys.meta], [self._worker])
+        )
 
     def _taken(self, told: Sequence[bytes]) -> list[Delivery]:
-        """Read jobs that are in the worker's hands: what cannot be read fails, what comes in a series goes on."""
+        """Read jobs that are in the worker's hands: what cannot be read fails, what comes in a
+        series goes on.
+        """
         taken, unreadable = self.deliveries(told)
         if unreadable:
-            self.run(unreadable, 0, NO_DELAY)
+            self.run(unreadable, NO_DELAY)
         for each in taken:
             if each.scheduler:
                 iterate(self._client, self._keys, each, compat=self._compat)
@@ -78,7 +109,15 @@ class Exchange:
             try:
                 taken.append(wire.delivery_of(self._keys.queue, each))
             except WireError as error:
-                unreadable += (each[0], f"failed:0:1:-1:{KEEP_ALL}", each[1], str(error), str(error), b"", b"")
+                unreadable += (
+                    each[0],
+                    f"failed:0:1:-1:{KEEP_ALL}",
+                    each[1],
+                    str(error),
+                    str(error),
+                    b"",
+                    b"",
+                )
         return taken, unreadable
 
 

@@ -1,4 +1,6 @@
-"""The names of keys, as BullMQ has them: `prefix:queue:what`. What the ring adds is under `prefix:queue:ring`."""
+"""The names of keys, as BullMQ has them: `prefix:queue:what`. What the ring adds is under
+`prefix:queue:ring`.
+"""
 
 import base64
 from dataclasses import dataclass
@@ -8,7 +10,9 @@ from scheduler.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """Where everything of one queue is; in a cluster the prefix needs a hash tag, as in `{bull}`."""
+    """Where everything of one queue is; in a cluster the prefix needs a hash tag, as in
+    `{bull}`.
+    """
 
     queue: str
     prefix: str = "bull"
@@ -16,7 +20,9 @@ class Keys:
     def __post_init__(self) -> None:
         for name, value in (("queue", self.queue), ("prefix", self.prefix)):
             if not value or (name == "queue" and ":" in value):
-                raise ConfigError(f"{name}: must be a text without ':', which ends a name in keys, not {value!r}")
+                raise ConfigError(
+                    f"{name}: must be a text without ':', which ends a name in keys, not {value!r}"
+                )
 
     @property
     def base(self) -> str:
@@ -35,7 +41,9 @@ class Keys:
         return "}" in rest and not rest.startswith("}")
 
     def named(self, what: str) -> str:
-        """Name another: wait, active, prioritized, delayed, completed, failed, marker, events, or a job by its id."""
+        """Name another: wait, active, prioritized, delayed, completed, failed, marker, events, or a
+        job by its id.
+        """
         return f"{self.base}:{what}"
 
     def ring(self, installation: str, what: str) -> str:
@@ -43,7 +51,9 @@ class Keys:
         return f"{self.base}:ring:{installation}:{what}"
 
     def own(self, what: str) -> str:
-        """Name what our workers have here, of whatever ledger: workers, and behind `said:` what each says of itself."""
+        """Name what our workers have here, of whatever ledger: workers, and behind `said:` what
+        each says of itself.
+        """
         return f"{self.base}:ring:{what}"
 
     def client_name(self, worker: str = "") -> str:

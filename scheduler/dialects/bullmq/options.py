@@ -1,4 +1,6 @@
-"""Options of a job as BullMQ writes them, and as the ring means them: retries, and what is kept of what has ended."""
+"""Options of a job as BullMQ writes them, and as the ring means them: retries, and what is kept of
+what has ended.
+"""
 
 from collections.abc import Mapping
 from datetime import timedelta
@@ -28,7 +30,9 @@ BACKOFFS = {"constant": "fixed", "exponential": "exponential"}
 
 
 class Rules(NamedTuple):
-    """What the options of a job ask of whoever ends it: `keep_*` as count:age in seconds:most at once."""
+    """What the options of a job ask of whoever ends it: `keep_*` as count:age in seconds:most at
+    once.
+    """
 
     attempts: int = 1
     keep_completed: str = KEEP_ALL
@@ -53,7 +57,8 @@ def keep(rule: object) -> str:
         return "0:-1:1000"
     if isinstance(rule, Mapping):
         limit = _whole(rule.get("limit"), 0)
-        return f"{_whole(rule.get('count'), -1)}:{_whole(rule.get('age'), -1)}:{limit if limit > 0 else 1000}"
+        count, age = _whole(rule.get("count"), -1), _whole(rule.get("age"), -1)
+        return f"{count}:{age}:{limit if limit > 0 else 1000}"
     if isinstance(rule, int | float) and rule is not False:
         return f"{int(rule)}:-1:1000"
     return KEEP_ALL
@@ -76,7 +81,9 @@ def read_options(text: bytes) -> tuple[Mapping[str, Any], Rules]:
         policy = {
             "max_attempts": attempts,
             "backoff": "constant" if kind == "fixed" else kind,
-            "initial_delay_us": int(min(A_YEAR_US, max(1.0, float(backoff.get("delay") or 0) * 1000))),
+            "initial_delay_us": int(
+                min(A_YEAR_US, max(1.0, float(backoff.get("delay") or 0) * 1000))
+            ),
             "max_delay_us": A_YEAR_US,
             "jitter": False,
             "execution_us": A_YEAR_US,
@@ -106,7 +113,9 @@ def fed_options(job: QueuedJob, kept: int) -> bytes:
 
 
 def trace_of(text: bytes) -> str | None:
-    """Read the context of the span in which a job was added: `tm`, as the telemetry of BullMQ has it."""
+    """Read the context of the span in which a job was added: `tm`, as the telemetry of BullMQ has
+    it.
+    """
     found = orjson.loads(text).get("tm") if b'"tm"' in text else None
     return found if isinstance(found, str) else None
 
@@ -136,7 +145,13 @@ def refusal(retry: RetryPolicy) -> str | None:
     """Say why a worker of BullMQ could not retry a job so; None: it can."""
     if retry.backoff not in BACKOFFS:
         known = " or ".join(f'"{each}"' for each in BACKOFFS)
-        return f"retry: backoff {retry.backoff!r} is unknown to workers of BullMQ; use {known}, or another dialect"
+        return (
+            f"retry: backoff {retry.backoff!r} is unknown to workers of BullMQ; use {known}, or "
+            "another dialect"
+        )
     if retry.backoff == "exponential" and retry.multiplier != 2:
-        return f"retry: workers of BullMQ double the delay: multiplier must be 2, not {retry.multiplier!r}"
+        return (
+            "retry: workers of BullMQ double the delay: multiplier must be 2, not "
+            f"{retry.multiplier!r}"
+        )
     return None

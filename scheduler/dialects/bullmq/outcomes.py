@@ -1,7 +1,9 @@
-"""Ends of attempts on their way to the ledger: those of our workers, and those that workers of others made.
+"""Ends of attempts on their way to the ledger: those of our workers, and those that workers of
+others made.
 
-Ours append theirs to a stream of the ledger as they end a job. What others ended is found by the queue's events, and
-in what was fed and has not ended: each is appended to that stream once, by a script. So one stream has them all.
+Ours append theirs to a stream of the ledger as they end a job. What others ended is found by the
+queue's events, and in what was fed and has not ended: each is appended to that stream once, by a
+script. So one stream has them all.
 """
 
 import time
@@ -32,7 +34,12 @@ class Settling:
         lately = (keys.own(what) for what in ("finished", "settled", "settled:before"))
         self._ends = reading.Settling(
             client,
-            [keys.ring(installation, "outcomes"), *lately, keys.ring(installation, "fed"), keys.meta],
+            [
+                keys.ring(installation, "outcomes"),
+                *lately,
+                keys.ring(installation, "fed"),
+                keys.meta,
+            ],
             silence=silence,
             keep=self._keep,
             forget=script("bullmq", "acknowledge"),
@@ -61,12 +68,16 @@ class Settling:
         self._ends.hand_over(read)
 
     def _collect(self) -> tuple[bytes, bool]:
-        """Find what others ended; say which event was the last, and whether there is more to look at."""
+        """Find what others ended; say which event was the last, and whether there is more to look
+        at.
+        """
         now = time.monotonic()
         if not self._sweep and now - self._swept > (SWEEP_SOON if self._missed else SWEEP):
             self._sweep, self._swept, self._missed = "0", now, False
         args = [self._installation, LOOKED_AT, self._sweep]
-        _, read, following, last, gone = self._client.run(script("bullmq", "collect"), [self._keys.meta], args)
+        _, read, following, last, gone = self._client.run(
+            script("bullmq", "collect"), [self._keys.meta], args
+        )
         self._missed = self._missed or bool(gone)
         self._sweep = following.decode() if following != b"0" else ""
         return last, read == LOOKED_AT or bool(self._sweep)
@@ -78,7 +89,9 @@ class Settling:
         if block <= 0:
             return
         events = self._keys.named("events")
-        if self._client.wait("XREAD", "COUNT", 1, "BLOCK", block, "STREAMS", events, last, near=events):
+        if self._client.wait(
+            "XREAD", "COUNT", 1, "BLOCK", block, "STREAMS", events, last, near=events
+        ):
             time.sleep(min(LINGER, max(0.0, end - time.monotonic())))  # let some come along
 
     def _keep(self, text: bytes, _: WireError) -> None:

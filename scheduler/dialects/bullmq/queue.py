@@ -1,7 +1,9 @@
-"""A queue of the BullMQ dialect. Every call is one script, so that nothing is ever between two places.
+"""A queue of the BullMQ dialect. Every call is one script, so that nothing is ever between two
+places.
 
-Why no answer is needed to be safe: a script that was not answered ran whole or not at all. Jobs that it took have this
-worker's token as their lock (`held` finds them), and an end that is said again is refused.
+Why no answer is needed to be safe: a script that was not answered ran whole or not at all. Jobs
+that it took have this worker's token as their lock (`held` finds them), and an end that is said
+again is refused.
 """
 
 import contextlib
@@ -13,17 +15,25 @@ from typing import Any
 import orjson
 
 from scheduler.dialects.bullmq import wire
-from scheduler.dialects.bullmq.exchange import LARGEST_BATCH, MOST_BYTES, Exchange, calls, written_of
+from scheduler.dialects.bullmq.exchange import (
+    LARGEST_BATCH,
+    MOST_BYTES,
+    Exchange,
+    calls,
+    written_of,
+)
 from scheduler.dialects.bullmq.keys import Keys
 from scheduler.dialects.bullmq.outcomes import Settling
 from scheduler.dialects.client import LONGEST_BLOCK, Client, script
 from scheduler.dialects.crew.said import about_bytes
 from scheduler.dialects.ends import note_bytes
 from scheduler.dialects.interface import (
+    EVERY_TYPE,
     About,
     Cancelling,
     Delivery,
     Depths,
+    Handled,
     Known,
     Note,
     Outcomes,
@@ -32,6 +42,7 @@ from scheduler.dialects.interface import (
     Result,
     Waits,
 )
+from scheduler.dialects.leasing import NO_FETCH, SequenceNumbers
 from scheduler.dialects.looks import NextLook
 from scheduler.dialects.settling.fence import Fence, pushed
 from scheduler.errors import ConfigError, QueueError, QueueUnavailable
@@ -59,7 +70,9 @@ STATES = {b"w": State.SCHEDULED, b"b": State.RETRYING, b"r": State.RUNNING, b"f"
 
 
 class BullMQQueue:
-    """One queue; `worker` is the name of the one that fetches through it, `installation` whose ledger feeds it."""
+    """One queue; `worker` is the name of the one that fetches through it, `installation` whose
+    ledger feeds it.
+    """
 
     def __init__(
         self,
@@ -77,12 +90,15 @@ class BullMQQueue:
         stalled_interval: timedelta = STALLED_INTERVAL,
     ) -> None:
         if ":" in worker:
-            raise ConfigError(f"worker must not contain ':', which ends a name in keys, but is {worker!r}")
+            raise ConfigError(
+                f"worker must not contain ':', which ends a name in keys, but is {worker!r}"
+            )
         if compat not in COMPATS:
             raise ConfigError(f"compat: must be one of {', '.join(COMPATS)}, not {compat!r}")
         self.name = name
         self.lease = lease
         self._look = NextLook()
+        self._numbers = SequenceNumbers()
         self._client = client
         self._keys = Keys(name, prefix)
         self._installation = installation
@@ -90,14 +106,22 @@ class BullMQQueue:
         self._compat = compat
         self._kept = kept
         self._stalled_ms = stalled_interval // wire.MILLISECOND
-        self._exchange = Exchange(client, self._keys, worker, compat=compat, most_unsettled=most_unsettled)
+        self._exchange = Exchange(
+            client, self._keys, worker, compat=compat, most_unsettled=most_unsettled
+        )
         self._fence = Fence(client)
         self._settling = Settling(client, self._keys, installation, settler_silence)
-        with contextlib.suppress(QueueUnavailable):  # a cluster that comes back later refuses such keys itself
+        with contextlib.suppress(
+            QueueUnavailable
+        ):  # a cluster that comes back later refuses such keys itself
             if not self._keys.tagged and client.clustered:
-                raise ConfigError(f'queue {name!r}: in a cluster the prefix needs a hash tag: "{{{prefix}}}"')
+                raise ConfigError(
+                    f'queue {name!r}: in a cluster the prefix needs a hash tag: "{{{prefix}}}"'
+                )
 
-    def push(self, jobs: Sequence[QueuedJob], *, epoch: str, began: float | None = None) -> list[Pushed]:
+    def push(
+        self, jobs: Sequence[QueuedJob], *, epoch: str, began: float | None = None
+    ) -> list[Pushed]:
         """Put jobs in."""
         with self._fence.until(began) as until:
             pushing = self._pushing(jobs, [epoch, self._installation, self._compat, until])
@@ -105,7 +129,9 @@ class BullMQQueue:
             return [each for answer in answers for each in pushed(answer)]
 
     def _pushing(self, jobs: Sequence[QueuedJob], head: Sequence[Any]) -> Iterator[list[Any]]:
-        """Write jobs, so many at a time that Redis has something to do while the next are written."""
+        """Write jobs, so many at a time that Redis has something to do while the next are
+        written.
+        """
         args: list[Any] = [*head]
         size = count = 0
         for job in jobs:
@@ -118,16 +144,25 @@ class BullMQQueue:
         if count:
             yield args
 
-    def fetch(self, n: int, *, timeout: float) -> list[Delivery]:
-        """Take jobs, or wait for one; with n = 0 only wait."""
+    def fetch(
+        self,
+        n: int,
+        *,
+        timeout: float,
+        handled: Handled = EVERY_TYPE,
+        first: int | None = None,
+        begun: int | None = None,  # noqa: ARG002 - its leases all count as begun
+    ) -> list[Delivery]:
+        """Lease jobs, or wait for one; with n = 0 only wait."""
         end = time.monotonic() + timeout
         if n <= 0:
             self._wait(end)
             return []
+        fetch = self._numbers.fetch(n, handled, first)
         while True:
             began = time.monotonic()
-            answer = self._exchange.run([], n, self.lease)
-            self._look.heard(answer.wait_ms, began)
+            answer = self._exchange.run([], self.lease, fetch)
+            self._look.heard(answer.wait_ms, began, answer.passed)
             if answer.taken or end <= time.monotonic():
                 return answer.taken
             self._wait(end)
@@ -138,21 +173,39 @@ class BullMQQueue:
             with contextlib.suppress(QueueError):  # so dashboards list us; whoever must not, is not
                 self._client.wait("CLIENT", "SETNAME", self._keys.client_name(self._worker))
         patience = min(min(end, self._look.at) - time.monotonic(), LONGEST_BLOCK)
-        self._client.wait("BZPOPMIN", self._keys.named("marker"), f"{max(patience, SHORTEST_WAIT):.3f}")
+        keys = self._keys
+        signal = keys.own("nothing") if self._look.passed_over else keys.named("marker")
+        self._client.wait("BZPOPMIN", signal, f"{max(patience, SHORTEST_WAIT):.3f}")
 
-    def finish(self, results: Sequence[Result], *, fetch: int = 0) -> tuple[list[bool], list[Delivery]]:
-        """End deliveries and take the next."""
-        accepted: list[bool] = []
-        *first, last = calls(results)
-        for part in first:
-            accepted += self._exchange.run(part, 0, self.lease).accepted
-        began = time.monotonic()
-        answer = self._exchange.run(last, fetch, self.lease, wake=not results and not fetch)
-        self._look.heard(answer.wait_ms, began)
-        return accepted + answer.accepted, answer.taken
+    def finish(
+        self,
+        results: Sequence[Result],
+        *,
+        fetch: int = 0,
+        handled: Handled = EVERY_TYPE,
+        first: int | None = None,
+        begun: int | None = None,  # noqa: ARG002 - its leases all count as begun
+    ) -> tuple[list[bool], list[Delivery]]:
+        """End deliveries and lease the next jobs."""
+        wake = not results and not fetch
+        wanted, began = self._numbers.fetch(fetch, handled, first), time.monotonic()
+        # The last part is sent first, so that put-backs keep their order. It also fetches: so it
+        # does not lease what the other parts put back.
+        answers = [
+            self._exchange.run(part, self.lease, NO_FETCH if number else wanted, wake=wake)
+            for number, part in enumerate(reversed([*calls(results)]))
+        ]
+        self._look.heard(answers[-1].wait_ms, began, answers[0].passed)
+        accepted = [each for answer in reversed(answers) for each in answer.accepted]
+        return accepted, answers[0].taken
 
     def renew(
-        self, notes: Mapping[Delivery, Note | None], *, lease: timedelta, about: About | None = None
+        self,
+        notes: Mapping[Delivery, Note | None],
+        *,
+        lease: timedelta,
+        about: About | None = None,
+        begun: int | None = None,  # noqa: ARG002 - its leases all count as begun
     ) -> list[Renewed]:
         """Keep deliveries."""
         found: list[Renewed] = []
@@ -170,15 +223,21 @@ class BullMQQueue:
 
     def held(self) -> list[Delivery]:
         """List what this worker holds."""
-        return self._exchange.held()
+        held = self._exchange.held()
+        self._numbers.skip(held)
+        return held
 
     def recover(self, decide: Callable[[Delivery], Result]) -> int:
-        """Take back what silent workers hold: what was active without a lock twice, `stalled_interval` apart."""
+        """Take back what silent workers hold: what was active without a lock twice,
+        `stalled_interval` apart.
+        """
         args = [self._compat, self._stalled_ms, MOST_STALLED, MOST_TAKEN_BACK]
         moved, told = self._client.run(script("bullmq", "stalled"), [self._keys.meta], args)
         found, unreadable = self._exchange.deliveries(told)
         written = [*unreadable, *(value for each in found for value in written_of(decide(each)))]
-        return int(moved) + (sum(self._exchange.run(written, 0, self.lease, dead=True).accepted) if written else 0)
+        return int(moved) + (
+            sum(self._exchange.run(written, self.lease, dead=True).accepted) if written else 0
+        )
 
     def outcomes(self, n: int, *, timeout: float) -> list[Outcomes]:
         """Read ends."""
@@ -201,10 +260,14 @@ class BullMQQueue:
         return found
 
     def cancel(self, ids: Sequence[str], *, force: bool = False) -> list[Cancelling]:  # noqa: ARG002 - workers decide
-        """Take jobs out, or ask for their end; a worker of others hears nothing, and so it is refused."""
+        """Take jobs out, or ask for their end; a worker of others hears nothing, and so it is
+        refused.
+        """
         found: list[Cancelling] = []
         for batch in _batches(ids):
-            answer = self._client.run(script("bullmq", "cancel"), [self._keys.meta], [self._compat, *batch])
+            answer = self._client.run(
+                script("bullmq", "cancel"), [self._keys.meta], [self._compat, *batch]
+            )
             found += [CANCELLING[each] for each in answer.decode()]
         return found
 
@@ -215,13 +278,17 @@ class BullMQQueue:
 
     def begin(self, epoch: str) -> None:
         """Set the mark."""
-        self._client.run(script("bullmq", "begin"), [self._keys.ring(self._installation, "epoch")], [epoch])
+        self._client.run(
+            script("bullmq", "begin"), [self._keys.ring(self._installation, "epoch")], [epoch]
+        )
 
     def depths(self) -> Depths:
         """Count."""
         counts = self._client.run(script("bullmq", "depths"), [self._keys.meta], [])
         waiting = dict(zip(Priority, counts[:5], strict=True))
-        return Depths(waiting, retrying=counts[5], running=counts[6], unsettled=counts[7], dead=counts[8])
+        return Depths(
+            waiting, retrying=counts[5], running=counts[6], unsettled=counts[7], dead=counts[8]
+        )
 
     def waits(self) -> Waits:
         """Say what waits."""

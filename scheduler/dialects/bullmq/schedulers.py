@@ -1,4 +1,6 @@
-"""Job schedulers of BullMQ: whoever takes the newest job of one adds the next, or there is none. We make none."""
+"""Job schedulers of BullMQ: whoever takes the newest job of one adds the next, or there is none. We
+make none.
+"""
 
 import logging
 import time
@@ -28,10 +30,20 @@ def iterate(client: Client, keys: Keys, taken: Taken, *, compat: str) -> None:
         end = _ms(repeat.get("endDate"))
         if count > float(repeat.get("limit") or "inf") or (end is not None and now_ms > end):
             return
-        due = _by_pattern(repeat, max(now_ms, int(options.get("prevMillis") or 0))) if repeat.get("pattern") else ""
+        due = (
+            _by_pattern(repeat, max(now_ms, int(options.get("prevMillis") or 0)))
+            if repeat.get("pattern")
+            else ""
+        )
     except (InvalidSchedule, ValueError, TypeError, OverflowError) as error:
         said = "queue %s: job scheduler %s ends here: %s"
-        logger.warning(said, keys.queue, taken.scheduler, error, extra=log_keys(queue=keys.queue, job_id=taken.job.id))
+        logger.warning(
+            said,
+            keys.queue,
+            taken.scheduler,
+            error,
+            extra=log_keys(queue=keys.queue, job_id=taken.job.id),
+        )
         return
     repeat.pop("immediately", None)
     options["repeat"] = {**repeat, "count": count}

@@ -21,7 +21,7 @@ TRAVEL = ("policy", "tags", "correlation_id", "checkpoint", "trace")
 TOLD = 14  # values of a job, as scripts tell it
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, kw_only=True)
 class Taken(Delivery):
     """A delivery whose end is bound by the options of its job; `raw` is its token."""
 
@@ -41,17 +41,41 @@ def fields_of(job: QueuedJob, kept: int) -> tuple[Any, ...]:
         ring["form"] = "bytes"
         data = b'"%b"' % base64.b64encode(job.payload)
     return (
-        job.id, int(job.priority), job.feed, job.attempt, job.type, job.tenant, (job.created_at - EPOCH) // MILLISECOND,
-        fed_options(job, kept), orjson.dumps(ring), data, job.installation,
-    )  # fmt: skip
+        job.id,
+        int(job.priority),
+        job.feed,
+        job.attempt,
+        job.type,
+        job.tenant,
+        (job.created_at - EPOCH) // MILLISECOND,
+        fed_options(job, kept),
+        orjson.dumps(ring),
+        data,
+        job.installation,
+    )
 
 
 def delivery_of(queue: str, told: Sequence[bytes]) -> Taken:
     """Read a job as scripts tell it."""
-    id_, token, name, data, opts, created, priority, tenant, feed, installation, attempt, ring, note, rjk = told
+    (
+        id_,
+        token,
+        name,
+        data,
+        opts,
+        created,
+        priority,
+        tenant,
+        feed,
+        installation,
+        attempt,
+        ring,
+        note,
+        rjk,
+    ) = told
     try:
-        _, _, number, _, began, _ = token.rsplit(b":", 5)
-        started = instant_of(int(began))
+        _, _, number, _, began, _, sequence = token.rsplit(b":", 6)
+        lease = int(number), instant_of(int(began)), token, int(sequence)
         level = Priority(min(int(priority or 0), Priority.BULK))
         if not ring:
             policy, rules = read_options(opts)
@@ -73,7 +97,7 @@ def delivery_of(queue: str, told: Sequence[bytes]) -> Taken:
                 installation="",
                 trace=trace_of(opts),
             )
-            return Taken(job, int(number), started, token, rules, rjk.decode())
+            return Taken(job, *lease, rules=rules, scheduler=rjk.decode())
         known = orjson.loads(ring)
         rest = {name: known.get(name) for name in TRAVEL}
         form = known.get("form", "json")
@@ -94,9 +118,11 @@ def delivery_of(queue: str, told: Sequence[bytes]) -> Taken:
         )
         if note:  # the attempt before may have left a checkpoint
             job.checkpoint = orjson.loads(note)[2]
-        return Taken(job, int(number), started, token, FED if installation else read_options(opts)[1])
+        return Taken(job, *lease, rules=FED if installation else read_options(opts)[1])
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
-        raise WireError(f"a job of queue {queue!r} cannot be read: {type(error).__name__}") from error
+        raise WireError(
+            f"a job of queue {queue!r} cannot be read: {type(error).__name__}"
+        ) from error
 
 
 def progress_bytes(note: Note | None) -> bytes:

@@ -1,6 +1,8 @@
-"""Add, as the specification has it: validation, marshalling, and then the steps; each can be taken alone.
+"""Add, as the specification has it: validation, marshalling, and then the steps; each can be taken
+alone.
 
-The steps are in `adding.lua`, where scripts take them too that bring children, heirs and what is due.
+The steps are in `adding.lua`, where scripts take them too that bring children, heirs and what is
+due.
 """
 
 from typing import Any
@@ -21,7 +23,9 @@ REFUSED = {
 
 
 def add(client: Client, keys: Keys, job: Any, *, dead_parent: bool = False) -> str:
-    """Add a job where it belongs: with its parent, with its predecessor, scheduled, or in its queue; say where."""
+    """Add a job where it belongs: with its parent, with its predecessor, scheduled, or in its
+    queue; say where.
+    """
     return _run(client, keys, "dead" if dead_parent else "add", _marshalled(job, keys))
 
 
@@ -81,10 +85,14 @@ def checked_uuid(value: object, name: str) -> str:
         raise InvalidJob(f"{name} must be a UUID, not {str(value)[:80]!r}") from None
 
 
-def _run(client: Client, keys: Keys, step: str | int, raw: bytes, *, needs: object = True, what: str = "") -> str:
+def _run(
+    client: Client, keys: Keys, step: str | int, raw: bytes, *, needs: object = True, what: str = ""
+) -> str:
     if not needs:
         raise InvalidJob(f"this job has no {what.removeprefix('a ')}: nothing could wait for it")
-    answer = client.run(script("conveyor", "add"), [keys.scheduled], [keys.names, step, raw]).decode()
+    answer = client.run(
+        script("conveyor", "add"), [keys.scheduled], [keys.names, step, raw]
+    ).decode()
     if answer not in PLACES:
         raise InvalidJob(REFUSED[answer])
     return PLACES[answer]

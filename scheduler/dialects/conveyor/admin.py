@@ -1,4 +1,6 @@
-"""What a person does with a queue of Conveyor. Its failed jobs are in one list with those of all other queues."""
+"""What a person does with a queue of Conveyor. Its failed jobs are in one list with those of all
+other queues.
+"""
 
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
@@ -18,16 +20,26 @@ from scheduler.model.workers import WorkerInfo
 
 
 class ConveyorAdmin:
-    """One queue; `installation` is the ledger that pauses it. Workers of Conveyor's own go on when it is paused."""
+    """One queue; `installation` is the ledger that pauses it. Workers of Conveyor's own go on when
+    it is paused.
+    """
 
     def __init__(
-        self, client: Client, name: str, *, installation: str = "", keys: str = "seed", namespace: str | None = None
+        self,
+        client: Client,
+        name: str,
+        *,
+        installation: str = "",
+        keys: str = "seed",
+        namespace: str | None = None,
     ) -> None:
         self.name = name
         self._client = client
         self._installation = installation
         self._keys = Keys(keys, namespace)
-        self._queue = ConveyorQueue(client, name, installation=installation, keys=keys, namespace=namespace)
+        self._queue = ConveyorQueue(
+            client, name, installation=installation, keys=keys, namespace=namespace
+        )
         self._paused = self._keys.ring(name, "paused")
 
     def peek(self, n: int) -> list[QueueEntry]:
@@ -72,17 +84,32 @@ class ConveyorAdmin:
         return self._queue.depths()
 
     def workers(self, n: int) -> Crew:
-        """Say who lives: ours, and Conveyor's own, of which it tells not at which of its queues they are."""
+        """Say who lives: ours, and Conveyor's own, of which it tells not at which of its queues
+        they are.
+        """
         workers, said = self._keys.ring(self.name, "workers"), self._keys.ring(self.name, "said:")
-        ours = crew(self._client, self.name, workers, said, n, named=lambda name: name.removesuffix(f":{self.name}"))
+        ours = crew(
+            self._client,
+            self.name,
+            workers,
+            said,
+            n,
+            named=lambda name: name.removesuffix(f":{self.name}"),
+        )
         found = list(ours.workers)
         for name, heard, holds in self._others(n):
-            found.append(WorkerInfo(name=name, kind="conveyor", seen_at=instant(heard * 1000), holds=holds))
+            found.append(
+                WorkerInfo(name=name, kind="conveyor", seen_at=instant(heard * 1000), holds=holds)
+            )
         return ours._replace(workers=found[:n])
 
     def _others(self, n: int) -> list[tuple[str, int, int]]:
-        told = self._client.run(script("conveyor", "others"), [self._keys.scheduled], [self._keys.names, n])
-        return [(name.decode(errors="replace"), int(float(heard)), holds) for name, heard, holds in told]
+        told = self._client.run(
+            script("conveyor", "others"), [self._keys.scheduled], [self._keys.names, n]
+        )
+        return [
+            (name.decode(errors="replace"), int(float(heard)), holds) for name, heard, holds in told
+        ]
 
     def pause(self) -> None:
         """Pause."""
@@ -131,7 +158,9 @@ class ConveyorAdmin:
         args = [each for pair in pairs for each in pair]
         if not args:
             return []
-        answer = self._client.run(script("conveyor", "requeue"), [self._keys.scheduled], [self._keys.names, *args])
+        answer = self._client.run(
+            script("conveyor", "requeue"), [self._keys.scheduled], [self._keys.names, *args]
+        )
         return [each == 49 for each in answer]
 
     def _entry(self, raw: bytes, reason: str | None = None) -> QueueEntry:

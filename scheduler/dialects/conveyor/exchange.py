@@ -1,4 +1,6 @@
-"""The script `finish`, which ends deliveries and takes the next: what it is told, and what it answers."""
+"""The script `finish`, which ends deliveries and takes the next: what it is told, and what it
+answers.
+"""
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
@@ -12,6 +14,7 @@ from scheduler.dialects.conveyor.keys import Keys
 from scheduler.dialects.conveyor.wire import Taken
 from scheduler.dialects.ends import end_bytes
 from scheduler.dialects.interface import Delivery, Result
+from scheduler.dialects.leasing import NO_FETCH, Fetch
 from scheduler.errors import WireError
 from scheduler.model.states import State
 
@@ -30,12 +33,15 @@ VERBS = {
 
 
 class Answer(NamedTuple):
-    """What came of it; nothing if `alive`. `wait_ms`: until one should look; `full`: the settlers are behind."""
+    """What came of it; nothing if `alive`. `wait_ms`: until one should look; `full`: the settlers
+    are behind. `passed`: how many jobs of full types were passed over.
+    """
 
     accepted: list[bool]
     taken: list[Delivery]
     wait_ms: int
     full: bool = False
+    passed: int = 0
     alive: bool = False
 
 
@@ -51,64 +57,98 @@ class Held(NamedTuple):
 class Exchange:
     """The deliveries of one queue."""
 
-    def __init__(self, client: Client, queue: str, keys: Keys, *, most_unsettled: int, kept: int) -> None:
+    def __init__(
+        self, client: Client, queue: str, keys: Keys, *, most_unsettled: int, kept: int
+    ) -> None:
         self._client = client
         self._queue = queue
         self._keys = [keys.scheduled]
         self._names = keys.names
         self._limits = (most_unsettled, kept)
 
-    def run(self, worker: str, written: Sequence[Any], n: int, lease: timedelta, *, dead: bool = False) -> Answer:
-        """End what a worker has, and take up to n."""
+    def run(
+        self,
+        worker: str,
+        written: Sequence[Any],
+        lease: timedelta,
+        fetch: Fetch = NO_FETCH,
+        *,
+        dead: bool = False,
+    ) -> Answer:
+        """End deliveries of a worker and lease more jobs to it."""
         args = [
-            self._names, self._queue, worker, lease // wire.MILLISECOND, min(n, LARGEST_BATCH),
-            "dead" if dead else "live", *self._limits, len(written) // VALUES, *written,
-        ]  # fmt: skip
-        answer, wait, full, now, *taken = self._client.run(script("conveyor", "finish"), self._keys, args)
+            self._names,
+            self._queue,
+            worker,
+            lease // wire.MILLISECOND,
+            min(fetch.n, LARGEST_BATCH),
+            "dead" if dead else "live",
+            *self._limits,
+            fetch.first,
+            fetch.limits,
+            len(written) // VALUES,
+            *written,
+        ]
+        answer, wait, full, now, passed, *taken = self._client.run(
+            script("conveyor", "finish"), self._keys, args
+        )
         if answer == b"alive":
             return Answer([], [], wait, alive=True)
-        deliveries, unreadable = self._deliveries(taken, wire.instant_of(now))
+        deliveries, unreadable = self._deliveries(taken, wire.instant_of(now), fetch.first)
         if unreadable:
-            self.run(worker, unreadable, 0, lease)
-        return Answer([each == 49 for each in answer], deliveries, wait, bool(full))
+            self.run(worker, unreadable, lease)
+        return Answer([each == 49 for each in answer], deliveries, wait, bool(full), passed)
 
     def held(self, worker: str, most: int, most_bytes: int) -> list[Held]:
         """Read what a worker holds of this queue, the oldest first."""
         args = [self._names, self._queue, worker, most, most_bytes]
         found = self._client.run(script("conveyor", "held"), self._keys, args)
         listed = [found[start : start + 3] for start in range(0, len(found), 3)]
-        return [self._held(*each) for each in sorted(listed, key=lambda each: each[2].rpartition(b":")[2])]
+        return sorted((self._held(*each) for each in listed), key=_leased_at)
 
     def _held(self, uuid: bytes, raw: bytes, lease: bytes) -> Held:
         try:
             if not lease:
-                return Held(uuid, raw, self._delivery(uuid, raw, None, wire.EPOCH), None)
+                return Held(uuid, raw, self._delivery(uuid, raw, None, wire.EPOCH, 0), None)
             _, attempt, rest = lease.split(b":", 2)
-            owner, _, started = rest.rpartition(b":")
-            delivery = self._delivery(uuid, raw, int(attempt), wire.began(started))
-        except WireError:
+            owner, started, number = rest.rsplit(b":", 2)
+            began = wire.instant_of(int(started))
+            delivery = self._delivery(uuid, raw, int(attempt), began, int(number))
+            return Held(uuid, raw, delivery, owner.decode())
+        except (WireError, ValueError, OverflowError):  # no job, or the value is no lease of ours
             return Held(uuid, raw, None, None)
-        return Held(uuid, raw, delivery, owner.decode())
 
-    def _delivery(self, uuid: bytes, raw: bytes, attempt: int | None, started: datetime) -> Taken:
-        """Read a job; scripts stop at our fields, and what others write behind them may say that it is another."""
-        delivery = wire.delivery_of(self._queue, raw, attempt, started)
+    def _delivery(
+        self, uuid: bytes, raw: bytes, attempt: int | None, started: datetime, sequence: int
+    ) -> Taken:
+        """Read a job; scripts stop at our fields, and what others write behind them may say that it
+        is another.
+        """
+        delivery = wire.delivery_of(self._queue, raw, attempt, started, sequence)
         if delivery.job.id.encode() != uuid:
             raise WireError(f"a job of queue {self._queue!r} has two ids")
         return delivery
 
-    def _deliveries(self, taken: Sequence[Any], started: datetime) -> tuple[list[Delivery], list[Any]]:
+    def _deliveries(
+        self, taken: Sequence[Any], started: datetime, first: int
+    ) -> tuple[list[Delivery], list[Any]]:
         found: list[Delivery] = []
         unreadable: list[Any] = []
-        for uuid, raw, attempt, note in zip(taken[::4], taken[1::4], taken[2::4], taken[3::4], strict=True):
+        told = zip(taken[::4], taken[1::4], taken[2::4], taken[3::4], strict=True)
+        for sequence, (uuid, raw, attempt, note) in enumerate(told, first):
             try:
-                delivery = self._delivery(uuid, raw, attempt, started)
+                delivery = self._delivery(uuid, raw, attempt, started, sequence)
                 if note:  # the attempt before may have left a checkpoint
                     delivery.job.checkpoint = orjson.loads(note)[2]
                 found.append(delivery)
             except WireError:
                 unreadable += buried(uuid, raw, attempt)
         return found, unreadable
+
+
+def _leased_at(held: Held) -> tuple[datetime, int]:
+    delivery = held.delivery
+    return (delivery.started_at, delivery.sequence) if delivery else (wire.EPOCH, 0)
 
 
 def calls(results: Sequence[Result]) -> Iterator[list[Any]]:
@@ -129,7 +169,8 @@ def written_of(result: Result) -> tuple[Any, ...]:
     """Write one end, as the script reads it."""
     delivery, end = cast("Taken", result.delivery), result.end
     job, attempt = delivery.job, delivery.attempt
-    token = f"{job.feed}:{attempt}:{wire.milliseconds_of(delivery.started_at)}:{delivery.parent}"
+    lease = f"{wire.milliseconds_of(delivery.started_at)}:{delivery.sequence}"
+    token = f"{job.feed}:{attempt}:{lease}:{delivery.parent}"
     if end is None:
         return job.id, f"back:0:{token}", "", b"", b""
     delay, again = 0, b""
@@ -143,4 +184,4 @@ def written_of(result: Result) -> tuple[Any, ...]:
 
 def buried(uuid: bytes, raw: bytes, attempt: int) -> tuple[Any, ...]:
     """Write that nobody can read a job."""
-    return uuid, f"unreadable:0:0:{attempt}:0:", "", raw, b""
+    return uuid, f"unreadable:0:0:{attempt}:0:0:", "", raw, b""

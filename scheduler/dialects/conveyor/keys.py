@@ -1,4 +1,6 @@
-"""The names of keys: as the specification has them (`seed`), or as the Go project has them (`upstream`)."""
+"""The names of keys: as the specification has them (`seed`), or as the Go project has them
+(`upstream`).
+"""
 
 from dataclasses import dataclass
 
@@ -12,7 +14,9 @@ PARTS = ("jobs", "worker", "workers", "queues", "ring")  # and beginnings, befor
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """Where everything is; `names` is the preset. In a cluster the namespace needs a hash tag, as in `{conv}`."""
+    """Where everything is; `names` is the preset. In a cluster the namespace needs a hash tag, as
+    in `{conv}`.
+    """
 
     names: str = "seed"
     namespace: str | None = None
@@ -35,7 +39,9 @@ class Keys:
 
     @property
     def scheduled(self) -> str:
-        """Jobs by when they are due; scripts are given this one, the names of the others begin as it does."""
+        """Jobs by when they are due; scripts are given this one, the names of the others begin as
+        it does.
+        """
         return f"{self.base}scheduled"
 
     @property
@@ -54,12 +60,15 @@ class Keys:
             return f"{self.base}queue:{name}"
         part, colon, _ = name.partition(":")
         if name in TAKEN or (colon and part in PARTS):
-            raise ValueError(f"queue {name!r} would be the key of something else; choose another name")
+            raise ValueError(
+                f"queue {name!r} would be the key of something else; choose another name"
+            )
         return f"{self.base}{name}"
 
     def job(self, uuid: str, what: str = "") -> str:
         """Name the body of a job, or what belongs to it: children, active, onComplete."""
-        return f"{self.base}{'jobs' if self.names == 'seed' else 'job'}:{uuid}{':' if what else ''}{what}"
+        word = "jobs" if self.names == "seed" else "job"
+        return f"{self.base}{word}:{uuid}{':' if what else ''}{what}"
 
     def worker(self, name: str) -> str:
         """Name the set of what a worker holds."""

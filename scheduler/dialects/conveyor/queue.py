@@ -1,7 +1,9 @@
-"""A queue of the Conveyor dialect. Every call is one script, so that nothing is ever between two places.
+"""A queue of the Conveyor dialect. Every call is one script, so that nothing is ever between two
+places.
 
-Why no answer is needed to be safe: a script that was not answered ran whole or not at all. Jobs that it took are in
-this worker's set (`held` finds them), an end that it took is in the stream, and saying it again is refused.
+Why no answer is needed to be safe: a script that was not answered ran whole or not at all. Jobs
+that it took are in this worker's set (`held` finds them), an end that it took is in the stream, and
+saying it again is refused.
 """
 
 import contextlib
@@ -15,7 +17,6 @@ from scheduler.dialects.conveyor import wire
 from scheduler.dialects.conveyor.exchange import (
     LARGEST_BATCH,
     MOST_BYTES,
-    Answer,
     Exchange,
     buried,
     calls,
@@ -25,10 +26,12 @@ from scheduler.dialects.conveyor.keys import Keys
 from scheduler.dialects.crew.said import about_bytes
 from scheduler.dialects.ends import known_of, note_bytes
 from scheduler.dialects.interface import (
+    EVERY_TYPE,
     About,
     Cancelling,
     Delivery,
     Depths,
+    Handled,
     Known,
     Note,
     Outcomes,
@@ -37,6 +40,7 @@ from scheduler.dialects.interface import (
     Result,
     Waits,
 )
+from scheduler.dialects.leasing import NO_FETCH, SequenceNumbers
 from scheduler.dialects.looks import NextLook
 from scheduler.dialects.settling.fence import Fence, pushed
 from scheduler.dialects.settling.reading import Settling
@@ -68,7 +72,9 @@ CANCELLING = {
 
 
 class ConveyorQueue:
-    """One queue; `worker` is the name of the one that fetches through it, `installation` whose ledger feeds it."""
+    """One queue; `worker` is the name of the one that fetches through it, `installation` whose
+    ledger feeds it.
+    """
 
     def __init__(
         self,
@@ -85,7 +91,9 @@ class ConveyorQueue:
         settler_silence: timedelta = SETTLER_SILENCE,
     ) -> None:
         if lease > LONGEST_LEASE:
-            raise ConfigError(f"lease: must be at most 30s in Conveyor, whose workers wait no longer, not {lease}")
+            raise ConfigError(
+                f"lease: must be at most 30s in Conveyor, whose workers wait no longer, not {lease}"
+            )
         self.name = name
         self.lease = lease
         self._client = client
@@ -95,10 +103,14 @@ class ConveyorQueue:
         except ValueError as error:
             raise ConfigError(str(error)) from None
         self._installation = installation
-        self._worker = f"{worker}:{name}"  # in Conveyor a worker has one set of what it holds, of whatever queue
+        # in Conveyor a worker has one set of what it holds, of whatever queue
+        self._worker = f"{worker}:{name}"
         self._look = NextLook()
+        self._numbers = SequenceNumbers()
         self._full = False
-        self._exchange = Exchange(client, name, self._keys, most_unsettled=most_unsettled, kept=kept)
+        self._exchange = Exchange(
+            client, name, self._keys, most_unsettled=most_unsettled, kept=kept
+        )
         self._settling = Settling(
             client,
             [
@@ -109,26 +121,39 @@ class ConveyorQueue:
             keep=self._keep,
         )
         self._fence = Fence(client)
-        with contextlib.suppress(QueueUnavailable):  # a cluster that comes back later refuses such keys itself
+        with contextlib.suppress(
+            QueueUnavailable
+        ):  # a cluster that comes back later refuses such keys itself
             if not self._keys.tagged and client.clustered:
-                raise ConfigError(f'queue {name!r}: in a cluster the namespace needs a hash tag, as in "{{conv}}"')
+                raise ConfigError(
+                    f'queue {name!r}: in a cluster the namespace needs a hash tag, as in "{{conv}}"'
+                )
 
-    def push(self, jobs: Sequence[QueuedJob], *, epoch: str, began: float | None = None) -> list[Pushed]:
+    def push(
+        self, jobs: Sequence[QueuedJob], *, epoch: str, began: float | None = None
+    ) -> list[Pushed]:
         """Put jobs in."""
         found: list[Pushed] = []
         with self._fence.until(began) as until:
-            pushing = self._pushing(jobs, [self._keys.names, self.name, epoch, self._installation, until])
-            for answer in self._client.run_each(script("conveyor", "push"), [self._keys.scheduled], pushing):
+            pushing = self._pushing(
+                jobs, [self._keys.names, self.name, epoch, self._installation, until]
+            )
+            for answer in self._client.run_each(
+                script("conveyor", "push"), [self._keys.scheduled], pushing
+            ):
                 if answer == b"shared":
                     raise QueueError(
-                        f"queue {self.name!r} is worked by a worker of Conveyor itself, which tells no ledger how jobs "
+                        f"queue {self.name!r} is worked by a worker of Conveyor itself, which "
+                        "tells no ledger how jobs "
                         "end; stop it, or submit to another queue"
                     )
                 found += pushed(answer)
         return found
 
     def _pushing(self, jobs: Sequence[QueuedJob], head: Sequence[Any]) -> Iterator[list[Any]]:
-        """Write jobs, so many at a time that Redis has something to do while the next are written."""
+        """Write jobs, so many at a time that Redis has something to do while the next are
+        written.
+        """
         args: list[Any] = [*head]
         size = count = 0
         for job in jobs:
@@ -142,53 +167,79 @@ class ConveyorQueue:
         if count:
             yield args
 
-    def fetch(self, n: int, *, timeout: float) -> list[Delivery]:
-        """Take jobs, or wait for one; with n = 0 only wait."""
+    def fetch(
+        self,
+        n: int,
+        *,
+        timeout: float,
+        handled: Handled = EVERY_TYPE,
+        first: int | None = None,
+        begun: int | None = None,  # noqa: ARG002 - its leases all count as begun
+    ) -> list[Delivery]:
+        """Lease jobs, or wait for one; with n = 0 only wait."""
         end = time.monotonic() + timeout
         if n <= 0:
             self._wait(end)
             return []
+        fetch = self._numbers.fetch(n, handled, first)
         while True:
             began = time.monotonic()
-            answer = self._exchange.run(self._worker, [], n, self.lease)
-            self._remember(answer, began)
+            answer = self._exchange.run(self._worker, [], self.lease, fetch)
+            self._look.heard(answer.wait_ms, began, answer.passed)
+            self._full = answer.full
             if answer.taken or end <= time.monotonic():
                 return answer.taken
             self._wait(end)
 
-    def _remember(self, answer: Answer, began: float) -> None:
-        """Note when something that waits is due, or the settlers may have caught up."""
-        self._look.heard(answer.wait_ms, began)
-        self._full = answer.full
-
     def _wait(self, end: float) -> None:
-        """Wait until there is a job in the list, or it is time to look; the job stays where it is."""
+        """Wait until there is a job in the list, or it is time to look; the job stays where it
+        is.
+        """
         patience = min(min(end, self._look.at) - time.monotonic(), LONGEST_WAIT, LONGEST_BLOCK)
-        what = self._keys.ring(self.name, "nothing") if self._full else self._list
-        self._client.wait("BLMOVE", what, what, "RIGHT", "RIGHT", f"{max(patience, SHORTEST_WAIT):.3f}")
+        listens = not (self._full or self._look.passed_over)
+        what = self._list if listens else self._keys.ring(self.name, "nothing")
+        self._client.wait(
+            "BLMOVE", what, what, "RIGHT", "RIGHT", f"{max(patience, SHORTEST_WAIT):.3f}"
+        )
 
-    def finish(self, results: Sequence[Result], *, fetch: int = 0) -> tuple[list[bool], list[Delivery]]:
-        """End deliveries and take the next."""
-        accepted: list[bool] = []
-        *first, last = calls(results)
-        for part in first:
-            accepted += self._exchange.run(self._worker, part, 0, self.lease).accepted
-        began = time.monotonic()
-        answer = self._exchange.run(self._worker, last, fetch, self.lease)
-        self._remember(answer, began)
-        return accepted + answer.accepted, answer.taken
+    def finish(
+        self,
+        results: Sequence[Result],
+        *,
+        fetch: int = 0,
+        handled: Handled = EVERY_TYPE,
+        first: int | None = None,
+        begun: int | None = None,  # noqa: ARG002 - its leases all count as begun
+    ) -> tuple[list[bool], list[Delivery]]:
+        """End deliveries and lease the next jobs."""
+        wanted, began = self._numbers.fetch(fetch, handled, first), time.monotonic()
+        # The last part is sent first, so that put-backs keep their order. It also fetches: so it
+        # does not lease what the other parts put back.
+        answers = [
+            self._exchange.run(self._worker, part, self.lease, NO_FETCH if number else wanted)
+            for number, part in enumerate(reversed([*calls(results)]))
+        ]
+        self._look.heard(answers[-1].wait_ms, began, answers[0].passed)
+        self._full = answers[-1].full
+        accepted = [each for answer in reversed(answers) for each in answer.accepted]
+        return accepted, answers[0].taken
 
     def renew(
-        self, notes: Mapping[Delivery, Note | None], *, lease: timedelta, about: About | None = None
+        self,
+        notes: Mapping[Delivery, Note | None],
+        *,
+        lease: timedelta,
+        about: About | None = None,
+        begun: int | None = None,  # noqa: ARG002 - its leases all count as begun
     ) -> list[Renewed]:
         """Keep deliveries."""
         found: list[Renewed] = []
         for batch in list(_batches(list(notes.items()))) or [[]]:
             args: list[Any] = [self._worker, lease // wire.MILLISECOND, about_bytes(about)]
             for delivery, note in batch:
+                token = f"{delivery.job.feed}:{delivery.attempt}:{self._worker}"
                 began = wire.milliseconds_of(delivery.started_at)
-                token = f"{delivery.job.feed}:{delivery.attempt}:{self._worker}:{began}."
-                args += (delivery.job.id, token, note_bytes(note))
+                args += (delivery.job.id, f"{token}:{began}:{delivery.sequence}", note_bytes(note))
             found += [RENEWED[each] for each in self._run("renew", *args).decode()]
         return found
 
@@ -206,11 +257,14 @@ class ConveyorQueue:
             elif each.owner == self._worker:
                 found.append(each.delivery)
         if unreadable:
-            self._exchange.run(self._worker, unreadable, 0, self.lease)
+            self._exchange.run(self._worker, unreadable, self.lease)
+        self._numbers.skip(found)
         return found
 
     def recover(self, decide: Callable[[Delivery], Result]) -> int:
-        """Take back what silent workers hold, ours and Conveyor's own, and close what those left half closed."""
+        """Take back what silent workers hold, ours and Conveyor's own, and close what those left
+        half closed.
+        """
         moved = 0
         for name in self._run("silent", MOST_WORKERS, STUCK_FOR // wire.MILLISECOND):
             worker, more = name.decode(errors="replace"), True
@@ -219,9 +273,11 @@ class ConveyorQueue:
                 written: list[Any] = []
                 for each in page:
                     written += (
-                        buried(each.uuid, each.raw, 0) if not each.delivery else written_of(decide(each.delivery))
+                        buried(each.uuid, each.raw, 0)
+                        if not each.delivery
+                        else written_of(decide(each.delivery))
                     )
-                answer = self._exchange.run(worker, written, 0, self.lease, dead=True)
+                answer = self._exchange.run(worker, written, self.lease, dead=True)
                 moved += sum(answer.accepted)
                 more = any(answer.accepted)
         return moved
@@ -249,11 +305,16 @@ class ConveyorQueue:
         found: list[Known | None] = []
         for batch in _batches(ids):
             answer = self._run("known", *batch)
-            found += [known_of(*answer[i : i + 3], began=wire.began) for i in range(0, len(answer), 3)]
+            found += [
+                known_of(*answer[i : i + 3], began=wire.instant_of)
+                for i in range(0, len(answer), 3)
+            ]
         return found
 
     def cancel(self, ids: Sequence[str], *, force: bool = False) -> list[Cancelling]:  # noqa: ARG002 - workers decide
-        """Take jobs out, or ask for their end; a worker of Conveyor's hears nothing, and so it is refused."""
+        """Take jobs out, or ask for their end; a worker of Conveyor's hears nothing, and so it is
+        refused.
+        """
         found: list[Cancelling] = []
         for batch in _batches(ids):
             found += [CANCELLING[each] for each in self._run("cancel", *batch).decode()]
@@ -273,7 +334,9 @@ class ConveyorQueue:
         """Count."""
         counts = self._run("depths")
         waiting = dict(zip(Priority, counts[:5], strict=True))
-        return Depths(waiting, retrying=counts[5], running=counts[6], unsettled=counts[7], dead=counts[8])
+        return Depths(
+            waiting, retrying=counts[5], running=counts[6], unsettled=counts[7], dead=counts[8]
+        )
 
     def waits(self) -> Waits:
         """Say what waits."""

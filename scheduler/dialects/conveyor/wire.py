@@ -1,4 +1,6 @@
-"""The bytes: a job as Conveyor has it, with fields of ours behind its own. What we do not know of is kept."""
+"""The bytes: a job as Conveyor has it, with fields of ours behind its own. What we do not know of
+is kept.
+"""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -37,7 +39,9 @@ def marshal(job: Any) -> bytes:
 
 
 def raw_of(job: QueuedJob) -> bytes:
-    """Write a job that a ledger feeds, in parts by the order of their numbers: some are as in the job before."""
+    """Write a job that a ledger feeds, in parts by the order of their numbers: some are as in the
+    job before.
+    """
     try:
         own = Job(uuid=job.id, type=job.type, queue=job.queue, payload=job.payload, feed=job.feed)
         own.max_retries = policy_of(job.policy)[0].max_attempts if job.policy else USUAL_RETRIES
@@ -45,14 +49,22 @@ def raw_of(job: QueuedJob) -> bytes:
             own.retry = job.attempt
         if job.priority is not Priority.NORMAL:
             own.priority = job.priority
-        shared = _shared(job.installation, job.tenant, job.form == "json", job.created_at, job.expires_at)
+        shared = _shared(
+            job.installation, job.tenant, job.form == "json", job.created_at, job.expires_at
+        )
         return bytes(own.SerializeToString()) + shared + _rest(job)
     except (ValueError, TypeError, EncodeError) as error:
         raise QueueError(f"job {job.id} cannot be written: {error}") from error
 
 
 @lru_cache(maxsize=1000)
-def _shared(installation: str, tenant: str, json: bool, created_at: datetime, expires_at: datetime) -> bytes:  # noqa: FBT001
+def _shared(
+    installation: str,
+    tenant: str,
+    json: bool,  # noqa: FBT001
+    created_at: datetime,
+    expires_at: datetime,
+) -> bytes:
     """Write what jobs that were submitted together share."""
     part = Job(installation=installation, tenant=tenant, json=json)
     _set(part.created_at, created_at)
@@ -62,7 +74,10 @@ def _shared(installation: str, tenant: str, json: bool, created_at: datetime, ex
 
 def _rest(job: QueuedJob) -> bytes:
     """Write what most jobs do not have."""
-    if not job.attempt and (job.policy, job.tags, job.correlation_id, job.checkpoint, job.trace) == NOTHING:
+    if (
+        not job.attempt
+        and (job.policy, job.tags, job.correlation_id, job.checkpoint, job.trace) == NOTHING
+    ):
         return b""
     part = Job(attempt=job.attempt)
     if job.correlation_id is not None:
@@ -76,14 +91,16 @@ def _rest(job: QueuedJob) -> bytes:
     return bytes(part.SerializeToString())
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, kw_only=True)
 class Taken(Delivery):
     """A delivery of a job that may have a parent."""
 
     parent: str
 
 
-def delivery_of(queue: str, raw: bytes, attempt: int | None, started: datetime) -> Taken:
+def delivery_of(
+    queue: str, raw: bytes, attempt: int | None, started: datetime, sequence: int = 0
+) -> Taken:
     """Read a job that is in somebody's hands: of a ledger, or of anybody who added it."""
     try:
         read: Any = Job.FromString(raw)
@@ -107,9 +124,18 @@ def delivery_of(queue: str, raw: bytes, attempt: int | None, started: datetime) 
             checkpoint=_json(read.checkpoint) if fed else None,
             trace=read.trace or None,
         )
-        return Taken(job, max(0, read.retry) + 1 if attempt is None else attempt, started, raw, read.parent_uuid)
+        return Taken(
+            job,
+            max(0, read.retry) + 1 if attempt is None else attempt,
+            started,
+            raw,
+            sequence,
+            parent=read.parent_uuid,
+        )
     except READ as error:
-        raise WireError(f"a job of queue {queue!r} cannot be read: {type(error).__name__}") from error
+        raise WireError(
+            f"a job of queue {queue!r} cannot be read: {type(error).__name__}"
+        ) from error
 
 
 def raw_again(raw: bytes, retry: int, failure: str | None) -> bytes:
@@ -127,19 +153,14 @@ def stamp(moment: datetime) -> tuple[int, int]:
     return seconds, (rest // MICROSECOND) * 1000
 
 
-def instant_of(milliseconds: int) -> datetime:
+def instant_of(milliseconds: int | bytes) -> datetime:
     """Read an instant in milliseconds, as scripts tell it."""
-    return EPOCH + milliseconds * MILLISECOND
+    return EPOCH + int(milliseconds) * MILLISECOND
 
 
 def milliseconds_of(instant: datetime) -> int:
     """Write an instant as scripts tell it."""
     return (instant - EPOCH) // MILLISECOND
-
-
-def began(written: bytes) -> datetime:
-    """Read when a lease began, from its last part: milliseconds, and its place among those that began together."""
-    return instant_of(int(written.partition(b".")[0]))
 
 
 def _set(field: Any, moment: datetime) -> None:

@@ -1,4 +1,5 @@
-"""What a worker says of itself beside its heartbeat, as JSON that is gone when it is silent; and who is there.
+"""What a worker says of itself beside its heartbeat, as JSON that is gone when it is silent; and
+who is there.
 
 Spans, not times: the clocks of workers differ, and whoever reads has Redis's.
 """
@@ -23,15 +24,26 @@ def about_bytes(about: About | None) -> bytes:
     return b"" if about is None else orjson.dumps(tuple(about))
 
 
-def crew(client: Client, queue: str, workers: str, said: str, n: int, *, named: Callable[[str], str] = str) -> Crew:
-    """Read who lives, by the registry `workers`; what one says is in the key of its name behind `said`.
+def crew(
+    client: Client,
+    queue: str,
+    workers: str,
+    said: str,
+    n: int,
+    *,
+    named: Callable[[str], str] = str,
+) -> Crew:
+    """Read who lives, by the registry `workers`; what one says is in the key of its name behind
+    `said`.
 
     named: tells the name of a worker from the one in the registry.
     """
     now, count, *told = client.run(script("crew", "live"), [workers], [said, n])
     pairs = zip(told[::2], told[1::2], strict=True)
     return Crew(
-        count, instant(int(now)), [_worker(queue, named(name.decode(errors="replace")), about) for name, about in pairs]
+        count,
+        instant(int(now)),
+        [_worker(queue, named(name.decode(errors="replace")), about) for name, about in pairs],
     )
 
 
@@ -45,7 +57,12 @@ def _worker(queue: str, name: str, said: bytes) -> WorkerInfo:
     try:
         about = About(*orjson.loads(text)[: len(About._fields)])
         return _told(queue, name, instant(int(heard)), about)
-    except (ValueError, TypeError, OverflowError):  # of another version, or it has not said anything yet
+    except (
+        ValueError,
+        KeyError,  # a slice of a dict, since Python 3.12; a TypeError before
+        TypeError,
+        OverflowError,
+    ):  # of another version, or it has not said anything yet
         return WorkerInfo(name=name, queues=(WorkerQueue(name=queue),))
 
 
@@ -56,7 +73,10 @@ def _told(queue: str, name: str, heard: datetime, about: About) -> WorkerInfo:
     at = WorkerQueue(
         name=queue,
         holds=holds,
-        jobs=tuple(HeldJob(id=str(id_), tenant=str(tenant) or None, type=str(type_)) for id_, tenant, type_ in jobs),
+        jobs=tuple(
+            HeldJob(id=str(id_), tenant=str(tenant) or None, type=str(type_))
+            for id_, tenant, type_ in jobs
+        ),
         breaker=None if about.breaker is None else BreakerState(about.breaker),
         breaker_until=until,
     )

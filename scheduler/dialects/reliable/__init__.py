@@ -1,1 +1,3 @@
-"""The reliable dialect: lists for the levels, a processing list for each worker, and scripts that move between them."""
+"""The reliable dialect: lists for the levels, a processing list for each worker, and scripts that
+move between them.
+"""

@@ -21,7 +21,9 @@ FED = b'"filepath":""'  # a ledger has such an entry; a file has a path
 class ReliableAdmin:
     """One queue; `installation` is the ledger that pauses it."""
 
-    def __init__(self, client: Client, name: str, *, installation: str = "", keys: Keys | None = None) -> None:
+    def __init__(
+        self, client: Client, name: str, *, installation: str = "", keys: Keys | None = None
+    ) -> None:
         self.name = name
         self._client = client
         self._installation = installation
@@ -34,11 +36,15 @@ class ReliableAdmin:
         [jobs] = self._keys.named("jobs")
         found: list[QueueEntry] = []
         for level in dict.fromkeys(self._keys.levels):
-            entries = self._client.call("LRANGE", level, len(found) - n, -1) if len(found) < n else []
+            entries = (
+                self._client.call("LRANGE", level, len(found) - n, -1) if len(found) < n else []
+            )
             entries.reverse()
             records = self._client.call("HMGET", jobs, *map(wire.id_of, entries)) if entries else []
             for entry, record in zip(entries, records, strict=True):
-                if record or FED not in entry:  # else it was cancelled, and is dropped when it is met
+                if (
+                    record or FED not in entry
+                ):  # else it was cancelled, and is dropped when it is met
                     found.append(self._entry(entry, record or b""))
         return found
 
@@ -52,7 +58,9 @@ class ReliableAdmin:
         [reasons] = self._keys.named("reasons")
         told = []
         for each in found[skip:]:
-            why = self._client.call("HGET", reasons, hashlib.sha1(each.raw, usedforsecurity=False).hexdigest())
+            why = self._client.call(
+                "HGET", reasons, hashlib.sha1(each.raw, usedforsecurity=False).hexdigest()
+            )
             told.append(_because(each, why))
         return told
 
@@ -67,9 +75,15 @@ class ReliableAdmin:
         args: list[object] = []
         for each in letters:
             origin = (self._client.call("HGET", origins, each.id) or b"").decode(errors="replace")
-            level = self._keys.levels.index(origin) if origin in self._keys.levels else each.priority
+            level = (
+                self._keys.levels.index(origin) if origin in self._keys.levels else each.priority
+            )
             args += (each.raw, level + 1, wire.entry_again(each.raw, 0))
-        return [each == 49 for each in self._client.run(script("reliable", "requeue"), keys, args)] if args else []
+        return (
+            [each == 49 for each in self._client.run(script("reliable", "requeue"), keys, args)]
+            if args
+            else []
+        )
 
     def forget(self, ids: Collection[str]) -> None:
         """Drop what jobs of a ledger left."""
@@ -77,7 +91,9 @@ class ReliableAdmin:
         for entry in list(self._all_letters()):
             if FED in entry and wire.id_of(entry).decode(errors="replace") in ids:
                 self._client.call("LREM", self._keys.dead, -1, entry)
-                self._client.call("HDEL", reasons, hashlib.sha1(entry, usedforsecurity=False).hexdigest())
+                self._client.call(
+                    "HDEL", reasons, hashlib.sha1(entry, usedforsecurity=False).hexdigest()
+                )
 
     def purge(self, n: int) -> int:
         """Drop dead letters."""
@@ -89,7 +105,9 @@ class ReliableAdmin:
         found = self._queue.depths()
         waiting = {}
         for level in Priority:
-            shared = [each for each in Priority if self._keys.levels[each] == self._keys.levels[level]]
+            shared = [
+                each for each in Priority if self._keys.levels[each] == self._keys.levels[level]
+            ]
             first = max(shared, key=lambda each: (LEVELS[each] == self._keys.words[each], -each))
             waiting[level] = found.waiting[level] if level is first else 0
         return found._replace(waiting=waiting)
@@ -123,7 +141,12 @@ class ReliableAdmin:
         if self._own:
             yield from scanned(self._client, prefix, f"{glob(prefix)}:*")
             return
-        fixed = [*dict.fromkeys(self._keys.levels), self._keys.completed, self._keys.dead, *self._keys.named(*OWN)]
+        fixed = [
+            *dict.fromkeys(self._keys.levels),
+            self._keys.completed,
+            self._keys.dead,
+            *self._keys.named(*OWN),
+        ]
         yield [name for name in fixed if self._client.call("EXISTS", name)]
         said = self._keys.said("%s")
         for pattern in (self._keys.processing_pattern, self._keys.heartbeat_pattern, said):
@@ -135,7 +158,11 @@ class ReliableAdmin:
         return erased(self._client, names)
 
     def _paused(self, how: str) -> None:
-        self._client.run(script("reliable", "pause"), self._keys.named("paused", "marker"), [how, self._installation])
+        self._client.run(
+            script("reliable", "pause"),
+            self._keys.named("paused", "marker"),
+            [how, self._installation],
+        )
 
     def _letters(self) -> Iterator[bytes]:
         return (entry for entry in self._all_letters() if FED not in entry)

@@ -1,4 +1,6 @@
-"""The script `finish`, which ends deliveries and takes the next: what it is told, and what it answers."""
+"""The script `finish`, which ends deliveries and takes the next: what it is told, and what it
+answers.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -9,6 +11,7 @@ import orjson
 
 from scheduler.dialects.client import Client, script
 from scheduler.dialects.interface import Delivery, Result
+from scheduler.dialects.leasing import NO_FETCH, Fetch
 from scheduler.dialects.reliable import wire
 from scheduler.dialects.reliable.keys import Keys
 from scheduler.errors import WireError
@@ -20,7 +23,9 @@ MOST_RESULTS = 500
 MOST_BYTES = 8 * 1024 * 1024  # in one call; and so many more as one job has
 PAGE = 100
 PLACES = 31
-Written = tuple[str | bytes, str, bytes, Any, bytes]  # id, what becomes of it, entry, what to go on with, end
+Written = tuple[
+    str | bytes, str, bytes, Any, bytes
+]  # id, what becomes of it, entry, what to go on with, end
 NO_DELAY = timedelta()
 VERBS = {
     State.COMPLETED: "completed",
@@ -41,7 +46,9 @@ class Bounds:
 
 
 class Call:
-    """What one call ends: five values for each, the last the length of its end, and by ledger the ends themselves."""
+    """What one call ends: five values for each, the last the length of its end, and by ledger the
+    ends themselves.
+    """
 
     __slots__ = ("_numbers", "ends", "values")
 
@@ -69,16 +76,21 @@ class Call:
 
 
 class Answer(NamedTuple):
-    """What came of it; `alive`: nothing, for the worker that seemed silent lives. `wait_ms`: until one should look."""
+    """What came of it; `alive`: nothing, for the worker that seemed silent lives. `wait_ms`: until
+    one should look. `passed`: how many jobs of full types were passed over.
+    """
 
     accepted: list[bool]
     taken: list[Delivery]
     wait_ms: int
+    passed: int = 0
     alive: bool = False
 
 
 class Held(NamedTuple):
-    """An entry in a worker's list: its delivery if it can be read, and whose lease it is under, if any."""
+    """An entry in a worker's list: its delivery if it can be read, and whose lease it is under, if
+    any.
+    """
 
     entry: bytes
     delivery: Delivery | None
@@ -88,7 +100,9 @@ class Held(NamedTuple):
 class Exchange:
     """The deliveries of one queue."""
 
-    def __init__(self, client: Client, queue: str, keys: Keys, bounds: Bounds, *, weighted: bool = False) -> None:
+    def __init__(
+        self, client: Client, queue: str, keys: Keys, bounds: Bounds, *, weighted: bool = False
+    ) -> None:
         self._client = client
         self._queue = queue
         self._keys = keys
@@ -96,48 +110,80 @@ class Exchange:
         self._jobs, self._attempts = keys.named("jobs", "attempts")
         self._between = keys.named("between", "retries", "finished", "workers", "marker")
         self._after = keys.named("cancels", "notes", "paused")
-        self._place: int | None = 0 if weighted else None  # among those that the levels have in turn
+        self._place: int | None = (
+            0 if weighted else None
+        )  # among those that the levels have in turn
         self._reasons, self._origins = keys.named("reasons", "origins")
-        self._named: tuple[str | None, list[str]] = None, []  # the keys of the worker that was here last
+        self._named: tuple[str | None, list[str]] = (
+            None,
+            [],
+        )  # the keys of the worker that was here last
 
-    def run(self, worker: str, what: Call, n: int, lease: timedelta, *, dead: bool = False) -> Answer:
-        """End what a worker has, and take up to n."""
-        keys, args = self._asked(worker, what, n, lease, dead=dead)
-        return self._answered(worker, lease, self._client.run(script("reliable", "finish"), keys, args))
+    def run(
+        self,
+        worker: str,
+        what: Call,
+        lease: timedelta,
+        fetch: Fetch = NO_FETCH,
+        *,
+        dead: bool = False,
+    ) -> Answer:
+        """End deliveries of a worker and lease more jobs to it."""
+        keys, args = self._asked(worker, what, lease, fetch, dead=dead)
+        answer = self._client.run(script("reliable", "finish"), keys, args)
+        return self._answered(worker, lease, fetch, answer)
 
-    def wait_and_take(self, command: Sequence[Any], worker: str, n: int, lease: timedelta) -> Answer | None:
-        """Wait by a command, then take up to n, in one round trip; None: that is not possible here."""
-        keys, args = self._asked(worker, Call(), n, lease)
+    def wait_and_take(
+        self, command: Sequence[Any], worker: str, lease: timedelta, fetch: Fetch
+    ) -> Answer | None:
+        """Run a blocking command, then lease jobs, in one round trip; None: not possible here."""
+        keys, args = self._asked(worker, Call(), lease, fetch)
         answer = self._client.wait_and_run(command, script("reliable", "finish"), keys, args)
-        return None if answer is None else self._answered(worker, lease, answer)
+        return None if answer is None else self._answered(worker, lease, fetch, answer)
 
     def _asked(
-        self, worker: str, what: Call, n: int, lease: timedelta, *, dead: bool = False
+        self, worker: str, what: Call, lease: timedelta, fetch: Fetch, *, dead: bool = False
     ) -> tuple[list[str], list[Any]]:
         known, keys = self._named
         if known != worker:
             keys = [
-                *self._keys.levels, self._keys.processing(worker), self._keys.heartbeat(worker), self._jobs,
-                self._attempts, *self._between, self._keys.dead, self._reasons, self._keys.completed, *self._after,
-            ]  # fmt: skip
+                *self._keys.levels,
+                self._keys.processing(worker),
+                self._keys.heartbeat(worker),
+                self._jobs,
+                self._attempts,
+                *self._between,
+                self._keys.dead,
+                self._reasons,
+                self._keys.completed,
+                *self._after,
+            ]
             self._named = worker, keys
         args = [
-            worker, lease // wire.MILLISECOND, min(n, LARGEST_BATCH), "dead" if dead else "live", *self._limits,
-            "" if self._place is None else self._place, len(what.values) // 5, *what.values,
+            worker,
+            lease // wire.MILLISECOND,
+            min(fetch.n, LARGEST_BATCH),
+            "dead" if dead else "live",
+            *self._limits,
+            "" if self._place is None else self._place,
+            fetch.first,
+            fetch.limits,
+            len(what.values) // 5,
+            *what.values,
             *(b"[%b]" % b",".join(ends) for ends in what.ends.values()),
-        ]  # fmt: skip
+        ]
         return [*keys, *map(self._keys.outcomes, what.ends or [""])], args
 
-    def _answered(self, worker: str, lease: timedelta, told: Sequence[Any]) -> Answer:
-        answer, wait, now, *taken = told
+    def _answered(self, worker: str, lease: timedelta, fetch: Fetch, told: Sequence[Any]) -> Answer:
+        answer, wait, now, passed, *taken = told
         if answer == b"alive":
             return Answer([], [], wait, alive=True)
         if self._place is not None:
             self._place = (self._place + len(taken) // 4) % PLACES
-        deliveries, unreadable = self._deliveries(taken, wire.instant_of(now))
+        deliveries, unreadable = self._deliveries(taken, wire.instant_of(now), fetch.first)
         if unreadable:
-            self.run(worker, Call(unreadable), 0, lease)
-        return Answer([each == 49 for each in answer], deliveries, wait)
+            self.run(worker, Call(unreadable), lease)
+        return Answer([each == 49 for each in answer], deliveries, wait, passed)
 
     def held(self, worker: str, most: int) -> Iterator[list[Held]]:
         """Read what is in a worker's list, the oldest first, page by page."""
@@ -151,29 +197,44 @@ class Exchange:
             origins = self._client.call("HMGET", self._origins, *ids)
             yield [self._held(*each) for each in zip(page, records, leases, origins, strict=True)]
 
-    def _held(self, entry: bytes, record: bytes | None, lease: bytes | None, origin: bytes | None) -> Held:
+    def _held(
+        self, entry: bytes, record: bytes | None, lease: bytes | None, origin: bytes | None
+    ) -> Held:
         try:
             job = wire.job_of(self._queue, entry, record or b"", self._keys.words)
         except WireError:
             return Held(entry, None, None)
-        if origin and (queue := origin.decode()) in (levels := self._keys.levels) and levels[job.priority] != queue:
-            job.priority = Priority(levels.index(queue))  # where it was put counts more than what it says
+        if (
+            origin
+            and (queue := origin.decode()) in (levels := self._keys.levels)
+            and levels[job.priority] != queue
+        ):
+            job.priority = Priority(
+                levels.index(queue)
+            )  # where it was put counts more than what it says
         if lease is None:
             # A worker of the original took it: it says neither when nor how often.
             return Held(entry, Delivery(job, job.attempt + 1, wire.EPOCH, entry), None)
-        _, attempt, owner, started = lease.split(b":")
-        return Held(entry, Delivery(job, int(attempt), wire.instant_of(int(started)), entry), owner.decode())
+        try:
+            _, attempt, owner, started, number = lease.split(b":")
+            delivery = Delivery(job, int(attempt), wire.instant_of(started), entry, int(number))
+            return Held(entry, delivery, owner.decode())
+        except (ValueError, OverflowError):  # the value is no lease of ours
+            return Held(entry, None, None)
 
-    def _deliveries(self, taken: Sequence[Any], started: Any) -> tuple[list[Delivery], list[Written]]:
+    def _deliveries(
+        self, taken: Sequence[Any], started: Any, first: int
+    ) -> tuple[list[Delivery], list[Written]]:
         found: list[Delivery] = []
         unreadable: list[Written] = []
         queue, words, job_of = self._queue, self._keys.words, wire.job_of
-        for entry, record, attempt, note in zip(taken[::4], taken[1::4], taken[2::4], taken[3::4], strict=True):
+        told = zip(taken[::4], taken[1::4], taken[2::4], taken[3::4], strict=True)
+        for sequence, (entry, record, attempt, note) in enumerate(told, first):
             try:
                 job = job_of(queue, entry, record, words)
                 if note:  # the attempt before may have left a checkpoint
                     job.checkpoint = orjson.loads(note)[2]
-                found.append(Delivery(job, attempt, started, entry))
+                found.append(Delivery(job, attempt, started, entry, sequence))
             except WireError as error:
                 unreadable.append(buried(entry, str(error)))
         return found, unreadable
@@ -198,7 +259,8 @@ def written_of(result: Result, ledger: int, *, leased: bool = True) -> Written:
     """Write one end, as the script reads it."""
     delivery, end = result.delivery, result.end
     job, attempt, raw = delivery.job, delivery.attempt, delivery.raw
-    token = f"{'' if leased else '~'}{job.feed}:{attempt}:{wire.milliseconds_of(delivery.started_at):013}"
+    started = wire.milliseconds_of(delivery.started_at)
+    token = f"{'' if leased else '~'}{job.feed}:{attempt}@{started}:{delivery.sequence}"
     if end is None:
         head = f"back:{attempt - 1}:{ledger}:{token}"
         return job.id, head, raw, b"%d%b" % (job.priority + 1, raw), b""
@@ -216,9 +278,9 @@ def written_of(result: Result, ledger: int, *, leased: bool = True) -> Written:
 
 def dropped(entry: bytes) -> Written:
     """Write that an entry is of no use any more: its job is in other hands."""
-    return wire.id_of(entry), "drop:0:0:-", entry, b"", b""
+    return wire.id_of(entry), "drop:0:0:-@", entry, b"", b""
 
 
 def buried(entry: bytes, reason: str) -> Written:
     """Write that an entry is a dead letter, because nobody can read it."""
-    return wire.id_of(entry), "unreadable:0:0:-", entry, reason, b""
+    return wire.id_of(entry), "unreadable:0:0:-@", entry, reason, b""

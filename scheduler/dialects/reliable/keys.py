@@ -1,4 +1,6 @@
-"""The names of keys: ours carry the queue as a hash tag; those of the original are for one queue, and may be chosen."""
+"""The names of keys: ours carry the queue as a hash tag; those of the original are for one queue,
+and may be chosen.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,15 +10,30 @@ from scheduler.model.labels import Priority
 
 LEVELS = tuple(priority.name.lower() for priority in Priority)
 OWN = (
-    "jobs", "attempts", "between", "retries", "finished", "workers", "marker", "cancels", "notes", "reasons",
-    "origins", "origins:before", "paused", "settled", "settled:before",
-)  # fmt: skip
+    "jobs",
+    "attempts",
+    "between",
+    "retries",
+    "finished",
+    "workers",
+    "marker",
+    "cancels",
+    "notes",
+    "reasons",
+    "origins",
+    "origins:before",
+    "paused",
+    "settled",
+    "settled:before",
+)
 LISTS = {"high": "jobqueue:high_priority", "low": "jobqueue:low_priority"}
 
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """Where everything of one queue is. `levels` in the order of priority, `words` as entries name them."""
+    """Where everything of one queue is. `levels` in the order of priority, `words` as entries name
+    them.
+    """
 
     levels: tuple[str, ...]
     words: tuple[str, ...]
@@ -51,7 +68,9 @@ class Keys:
         completed: str = "jobqueue:completed",
         dead: str = "jobqueue:dead_letter",
     ) -> "Keys":
-        """Name the keys as the original does: one list for each of its priorities, the highest first."""
+        """Name the keys as the original does: one list for each of its priorities, the highest
+        first.
+        """
         words = _spread(tuple(lists))
         levels = tuple(lists[word] for word in words)
         prefix = commonprefix([*lists.values()]).rpartition(":")[0] or levels[0]  # noqa: RUF071 - no paths
@@ -95,7 +114,9 @@ class Keys:
 def _spread(words: tuple[str, ...]) -> tuple[str, ...]:
     """Spread fewer priorities over our levels: of two, CRITICAL and HIGH are the first."""
     last = len(words) - 1
-    return tuple(words[min(last, (level * len(words) + 1) // len(LEVELS))] for level in range(len(LEVELS)))
+    return tuple(
+        words[min(last, (level * len(words) + 1) // len(LEVELS))] for level in range(len(LEVELS))
+    )
 
 
 def _tag(key: str) -> str:

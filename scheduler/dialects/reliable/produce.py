@@ -1,4 +1,6 @@
-"""The script `produce`, which queues files: each once until it changes, no more a second than the rate of all."""
+"""The script `produce`, which queues files: each once until it changes, no more a second than the
+rate of all.
+"""
 
 import secrets
 import time
@@ -26,7 +28,9 @@ class Entry(NamedTuple):
 
 
 class Produced(NamedTuple):
-    """What came of a batch: those that wait for the rate may be tried again after so many seconds."""
+    """What came of a batch: those that wait for the rate may be tried again after so many
+    seconds.
+    """
 
     queued: list[File]
     unchanged: int
@@ -37,7 +41,9 @@ class Produced(NamedTuple):
 class Intake:
     """Where files are queued."""
 
-    def __init__(self, client: Client, rule: ProducerRule, keys: Keys, *, remembered: timedelta = REMEMBERED) -> None:
+    def __init__(
+        self, client: Client, rule: ProducerRule, keys: Keys, *, remembered: timedelta = REMEMBERED
+    ) -> None:
         self._levels = {word: keys.words.index(word) + 1 for word in keys.words}
         rule.check_priorities(self._levels)
         self._client = client
@@ -48,14 +54,22 @@ class Intake:
     def put(self, entries: Sequence[Entry]) -> Produced:
         """Queue files, as many as the rate allows now."""
         self._check_slots()
-        keys = [*self._keys.levels, *self._keys.named("origins", "origins:before", "marker"), self._rule.rate_limit_key]
+        keys = [
+            *self._keys.levels,
+            *self._keys.named("origins", "origins:before", "marker"),
+            self._rule.rate_limit_key,
+        ]
         args: list[Any] = [self._rule.rate_limit_per_sec, self._remembered // wire.MILLISECOND]
         for file, text in entries:
             args += (file.id, self._levels[file.priority], text)
         answer, pause_us = self._client.run(script("reliable", "produce"), keys, args)
         verdicts = answer.decode()
         return Produced(
-            [entry.file for entry, verdict in zip(entries, verdicts, strict=True) if verdict == "n"],
+            [
+                entry.file
+                for entry, verdict in zip(entries, verdicts, strict=True)
+                if verdict == "n"
+            ],
             verdicts.count("k"),
             [entry for entry, verdict in zip(entries, verdicts, strict=True) if verdict == "w"],
             pause_us / 1_000_000,
@@ -65,9 +79,14 @@ class Intake:
         if not self._client.clustered:
             return
         if not self._keys.tagged:
-            raise ConfigError("worker.queues: in a cluster all of them need one hash tag, as in jobqueue:{files}:low")
+            raise ConfigError(
+                "worker.queues: in a cluster all of them need one hash tag, as in "
+                "jobqueue:{files}:low"
+            )
         if not self._rule.rate_limit_key.startswith(self._keys.prefix):
-            raise ConfigError(f"producer.rate_limit_key: in a cluster it must begin with {self._keys.prefix}")
+            raise ConfigError(
+                f"producer.rate_limit_key: in a cluster it must begin with {self._keys.prefix}"
+            )
 
 
 def entry_of(file: File) -> Entry:

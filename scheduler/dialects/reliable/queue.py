@@ -1,7 +1,9 @@
-"""A queue of the reliable dialect. Every call is one script, so that nothing is ever between two places.
+"""A queue of the reliable dialect. Every call is one script, so that nothing is ever between two
+places.
 
-Why no answer is needed to be safe: a script that was not answered ran whole or not at all. Jobs that it took are in
-this worker's list (`held` finds them), an end that it took is in the stream, and saying it again is refused.
+Why no answer is needed to be safe: a script that was not answered ran whole or not at all. Jobs
+that it took are in this worker's list (`held` finds them), an end that it took is in the stream,
+and saying it again is refused.
 """
 
 import contextlib
@@ -15,10 +17,12 @@ from scheduler.dialects.client import LONGEST_BLOCK, Client, script
 from scheduler.dialects.crew.said import about_bytes
 from scheduler.dialects.ends import known_of
 from scheduler.dialects.interface import (
+    EVERY_TYPE,
     About,
     Cancelling,
     Delivery,
     Depths,
+    Handled,
     Known,
     Note,
     Outcomes,
@@ -27,6 +31,7 @@ from scheduler.dialects.interface import (
     Result,
     Waits,
 )
+from scheduler.dialects.leasing import NO_FETCH, SequenceNumbers
 from scheduler.dialects.looks import NextLook
 from scheduler.dialects.reliable import wire
 from scheduler.dialects.reliable.exchange import (
@@ -58,7 +63,9 @@ CANCELLING = {"d": Cancelling.REMOVED, "r": Cancelling.RUNNING, "u": Cancelling.
 
 
 class ReliableQueue:
-    """One queue; `worker` is the name of the one that fetches through it, `installation` whose ledger feeds it."""
+    """One queue; `worker` is the name of the one that fetches through it, `installation` whose
+    ledger feeds it.
+    """
 
     def __init__(
         self,
@@ -73,38 +80,54 @@ class ReliableQueue:
         most_unsettled: int = MOST_UNSETTLED,
         kept: int = KEPT,
         settler_silence: timedelta = SETTLER_SILENCE,
-        weighted: bool = False,  # every level has a share of what is fetched, instead of the higher one first
+        # every level has a share of what is fetched, instead of the higher one first
+        weighted: bool = False,
     ) -> None:
         if ":" in worker:
-            raise ConfigError(f"worker must not contain ':', which ends a name in keys, but is {worker!r}")
+            raise ConfigError(
+                f"worker must not contain ':', which ends a name in keys, but is {worker!r}"
+            )
         self.name = name
         self.lease = lease
         self._look = NextLook()
+        self._numbers = SequenceNumbers()
         self._fence = Fence(client)
         self._client = client
         self._keys = keys or Keys.of(name)
         self._installation = installation
         self._worker = worker
-        [self._marker] = self._keys.named("marker")
+        self._marker, self._nothing = self._keys.named("marker", "nothing")
         self._push_keys = [
-            *self._keys.levels, *self._keys.named("jobs", "attempts", "between", "finished", "marker"),
-            self._keys.epoch(installation), *self._keys.named("settled", "settled:before"),
-        ]  # fmt: skip
+            *self._keys.levels,
+            *self._keys.named("jobs", "attempts", "between", "finished", "marker"),
+            self._keys.epoch(installation),
+            *self._keys.named("settled", "settled:before"),
+        ]
         self._settling = Settling(
             client,
-            [self._keys.outcomes(installation), *self._keys.named("finished", "settled", "settled:before")],
+            [
+                self._keys.outcomes(installation),
+                *self._keys.named("finished", "settled", "settled:before"),
+            ],
             silence=settler_silence,
             keep=self._keep,
         )
-        self._exchange = Exchange(client, name, self._keys, Bounds(most_unsettled, kept), weighted=weighted)
+        self._exchange = Exchange(
+            client, name, self._keys, Bounds(most_unsettled, kept), weighted=weighted
+        )
         self._reaper = Reaper(client, self._keys, self._exchange, reaper)
-        with contextlib.suppress(QueueUnavailable):  # a cluster that comes back later refuses such keys itself
+        with contextlib.suppress(
+            QueueUnavailable
+        ):  # a cluster that comes back later refuses such keys itself
             if not self._keys.tagged and client.clustered:
                 raise ConfigError(
-                    f"queue {name!r}: in a cluster its keys need one hash tag, as in jobqueue:{{{name}}}:low"
+                    f"queue {name!r}: in a cluster its keys need one hash tag, as in "
+                    f"jobqueue:{{{name}}}:low"
                 )
 
-    def push(self, jobs: Sequence[QueuedJob], *, epoch: str, began: float | None = None) -> list[Pushed]:
+    def push(
+        self, jobs: Sequence[QueuedJob], *, epoch: str, began: float | None = None
+    ) -> list[Pushed]:
         """Put jobs in."""
         with self._fence.until(began) as until:
             batches = self._pushing(jobs, [epoch, until])
@@ -112,7 +135,9 @@ class ReliableQueue:
             return [each for answer in answers for each in pushed(answer)]
 
     def _pushing(self, jobs: Sequence[QueuedJob], head: Sequence[Any]) -> Iterator[list[Any]]:
-        """Write jobs, so many at a time that Redis has something to do while the next are written."""
+        """Write jobs, so many at a time that Redis has something to do while the next are
+        written.
+        """
         args, size = [*head], 0
         for job in jobs:
             record = wire.record_of(job)
@@ -124,27 +149,47 @@ class ReliableQueue:
         if len(args) > len(head):
             yield args
 
-    def fetch(self, n: int, *, timeout: float) -> list[Delivery]:
-        """Take jobs, or wait for one; with n = 0 only wait."""
+    def fetch(
+        self,
+        n: int,
+        *,
+        timeout: float,
+        handled: Handled = EVERY_TYPE,
+        first: int | None = None,
+        begun: int | None = None,  # noqa: ARG002 - its leases all count as begun
+    ) -> list[Delivery]:
+        """Lease jobs, or wait for one; with n = 0 only wait."""
         end = time.monotonic() + timeout
         if n <= 0:
             self._wait(end)
             return []
+        fetch = self._numbers.fetch(n, handled, first)
         while True:
             began = time.monotonic()
-            answer = self._exchange.run(self._worker, Call(), n, self.lease)
-            self._look.heard(answer.wait_ms, began)
+            answer = self._exchange.run(self._worker, Call(), self.lease, fetch)
+            self._look.heard(answer.wait_ms, began, answer.passed)
             if answer.taken or end <= time.monotonic():
                 return answer.taken
             self._wait(end)
 
-    def fetch_next(self, n: int, *, timeout: float) -> list[Delivery] | None:
-        """Wait for jobs and take them in one round trip; None: that is not possible here."""
+    def fetch_next(
+        self,
+        n: int,
+        *,
+        timeout: float,
+        handled: Handled = EVERY_TYPE,
+        first: int | None = None,
+        begun: int | None = None,  # noqa: ARG002 - its leases all count as begun
+    ) -> list[Delivery] | None:
+        """Wait for jobs and lease them in one round trip; None: that is not possible here."""
         began = time.monotonic()
-        answer = self._exchange.wait_and_take(self._waiting(began + timeout), self._worker, n, self.lease)
+        fetch = self._numbers.fetch(n, handled, first)
+        answer = self._exchange.wait_and_take(
+            self._waiting(began + timeout), self._worker, self.lease, fetch
+        )
         if answer is None:
             return None
-        self._look.heard(answer.wait_ms, began)
+        self._look.heard(answer.wait_ms, began, answer.passed)
         return answer.taken
 
     def unblock(self) -> None:
@@ -157,21 +202,37 @@ class ReliableQueue:
 
     def _waiting(self, end: float) -> tuple[str, str, str]:
         patience = min(min(end, self._look.at) - time.monotonic(), LONGEST_BLOCK)
-        return "BLPOP", self._marker, f"{max(patience, SHORTEST_WAIT):.3f}"
+        signal = self._nothing if self._look.passed_over else self._marker
+        return "BLPOP", signal, f"{max(patience, SHORTEST_WAIT):.3f}"
 
-    def finish(self, results: Sequence[Result], *, fetch: int = 0) -> tuple[list[bool], list[Delivery]]:
-        """End deliveries and take the next."""
-        accepted: list[bool] = []
-        *first, last = calls(results)
-        for part in first:
-            accepted += self._exchange.run(self._worker, part, 0, self.lease).accepted
-        began = time.monotonic()
-        answer = self._exchange.run(self._worker, last, fetch, self.lease)
-        self._look.heard(answer.wait_ms, began)
-        return accepted + answer.accepted, answer.taken
+    def finish(
+        self,
+        results: Sequence[Result],
+        *,
+        fetch: int = 0,
+        handled: Handled = EVERY_TYPE,
+        first: int | None = None,
+        begun: int | None = None,  # noqa: ARG002 - its leases all count as begun
+    ) -> tuple[list[bool], list[Delivery]]:
+        """End deliveries and lease the next jobs."""
+        wanted, began = self._numbers.fetch(fetch, handled, first), time.monotonic()
+        # The last part is sent first, so that put-backs keep their order. It also fetches: so it
+        # does not lease what the other parts put back.
+        answers = [
+            self._exchange.run(self._worker, part, self.lease, NO_FETCH if number else wanted)
+            for number, part in enumerate(reversed([*calls(results)]))
+        ]
+        self._look.heard(answers[-1].wait_ms, began, answers[0].passed)
+        accepted = [each for answer in reversed(answers) for each in answer.accepted]
+        return accepted, answers[0].taken
 
     def renew(
-        self, notes: Mapping[Delivery, Note | None], *, lease: timedelta, about: About | None = None
+        self,
+        notes: Mapping[Delivery, Note | None],
+        *,
+        lease: timedelta,
+        about: About | None = None,
+        begun: int | None = None,  # noqa: ARG002 - its leases all count as begun
     ) -> list[Renewed]:
         """Keep deliveries."""
         named = self._keys.named("workers", "attempts", "cancels", "notes")
@@ -180,9 +241,10 @@ class ReliableQueue:
         for batch in list(_batches(list(notes.items()))) or [[]]:
             args: list[Any] = [self._worker, lease // wire.MILLISECOND, about_bytes(about)]
             for delivery, note in batch:
+                token = f"{delivery.job.feed}:{delivery.attempt}:{self._worker}"
                 began = wire.milliseconds_of(delivery.started_at)
-                token = f"{delivery.job.feed}:{delivery.attempt}:{self._worker}:{began:013}"
-                args += (delivery.job.id, token, wire.note_bytes(note))
+                lease_token = f"{token}:{began}:{delivery.sequence}"
+                args += (delivery.job.id, lease_token, wire.note_bytes(note))
             answer = self._client.run(script("reliable", "renew"), keys, args)
             found += [RENEWED[each] for each in answer.decode()]
         return found
@@ -190,7 +252,12 @@ class ReliableQueue:
     def leave(self) -> None:
         """End."""
         keys, worker = self._keys, self._worker
-        named = [keys.processing(worker), keys.heartbeat(worker), *keys.named("workers"), keys.said(worker)]
+        named = [
+            keys.processing(worker),
+            keys.heartbeat(worker),
+            *keys.named("workers"),
+            keys.said(worker),
+        ]
         self._client.run(script("reliable", "leave"), named, [worker])
 
     def held(self) -> list[Delivery]:
@@ -204,8 +271,10 @@ class ReliableQueue:
                 elif each.owner == self._worker:
                     found[each.delivery.job.id] = each.delivery
             if unreadable:
-                self._exchange.run(self._worker, Call(unreadable), 0, self.lease)
-        return list(found.values())
+                self._exchange.run(self._worker, Call(unreadable), self.lease)
+        held = list(found.values())
+        self._numbers.skip(held)
+        return held
 
     def recover(self, decide: Callable[[Delivery], Result]) -> int:
         """Take back what silent workers hold."""
@@ -227,7 +296,9 @@ class ReliableQueue:
         """Make a dead letter of ends that nobody can read."""
         self._client.call("LPUSH", self._keys.dead, text)
         [reasons] = self._keys.named("reasons")
-        self._client.call("HSET", reasons, hashlib.sha1(text, usedforsecurity=False).hexdigest(), str(error))
+        self._client.call(
+            "HSET", reasons, hashlib.sha1(text, usedforsecurity=False).hexdigest(), str(error)
+        )
 
     def known(self, ids: Sequence[str]) -> list[Known | None]:
         """Say what is known."""
@@ -235,7 +306,10 @@ class ReliableQueue:
         found: list[Known | None] = []
         for batch in _batches(ids):
             answer = self._client.run(script("reliable", "known"), keys, batch)
-            found += [known_of(*answer[i : i + 3], began=wire.instant_of) for i in range(0, len(answer), 3)]
+            found += [
+                known_of(*answer[i : i + 3], began=wire.instant_of)
+                for i in range(0, len(answer), 3)
+            ]
         return found
 
     def cancel(self, ids: Sequence[str], *, force: bool = False) -> list[Cancelling]:  # noqa: ARG002 - workers decide
@@ -254,14 +328,22 @@ class ReliableQueue:
 
     def begin(self, epoch: str) -> None:
         """Set the mark."""
-        self._client.run(script("reliable", "begin"), [self._keys.epoch(self._installation)], [epoch])
+        self._client.run(
+            script("reliable", "begin"), [self._keys.epoch(self._installation)], [epoch]
+        )
 
     def depths(self) -> Depths:
         """Count."""
-        keys = [*self._keys.levels, *self._keys.named("retries", "attempts", "finished"), self._keys.dead]
+        keys = [
+            *self._keys.levels,
+            *self._keys.named("retries", "attempts", "finished"),
+            self._keys.dead,
+        ]
         counts = self._client.run(script("reliable", "depths"), keys, [])
         waiting = dict(zip(Priority, counts[:5], strict=True))
-        return Depths(waiting, retrying=counts[5], running=counts[6], unsettled=counts[7], dead=counts[8])
+        return Depths(
+            waiting, retrying=counts[5], running=counts[6], unsettled=counts[7], dead=counts[8]
+        )
 
     def waits(self) -> Waits:
         """Say what waits."""

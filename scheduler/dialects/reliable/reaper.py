@@ -21,7 +21,9 @@ LEASE = timedelta(seconds=30)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReaperRule:
-    """How often silent workers are looked for, and how gently: the pause between pages of a scan, and their size."""
+    """How often silent workers are looked for, and how gently: the pause between pages of a scan,
+    and their size.
+    """
 
     interval: timedelta = timedelta(seconds=5)
     base_delay: timedelta = timedelta(milliseconds=10)
@@ -29,7 +31,9 @@ class ReaperRule:
 
 
 class Reaper:
-    """Takes back what silent workers of one queue hold: ours by their registry, the original's by their lists."""
+    """Takes back what silent workers of one queue hold: ours by their registry, the original's by
+    their lists.
+    """
 
     def __init__(self, client: Client, keys: Keys, exchange: Exchange, rule: ReaperRule) -> None:
         self._client = client
@@ -56,12 +60,14 @@ class Reaper:
             page = next(self._exchange.held(worker, MOST_HELD), [])
             what, met = Call(), set()
             for held in page:
-                if held.delivery is not None and held.delivery.job.id in met:  # it was fed again to the same worker
+                if (
+                    held.delivery is not None and held.delivery.job.id in met
+                ):  # it was fed again to the same worker
                     what.add(dropped(held.entry))
                 else:
                     _take(what, held, worker, decide, ours=ours)
                 met.add(held.delivery.job.id if held.delivery else "")
-            answer = self._exchange.run(worker, what, 0, LEASE, dead=True)
+            answer = self._exchange.run(worker, what, LEASE, dead=True)
             moved += sum(answer.accepted)
             if answer.alive or not page:
                 return moved
@@ -71,19 +77,28 @@ class Reaper:
         return [name.decode() for name in names]
 
     def _strangers(self) -> Iterator[str]:
-        """Name those who left a list without being in the registry, when they were silent in two rounds.
+        """Name those who left a list without being in the registry, when they were silent in two
+        rounds.
 
         A worker of the original has its first heartbeat a moment after its job.
         """
         begin, end = self._keys.processing_pattern.split("%s")
         pattern = glob(begin) + "*" + glob(end)
         until = time.monotonic() + SCAN_SECONDS
-        ours = {name.decode(errors="replace") for name in self._client.call("ZRANGE", *self._workers, 0, -1)}
+        ours = {
+            name.decode(errors="replace")
+            for name in self._client.call("ZRANGE", *self._workers, 0, -1)
+        }
         while True:
-            self._cursor, found = self._client.scan(begin, self._cursor, pattern, self._rule.scan_count)
+            self._cursor, found = self._client.scan(
+                begin, self._cursor, pattern, self._rule.scan_count
+            )
             for key in found:
                 worker = key.decode(errors="replace")[len(begin) :].removesuffix(end)
-                if not self._client.call("EXISTS", self._keys.heartbeat(worker)) and worker not in ours:
+                if (
+                    not self._client.call("EXISTS", self._keys.heartbeat(worker))
+                    and worker not in ours
+                ):
                     self._seen.add(worker)
             silent = self._seen & self._suspects
             self._suspects -= silent
@@ -97,7 +112,9 @@ class Reaper:
             time.sleep(self._rule.base_delay.total_seconds() * random.uniform(0.5, 1.5))  # noqa: S311
 
 
-def _take(call: Call, held: Held, worker: str, decide: Callable[[Delivery], Result], *, ours: bool) -> None:
+def _take(
+    call: Call, held: Held, worker: str, decide: Callable[[Delivery], Result], *, ours: bool
+) -> None:
     """Write what becomes of an entry."""
     if held.delivery is None:
         call.add(buried(held.entry, "a silent worker held it, and it cannot be read"))
@@ -106,4 +123,6 @@ def _take(call: Call, held: Held, worker: str, decide: Callable[[Delivery], Resu
     else:
         installation = held.delivery.job.installation
         ledger = call.ledger(installation)
-        call.add(written_of(decide(held.delivery), ledger, leased=held.owner is not None), installation)
+        call.add(
+            written_of(decide(held.delivery), ledger, leased=held.owner is not None), installation
+        )

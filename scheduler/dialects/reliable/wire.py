@@ -1,7 +1,8 @@
-"""The bytes: an entry of a list (the original's JSON), the record beside it; ends are as in every dialect.
+"""The bytes: an entry of a list (the original's JSON), the record beside it; ends are as in every
+dialect.
 
-A record is `feed:attempt:length:` and then so many bytes of JSON, and then the payload as it is: scripts read the
-numbers without decoding anything.
+A record is `feed:attempt:length:` and then so many bytes of JSON, and then the payload as it is:
+scripts read the numbers without decoding anything.
 """
 
 import re
@@ -66,7 +67,8 @@ def record_of(job: QueuedJob) -> bytes:
     return b"%d:%d:%d:%b%b" % (job.feed, job.attempt, len(head), head, job.payload)
 
 
-# Heads that were written and read last, if they have nothing that is one job's own: those of a batch have it in common.
+# Heads that were written and read last, if they have nothing that is one job's own: those of a
+# batch have it in common.
 _written: list[tuple[tuple[Any, ...], bytes]] = [((), b"")]
 _read: list[tuple[bytes, list[Any], datetime, datetime]] = [(b"", [], EPOCH, EPOCH)]
 
@@ -130,7 +132,9 @@ def job_of(queue: str, entry: bytes, record: bytes, words: Sequence[str] = LEVEL
             rare.get("trace"),
         )
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
-        raise WireError(f"a job of queue {queue!r} cannot be read: {type(error).__name__}") from error
+        raise WireError(
+            f"a job of queue {queue!r} cannot be read: {type(error).__name__}"
+        ) from error
 
 
 def _foreign(queue: str, entry: bytes, words: Sequence[str]) -> QueuedJob:

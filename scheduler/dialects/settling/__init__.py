@@ -1,1 +1,3 @@
-"""Ends on their way to a ledger, and the fence against jobs that are pushed after theirs was settled."""
+"""Ends on their way to a ledger, and the fence against jobs that are pushed after theirs was
+settled.
+"""

@@ -1,4 +1,6 @@
-"""The fence: a push that Redis hears of late is refused, and until then it is known what was settled."""
+"""The fence: a push that Redis hears of late is refused, and until then it is known what was
+settled.
+"""
 
 import time
 from collections.abc import Iterator
@@ -16,7 +18,9 @@ PUSHED: Final = {"n": Pushed.NEW, "k": Pushed.KNOWN, "f": Pushed.FINISHED}
 
 
 class Fence:
-    """Says until when a push may be carried out, by the clock of the server that is reached through a client."""
+    """Says until when a push may be carried out, by the clock of the server that is reached through
+    a client.
+    """
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -27,7 +31,9 @@ class Fence:
     def until(self, began: float | None) -> Iterator[int | str]:
         """Say in ms until when what is ours since `began` may be pushed; empty: whenever."""
         try:
-            yield "" if began is None or self._client.clustered else self._ms(began + SOON)  # a cluster has many clocks
+            yield (
+                "" if began is None or self._client.clustered else self._ms(began + SOON)
+            )  # a cluster has many clocks
         except QueueUnavailable:
             self._until = 0.0  # it may be another's by now
             raise

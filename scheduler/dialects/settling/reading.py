@@ -1,8 +1,10 @@
-"""Ends of attempts on their way to the ledger: a stream that all settlers of a ledger read together.
+"""Ends of attempts on their way to the ledger: a stream that all settlers of a ledger read
+together.
 
-What a settler read and does not acknowledge comes to another after its silence. What it read without getting the answer
-comes soon: a moment after Redis answers again, it claims what nobody has acknowledged since. Others may have had some
-of it in their hands all the while; then it is settled twice, of which the second time finds nothing to do.
+What a settler read and does not acknowledge comes to another after its silence. What it read
+without getting the answer comes soon: a moment after Redis answers again, it claims what nobody has
+acknowledged since. Others may have had some of it in their hands all the while; then it is settled
+twice, of which the second time finds nothing to do.
 """
 
 import math
@@ -18,7 +20,8 @@ from scheduler.dialects.settling.fence import REMEMBERED_MS
 from scheduler.errors import QueueError, QueueUnavailable, WireError
 
 GROUP = "settlers"
-SETTLER = "settler"  # one name for all: what matters is how long nobody has acknowledged, and names would pile up
+# one name for all: what matters is how long nobody has acknowledged, and names would pile up
+SETTLER = "settler"
 MILLISECOND = timedelta(milliseconds=1)
 AT_ONCE = 100
 MOST_BYTES = 32 * 1024 * 1024  # at once; and so many more as an entry has
@@ -28,8 +31,10 @@ IN_HAND = 1.0  # seconds: half of them others are left what they may have in the
 class Settling:
     """What one ledger reads of a queue.
 
-    keys: those that `forget` is given. First a stream; then a hash of jobs that ended and are not settled, and two of
-    those that were settled lately. keep: is given what nobody can read; its job will be fed again.
+    keys: those that `forget` is given. First a stream; then a hash of jobs that ended and are not
+    settled, and two of those that were settled lately. keep: is given what nobody can read; its job
+    will be fed again. field: the field of a stream entry that has the results. If it is a format
+    number, an entry with a higher number is left unacknowledged, and `newer` is called with it.
     """
 
     def __init__(
@@ -40,6 +45,8 @@ class Settling:
         silence: timedelta,
         keep: Callable[[bytes, WireError], None],
         forget: Script = script("settling", "acknowledge"),  # noqa: B008 - read once
+        field: bytes = b"ends",
+        newer: Callable[[int], None] = lambda _: None,
     ) -> None:
         self._client = client
         self._keys = keys
@@ -47,15 +54,25 @@ class Settling:
         self._idle = silence // MILLISECOND
         self._keep = keep
         self._forget = forget
+        self._field = field
+        self._newer = newer
         self._density = 100  # ends in an entry of the stream, as last seen
         self._size = 1  # its bytes
-        self._back: float | None = None  # after an answer did not come: since when Redis answers again, or infinity
+        self._back: float | None = (
+            None  # after an answer did not come: since when Redis answers again, or infinity
+        )
 
     def read(self, n: int, timeout: float) -> list[Outcomes]:
         """Read ends, about n; first those that nobody has acknowledged for long."""
         try:
-            entries = self._entries(max(1, min(n // self._density, MOST_BYTES // self._size)), timeout)
-            found = [read for entry, fields in entries if (read := self._outcomes(entry, fields)) is not None]
+            entries = self._entries(
+                max(1, min(n // self._density, MOST_BYTES // self._size)), timeout
+            )
+            found = [
+                read
+                for entry, fields in entries
+                if (read := self._outcomes(entry, fields)) is not None
+            ]
         except QueueError as error:
             if isinstance(error, QueueUnavailable):
                 self._back = math.inf
@@ -83,19 +100,36 @@ class Settling:
         """Let others read ends at once: as if they had been in our hands for too long."""
         for start in range(0, len(read), AT_ONCE):
             tokens = [each.token for each in read[start : start + AT_ONCE]]
-            self._client.run(script("settling", "hand_over"), [self._stream], [GROUP, SETTLER, self._idle, *tokens])
+            self._client.run(
+                script("settling", "hand_over"),
+                [self._stream],
+                [GROUP, SETTLER, self._idle, *tokens],
+            )
 
     def _entries(self, n: int, timeout: float) -> list[Any]:
         if claimed := self._claimed(n):
             return claimed
         block = int(min(timeout, LONGEST_BLOCK) * 1000)  # BLOCK 0 would be for ever
         waiting = ("BLOCK", block) if block > 0 else ()
-        read = ("XREADGROUP", "GROUP", GROUP, SETTLER, "COUNT", n, *waiting, "STREAMS", self._stream, ">")
+        read = (
+            "XREADGROUP",
+            "GROUP",
+            GROUP,
+            SETTLER,
+            "COUNT",
+            n,
+            *waiting,
+            "STREAMS",
+            self._stream,
+            ">",
+        )
         answer = self._client.await_entries(self._stream, *read)
         return list(answer[0][1]) if answer else []
 
     def _claimed(self, n: int) -> list[Any]:
-        """Read what nobody has acknowledged for long; a moment after Redis is back, since an answer did not come."""
+        """Read what nobody has acknowledged for long; a moment after Redis is back, since an answer
+        did not come.
+        """
         since = time.monotonic() - self._back if self._back is not None else 0.0
         if since < IN_HAND:
             _, found = self._claim(self._idle, b"0-0", n)
@@ -111,7 +145,9 @@ class Settling:
         return []
 
     def _claim(self, idle: int, cursor: bytes, n: int) -> tuple[bytes, list[Any]]:
-        answer = self._client.call("XAUTOCLAIM", self._stream, GROUP, SETTLER, idle, cursor, "COUNT", n)
+        answer = self._client.call(
+            "XAUTOCLAIM", self._stream, GROUP, SETTLER, idle, cursor, "COUNT", n
+        )
         return answer[0], [entry for entry in answer[1] if entry and entry[1]]
 
     def _begin(self) -> None:
@@ -122,7 +158,10 @@ class Settling:
                 raise
 
     def _outcomes(self, entry: bytes, fields: Mapping[bytes, bytes]) -> Outcomes | None:
-        text = fields.get(b"ends", b"")
+        text = fields.get(self._field, b"")
+        if not text and (number := self._newer_format(fields)):
+            self._newer(number)
+            return None
         try:
             return Outcomes(entry, ends_of(text), len(text))
         except WireError as error:
@@ -134,3 +173,10 @@ class Settling:
                 return Outcomes(entry, ends, len(text))
             self.acknowledge([Outcomes(entry, ())])
             return None
+
+    def _newer_format(self, fields: Mapping[bytes, bytes]) -> int | None:
+        """Return the format number of a stream entry that this version does not read."""
+        if not self._field.isdigit():
+            return None
+        numbers = [int(each) for each in fields if each.isdigit() and len(each) <= 4]
+        return max((each for each in numbers if each > int(self._field)), default=None)

@@ -1,8 +1,9 @@
-"""A wrong wall clock for all code of a process, set before anything of it is imported: SKEW_SECONDS from the truth.
+"""A wrong wall clock for all code of a process, set before anything of it is imported: SKEW_SECONDS
+from the truth.
 
-Found first on PYTHONPATH, it stands in for libfaketime where that is not installed. Monotonic clocks stay right.
-SKEW_FILE: eight bytes that say how wrong it is, and may change at any time. libfaketime has that too, but with it
-`time.sleep` fails.
+Found first on PYTHONPATH, it stands in for libfaketime where that is not installed. Monotonic
+clocks stay right. SKEW_FILE: eight bytes that say how wrong it is, and may change at any time.
+libfaketime has that too, but with it `time.sleep` fails.
 """
 
 import datetime as dt
@@ -98,7 +99,9 @@ if SKEW or FILE:
         "clock_gettime": _clock,
         "clock_gettime_ns": _clock_ns,
         # No plain functions: as an attribute of a class, as in `logging`, they would be methods.
-        "localtime": partial(lambda seconds=None: _localtime(_now() if seconds is None else seconds)),
+        "localtime": partial(
+            lambda seconds=None: _localtime(_now() if seconds is None else seconds)
+        ),
         "gmtime": partial(lambda seconds=None: _gmtime(_now() if seconds is None else seconds)),
         "ctime": lambda seconds=None: _ctime(_now() if seconds is None else seconds),
         "strftime": lambda form, moment=None: _strftime(form, moment or _localtime(_now())),

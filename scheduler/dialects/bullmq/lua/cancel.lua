@@ -28,7 +28,7 @@ local function cancel(id)
   if not job.name then return 'u' end
   if redis.call('ZSCORE', base .. 'completed', id) or redis.call('ZSCORE', base .. 'failed', id) then return 'r' end
   local lock = redis.call('GET', key .. ':lock')
-  if lock and not string.find(lock, '^[^:]+:%d+:%d+:%d+:%d+:[^:]*$') then return 'x' end
+  if lock and not string.find(lock, '^[^:]+:%d+:%d+:%d+:%d+:[^:]*:%d+$') then return 'x' end
   local was = not lock and taken_out(id)
   if not was then
     redis.call('HSET', key, 'cancel', '1')

@@ -1,5 +1,6 @@
 -- Part of finish: end jobs.
-local over, tombs, ends, fed, backs, unlocked, kept = {}, {}, {}, {}, {}, {}, {}
+local over, tombs, ends, fed, unlocked, kept = {}, {}, {}, {}, {}, {}
+local backs, returned = {}, {} -- jobs that are put back; their ids
 local concluded = false
 
 -- Beyond what is to be kept, the oldest go; what a ledger has not settled stays.
@@ -79,7 +80,7 @@ local function try_again(id, job, delay, reason, trace, limit, first, stalled)
   if stalled then say(base, 'stalled', 'jobId', id) end
 end
 
--- The first of those that are put back shall be the next again.
+-- Put-backs come after the fetch, which does not lease them. The first of them is the next to be leased.
 local function put_back()
   for i = #backs, 1, -1 do
     local id, priority, score = unpack(backs[i])
@@ -94,7 +95,6 @@ local function put_back()
 end
 
 local function write()
-  put_back()
   for target, scored in pairs(over) do redis.call('ZADD', base .. target, unpack(scored)) end
   for _, rule in pairs(kept) do trim(unpack(rule)) end
   if #unlocked > 0 then redis.call('SREM', base .. 'stalled', unpack(unlocked)) end
@@ -103,5 +103,5 @@ local function write()
   for ledger, batch in pairs(ends) do
     redis.call('XADD', base .. 'ring:' .. ledger .. ':outcomes', '*', 'ends', '[' .. table.concat(batch, ',') .. ']')
   end
-  over, tombs, ends, fed, backs, unlocked, kept = {}, {}, {}, {}, {}, {}, {}
+  over, tombs, ends, fed, unlocked, kept = {}, {}, {}, {}, {}, {}
 end

@@ -1,12 +1,12 @@
 -- Part of finish: end deliveries, each if it is still the worker's.
--- ARGV[9..] 7 values for each: id; verb:delay:attempts:traces:count:age:most; token; value, the result or the reason;
+-- ARGV[11..] 7 values for each: id; verb:delay:attempts:traces:count:age:most; token; value, the result or the reason;
 -- trace; progress as JSON, or empty; end as JSON, or empty. Verbs: completed, failed, retry, first (a retry that goes
 -- first), back.
 local RESULT, closed = 7, {}
 
 -- A lock that ran out is nobody's as long as nobody took the job since.
 local function holds(token, lock, job)
-  local same = job.ats == string.match(token, ':(%d+):%d+:[^:]*$')
+  local same = job.ats == string.match(token, ':(%d+):%d+:[^:]*:%d+$')
   if taking_back then return same and not lock end
   if string.sub(token, 1, #worker + 1) ~= worker .. ':' then return false end
   return lock == token or same and not lock and job.pb == worker
@@ -15,7 +15,7 @@ end
 local function note_end(id, job, token, terminal, text)
   local ledger = job.installation
   if not ledger or text == '' then return end
-  local told = string.match(token, ':(%d+:%d+):%d+:%d+:[^:]*$')
+  local told = string.match(token, ':(%d+:%d+):%d+:%d+:[^:]*:%d+$')
   if terminal then
     tombs[#tombs + 1] = id
     tombs[#tombs + 1] = told
@@ -57,7 +57,8 @@ local function end_one(id, lock, head, token, value, trace, progress, text)
     end
   end
   if verb == 'back' then
-    backs[#backs + 1] = {id, tonumber(job.priority) or 0, tonumber(string.match(token, '([^:]*)$'))}
+    backs[#backs + 1] = {id, tonumber(job.priority) or 0, tonumber(string.match(token, '([^:]*):%d+$'))}
+    returned[id] = true
   elseif verb == 'retry' or verb == 'first' then
     try_again(id, job, tonumber(delay), value, trace, tonumber(limit), verb == 'first' or taking_back, taking_back)
     note_end(id, job, token, false, text)
@@ -71,11 +72,11 @@ end
 local function end_all()
   if count == 0 then return '' end
   local answer, locks = {}, {}
-  for i = 1, count do locks[i] = base .. ARGV[RESULT * i + 2] .. ':lock' end
+  for i = 1, count do locks[i] = base .. ARGV[RESULT * i + 4] .. ':lock' end
   local held = redis.call('MGET', unpack(locks))
   for i = 1, count do
-    local id = ARGV[RESULT * i + 2]
-    answer[i] = closed[id] and '0' or end_one(id, held[i], unpack(ARGV, RESULT * i + 3, RESULT * i + 8))
+    local id = ARGV[RESULT * i + 4]
+    answer[i] = closed[id] and '0' or end_one(id, held[i], unpack(ARGV, RESULT * i + 5, RESULT * i + 10))
     closed[id] = closed[id] or answer[i] == '1'
   end
   return table.concat(answer)

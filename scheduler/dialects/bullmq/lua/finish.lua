@@ -8,9 +8,11 @@
 -- ARGV[6] compat: auto, 5 or 6
 -- ARGV[7] number of results
 -- ARGV[8] wake, if those who wait should look again; or empty
--- ARGV[9..] 7 values for each result, as `end` reads them
+-- ARGV[9] sequence number of the first lease; the next leases get the next numbers
+-- ARGV[10] JSON object of types and how many jobs of each may be leased; empty: any number of any type
+-- ARGV[11..] 7 values for each result, as `end` reads them
 -- Returns {1 or 0 for each result; ms until one should look again or -1; now in ms; {of each that was taken what `job`
--- tells}}
+-- tells}; how many jobs of full types were passed over}
 local base, worker, lease, wanted = string.sub(KEYS[1], 1, -5), ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local taking_back, compat, count = ARGV[4] == 'dead', ARGV[6], tonumber(ARGV[7])
 local time = redis.call('TIME')
@@ -35,31 +37,37 @@ local full = redis.call('HLEN', base .. 'ring:finished') >= tonumber(ARGV[5])
 if wanted > 0 then
   gather()
   promote()
-  local left = full and 0 or allowed()
-  while left > 0 and bytes < MOST_BYTES do
-    local ids, scores = next_ids(math.min(CHUNK, left))
+  local room = full and 0 or allowed()
+  while room > 0 and bytes < MOST_BYTES and passed < MOST_PASSED do
+    -- The more jobs were passed over, the more are read at once: a worker may have one slot free.
+    local ids, scores = next_ids(math.min(CHUNK, math.max(room, passed)))
     if #ids == 0 then break end
-    local begun = begin_all(told, ids, scores)
-    left = left - begun
+    local begun = begin_all(told, ids, scores, room)
+    room = room - begun
     local limit = facts(base)
     if limit.max and begun > 0 and redis.call('INCRBY', base .. 'limiter', begun) == begun then
       redis.call('PEXPIRE', base .. 'limiter', math.floor(limit.duration or 1000))
     end
     write() -- what had failed before it was taken, however many
   end
+  restore()
 end
+put_back()
 if concluded and drained() then say(base, 'drained') end
 -- Who came for jobs alone may have been woken: it does not wait any more, and another shall look. Who ends some and
--- takes as many leaves things as they were, unless there is a limit on how many are active.
-local leaves = count == 0 and (#told > 0 or ARGV[8] == 'wake') or count > 0 and (wanted == 0 or facts(base).most)
+-- takes as many leaves things as they were, unless there is a limit on how many are active. For jobs that were passed
+-- over another worker may have a slot. This worker does not wait for the marker then, or it would get the one that it
+-- has just set (`NextLook`).
+local leaves = count == 0 and (#told > 0 or passed > 0 or ARGV[8] == 'wake')
+leaves = leaves or count > 0 and (wanted == 0 or facts(base).most)
 if leaves then
   ready[base] = redis.call('EXISTS', base .. 'wait', base .. 'prioritized') > 0 or ready[base]
   later[base] = true
 end
 tell()
-if full then return {answer, 100, now, told} end
+if full then return {answer, 100, now, told, passed} end
 if pause < 0 and not facts(base).paused then
   local first = redis.call('ZRANGE', base .. 'delayed', 0, 0, 'WITHSCORES')[2]
   if first then pause = math.max(0, math.floor(first / SEQUENCE) - now) end
 end
-return {answer, pause, now, told}
+return {answer, pause, now, told, passed}

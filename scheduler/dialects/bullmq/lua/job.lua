@@ -1,5 +1,6 @@
 -- Part of some: read a job, and what a worker is told of it.
--- A token says whose attempt it is: worker:feed:attempt:starts:when it began in ms:the place it had among priorities.
+-- A token says whose attempt it is: worker:feed:attempt:starts:when it began in ms:the place it had among
+-- priorities:sequence number of the lease.
 local TOLD = 12
 local FIELDS = {
   'name', 'data', 'opts', 'timestamp', 'priority', 'tenant', 'feed', 'installation', 'attempt', 'ring', 'note', 'rjk',

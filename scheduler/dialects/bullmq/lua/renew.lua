@@ -10,7 +10,7 @@ local base, worker, lease = string.sub(KEYS[1], 1, -5), ARGV[1], ARGV[2]
 -- A lock that ran out is nobody's as long as nobody took the job since.
 local function holds(id, token, lock, job)
   if lock then return lock == token end
-  if job[1] ~= worker or job[2] ~= string.match(token, ':(%d+):%d+:[^:]*$') then return false end
+  if job[1] ~= worker or job[2] ~= string.match(token, ':(%d+):%d+:[^:]*:%d+$') then return false end
   return redis.call('LPOS', base .. 'active', id)
 end
 

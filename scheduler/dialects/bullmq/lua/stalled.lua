@@ -44,7 +44,7 @@ for _, id in ipairs(redis.call('SMEMBERS', base .. 'stalled')) do
       put_first(id, job)
       moved = moved + 1
     else
-      local token = {'', job.feed, attempts_of(job) + 1, job.ats or 0, job.processedOn or now, ''}
+      local token = {'', job.feed, attempts_of(job) + 1, job.ats or 0, job.processedOn or now, '', 0}
       tell_job(told, id, table.concat(token, ':'), job)
       fed = fed + 1
     end

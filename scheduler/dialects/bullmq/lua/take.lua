@@ -1,7 +1,10 @@
 -- Part of finish: put jobs into the worker's hands.
 local MOST_BYTES, CHUNK, DUE = 16 * 1024 * 1024, 100, 1000
 local MANUAL = 9007199254740991 -- a limit that somebody set by hand
-local bytes, pause = 0, -1
+local MOST_PASSED = 100 -- jobs of full types that a call looks past
+local bytes, pause, sequence, passed = 0, -1, tonumber(ARGV[9]), 0
+local free = ARGV[10] ~= '' and cjson.decode(ARGV[10]) -- by type, how many jobs may be leased
+local left, left_scored = {}, {} -- ids of `wait` that stay there; scores and ids of `prioritized`
 
 local function promote()
   local due = redis.call('ZRANGEBYSCORE', base .. 'delayed', '-inf', (now + 1) * SEQUENCE - 1, 'LIMIT', 0, DUE)
@@ -48,7 +51,7 @@ end
 local function begin(told, id, score)
   local key = base .. id
   local job = read_job(key, FIELDS)
-  if not job.name then return false end -- it was removed
+  if not job.name or returned[id] then return false end -- it was removed, or this call puts it back
   if job.attemptsMade then -- a producer wrote what hides the real counter
     job.atm = tostring(math.max(tonumber(job.atm) or 0, tonumber(job.attemptsMade) or 0))
     redis.call('HSET', key, 'atm', job.atm)
@@ -62,14 +65,56 @@ local function begin(told, id, score)
     conclude(id, job, 'failed', job.defa, job.defa, rules_of(job.opts))
     return false
   end
-  local token = table.concat({worker, job.feed or 0, attempt, starts, now, score}, ':')
+  local token = table.concat({worker, job.feed or 0, attempt, starts, now, score, string.format('%d', sequence)}, ':')
+  sequence = sequence + 1
   redis.call('SET', key .. ':lock', token, 'PX', lease)
   tell_job(told, id, token, job)
   bytes = bytes + #(job.data or '') + #(job.opts or '')
   return true
 end
 
-local function begin_all(told, ids, scores)
+-- Leave a job where it was popped.
+local function leave(id, score)
+  if score then
+    left_scored[#left_scored + 1] = score
+    left_scored[#left_scored + 1] = id
+  else
+    left[#left + 1] = id
+  end
+end
+
+local function restore()
+  for i = 1, #left / 2 do left[i], left[#left + 1 - i] = left[#left + 1 - i], left[i] end
+  if #left > 0 then redis.call('RPUSH', base .. 'wait', unpack(left)) end
+  if #left_scored > 0 then redis.call('ZADD', base .. 'prioritized', unpack(left_scored)) end
+end
+
+-- Begin up to `room` jobs, and leave those of full types: they are not active for a moment, and have no event.
+local function begin_some(told, ids, scores, room)
+  local begun = 0
+  for i, id in ipairs(ids) do
+    local name = redis.pcall('HGET', base .. id, 'name') -- an error for what is no job
+    local slots = type(name) == 'string' and free[name]
+    if begun >= room or passed >= MOST_PASSED then
+      leave(id, scores[i])
+    elseif slots and slots <= 0 then
+      leave(id, scores[i])
+      passed = passed + 1
+    else
+      redis.call('LPUSH', base .. 'active', id)
+      if begin(told, id, scores[i] or '') then
+        begun = begun + 1
+        if slots then free[name] = slots - 1 end
+      else
+        redis.call('LREM', base .. 'active', 1, id)
+      end
+    end
+  end
+  return begun
+end
+
+local function begin_all(told, ids, scores, room)
+  if free then return begin_some(told, ids, scores, room) end
   redis.call('LPUSH', base .. 'active', unpack(ids))
   local begun = 0
   for i, id in ipairs(ids) do
@@ -87,6 +132,7 @@ local function next_ids(n)
   if #ids > 0 then return ids, scores end
   local popped = redis.call('ZPOPMIN', base .. 'prioritized', n)
   for i = 1, #popped, 2 do ids[#ids + 1], scores[#scores + 1] = popped[i], popped[i + 1] end
-  if #ids == 0 then redis.call('DEL', base .. 'pc') end
+  -- The counter orders jobs of one priority: it is kept while some of them are on their way back.
+  if #ids == 0 and passed == 0 and #backs == 0 then redis.call('DEL', base .. 'pc') end
   return ids, scores
 end

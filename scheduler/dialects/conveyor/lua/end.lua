@@ -1,15 +1,18 @@
 -- Part of finish: end deliveries, each if it is still the worker's.
--- ARGV[10..] 5 values for each: uuid; verb:delay:feed:attempt:started:parent; whose ledger it is in, or empty; bytes to
--- go on with, or for failed, or empty; end as JSON, or empty. Verbs: completed, dead, cancelled, retry, back,
--- unreadable. The delay is in ms. When it was taken tells its lease from a later one of the same worker on the same
--- attempt, which was put back in between.
+-- ARGV[12..] 5 values for each: uuid; verb:delay:feed:attempt:started:sequence:parent; whose ledger it is in, or empty;
+-- bytes to go on with, or for failed, or empty; end as JSON, or empty. Verbs: completed, dead, cancelled, retry, back,
+-- unreadable. The delay is in ms. The sequence number tells the lease from a later lease of the same worker on the same
+-- attempt.
 local backs, ends, tombs, ended, unleased = {}, {}, {}, {}, {}
 
+-- Put-backs come after the fetch, which does not lease them. The first of them is the next to be leased.
 local function put_back()
-  for i = #backs, 1, -1 do -- the first of them shall be the next again
+  if #backs == 0 then return end
+  for i = #backs, 1, -1 do
     local job = backs[i]
     if not try('RPUSH', list_of(job.queue, job.priority), job.raw) then fail(job, job.raw) end
   end
+  erase()
 end
 
 local function count_attempts(uuid, token, attempts)
@@ -21,7 +24,7 @@ local function end_one(job, verb, delay, token, ledger, raw)
   local uuid, attempt = job.uuid, string.match(token, '%d+$')
   if verb == 'back' then
     local body = try('GET', bodies .. uuid)
-    backs[#backs + 1] = body and read(body)
+    backs[#backs + 1] = body and read(body) or nil
     forget(uuid)
     count_attempts(uuid, token, attempt - 1)
   elseif verb == 'retry' then
@@ -47,7 +50,6 @@ local function end_one(job, verb, delay, token, ledger, raw)
 end
 
 local function write()
-  put_back()
   if #unleased > 0 then redis.call('HDEL', ring .. 'attempts', unpack(unleased)) end
   if #ended > 0 then
     for _, name in ipairs({'jobs', 'cancels', 'notes'}) do redis.call('HDEL', ring .. name, unpack(ended)) end
@@ -60,12 +62,13 @@ local function write()
 end
 
 local function accepted(i, id, held, lease)
-  local verb, delay, token, started, parent = string.match(ARGV[5 * i + 6], '^(%a+):(%d+):(%d+:%d+):(%d+):(.*)$')
+  local head = '^(%a+):(%d+):(%d+:%d+):(%d+:%d+):(.*)$'
+  local verb, delay, token, lease_end, parent = string.match(ARGV[5 * i + 8], head)
   local ours = held == 1 and not pending[id]
   if verb == 'unreadable' then -- whoever cannot read it knows neither its token nor its parent
-    parent = (read(ARGV[5 * i + 8]) or {}).parent
+    parent = (read(ARGV[5 * i + 10]) or {}).parent
   else
-    local leased = lease and string.find(lease, token .. ':' .. worker .. ':' .. started .. '.', 1, true) == 1
+    local leased = lease == token .. ':' .. worker .. ':' .. lease_end
     ours = ours and (leased or taking_back and not lease)
   end
   if not ours then return false end
@@ -77,7 +80,7 @@ end
 local function end_all()
   if count == 0 then return '' end
   local ids, kin, answer = {}, {}, {}
-  for i = 1, count do ids[i] = ARGV[5 * i + 5] end
+  for i = 1, count do ids[i] = ARGV[5 * i + 7] end
   local held, leases = redis.call('SMISMEMBER', mine, unpack(ids)), redis.call('HMGET', ring .. 'attempts', unpack(ids))
   for i, id in ipairs(ids) do
     answer[i] = accepted(i, id, held[i], leases[i]) and '1' or '0'
@@ -91,7 +94,7 @@ local function end_all()
   families = redis.call('EXISTS', unpack(kin)) > 0
   for i, id in ipairs(ids) do
     if answer[i] == '1' then
-      local ledger, raw, outcome = unpack(ARGV, 5 * i + 7, 5 * i + 9)
+      local ledger, raw, outcome = unpack(ARGV, 5 * i + 9, 5 * i + 11)
       local job, verb, delay, token = unpack(pending[id])
       pending[id] = nil
       end_one(job, verb, delay, token, ledger, raw)

@@ -8,13 +8,16 @@
 -- ARGV[6] live, or dead: another takes back what a silent worker holds
 -- ARGV[7] most unsettled ends
 -- ARGV[8] most jobs kept in failed
--- ARGV[9] number of results
--- ARGV[10..] 5 values for each result, as `end` reads them
+-- ARGV[9] sequence number of the first lease; the next leases get the next numbers
+-- ARGV[10] JSON object of types and how many jobs of each may be leased; empty: any number of any type
+-- ARGV[11] number of results
+-- ARGV[12..] 5 values for each result, as `end` reads them
 -- Returns {1 or 0 for each result, or "alive"; ms until one should look again or -1; 1 if there are too many unsettled
--- ends or the queue is paused, or 0; now in ms; of each that was taken uuid, bytes, attempt, note}
+-- ends or the queue is paused, or 0; now in ms; how many jobs of full types were passed over; of each that was taken
+-- uuid, bytes, attempt, note}
 -- include: names
 local queue, worker, wanted = ARGV[2], ARGV[3], tonumber(ARGV[5])
-local taking_back, count = ARGV[6] == 'dead', tonumber(ARGV[9])
+local taking_back, count = ARGV[6] == 'dead', tonumber(ARGV[11])
 local ring, mine = ring_of(queue), held_by(worker)
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -25,7 +28,7 @@ local function alive()
   if until_ms then return tonumber(until_ms) > now end
   return tonumber(redis.call('ZSCORE', workers, worker) or 0) > now / 1000 - 30
 end
-if taking_back and alive() then return {'alive', -1, 0, now} end
+if taking_back and alive() then return {'alive', -1, 0, now, 0} end
 -- A key that is something else is refused by this, before anything is changed.
 for _, each in ipairs({failed, queues .. queue}) do redis.call('LLEN', each) end
 for _, each in ipairs({scheduled, workers, base .. 'queues:active'}) do redis.call('ZCARD', each) end
@@ -58,7 +61,8 @@ else
     if not full and not paused then taken = take() end
   end
 end
+put_back()
 redis.call('LTRIM', failed, 0, ARGV[8] - 1)
-if full or paused then return {answer, full and 100 or -1, 1, now, unpack(taken)} end
+if full or paused then return {answer, full and 100 or -1, 1, now, passed, unpack(taken)} end
 local first = redis.call('ZRANGE', scheduled, 0, 0, 'WITHSCORES')[2]
-return {answer, first and math.max(0, math.ceil(first * 1000 - now)) or -1, 0, now, unpack(taken)}
+return {answer, first and math.max(0, math.ceil(first * 1000 - now)) or -1, 0, now, passed, unpack(taken)}

@@ -14,7 +14,8 @@ local function add(where, token, uuid)
   answer[#answer + 1] = redis.call('HGET', ring .. 'notes', uuid) or ''
 end
 local function is_ours(uuid, lease)
-  return redis.call('SISMEMBER', held_by(string.match(lease, '^%d+:%d+:(.*):[%d.]+$')), uuid) == 1
+  local owner = string.match(lease, '^%d+:%d+:(.*):%d+:%d+$')
+  return owner and redis.call('SISMEMBER', held_by(owner), uuid) == 1
 end
 for i = 3, #ARGV do
   local uuid = ARGV[i]

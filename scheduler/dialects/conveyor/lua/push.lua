@@ -30,7 +30,8 @@ local function feed_again(uuid, feed, attempts, before, raw)
   local lease = redis.call('HGET', ring .. 'attempts', uuid)
   if lease then
     redis.call('HDEL', ring .. 'attempts', uuid)
-    redis.call('SREM', held_by(string.match(lease, '^%d+:%d+:(.*):[%d.]+$')), uuid)
+    local owner = string.match(lease, '^%d+:%d+:(.*):%d+:%d+$')
+    if owner then redis.call('SREM', held_by(owner), uuid) end
     redis.call('SREM', active, uuid)
     redis.call('DEL', bodies .. uuid)
   end

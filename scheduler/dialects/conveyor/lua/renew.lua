@@ -5,7 +5,7 @@
 -- ARGV[3] worker
 -- ARGV[4] lease, in ms
 -- ARGV[5] what the worker says of itself, or empty: nothing new
--- ARGV[6..] 3 values for each delivery: uuid, feed:attempt:worker:started., note as JSON or empty
+-- ARGV[6..] 3 values for each delivery: uuid, feed:attempt:worker:started:sequence, note as JSON or empty
 -- Returns for each k (kept), l (lost) or c (cancel)
 -- include: names
 local ring, worker = ring_of(ARGV[2]), ARGV[3]
@@ -18,8 +18,7 @@ local answer = {}
 for i = 6, #ARGV, 3 do
   local uuid, token, note = ARGV[i], ARGV[i + 1], ARGV[i + 2]
   local lease = redis.call('HGET', ring .. 'attempts', uuid)
-  local ours = lease and string.sub(lease, 1, #token) == token
-  if not ours or redis.call('SISMEMBER', held_by(worker), uuid) == 0 then
+  if lease ~= token or redis.call('SISMEMBER', held_by(worker), uuid) == 0 then
     answer[#answer + 1] = 'l'
   else
     if note ~= '' then redis.call('HSET', ring .. 'notes', uuid, note) end

@@ -35,8 +35,9 @@ end
 
 -- Whoever took it over says nothing of its end; until it runs again with us, its lease says how often it did.
 local function let_go(uuid, lease)
-  local owner, began = string.match(lease, '^%d+:%d+:(.*):(%d+)[%d.]*$')
-  if now - began < HOUR or redis.call('SISMEMBER', held_by(owner), uuid) == 1 then return end
+  local owner, began = string.match(lease, '^%d+:%d+:(.*):(%d+):%d+$')
+  -- a value that is no lease is forgotten at once: nobody can renew it, nor end it
+  if owner and (now - began < HOUR or redis.call('SISMEMBER', held_by(owner), uuid) == 1) then return end
   for _, name in ipairs({'attempts', 'jobs', 'cancels', 'notes'}) do redis.call('HDEL', ring .. name, uuid) end
 end
 

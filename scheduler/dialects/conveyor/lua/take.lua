@@ -1,6 +1,10 @@
 -- Part of finish: put jobs into the worker's hands, and on the way what is due into its queue.
 local MOST_BYTES, CHUNK, DUE, GONE = 16 * 1024 * 1024, 100, 200, 3600000
-local bytes, leased = 0, {}
+local MOST_PASSED = 100 -- jobs of full types that a call looks past
+local bytes, leased, sequence, passed = 0, {}, tonumber(ARGV[9]), 0
+local free = ARGV[10] ~= '' and cjson.decode(ARGV[10]) -- by type, how many jobs may be leased
+local left = {} -- jobs that stay in their list, by its name
+if free then TAGS[18] = 'type' end
 
 -- Of two entries of one job that a ledger fed, the later feed counts; a cancelled one has none.
 local function current(job, known) return known and tonumber(string.match(known, '^%d+')) == job.feed end
@@ -33,7 +37,8 @@ end
 
 -- Whether its worker goes on with it; if not, it is its own no longer.
 local function lives(lease, uuid)
-  local owner = string.match(lease, '^%d+:%d+:(.*):[%d.]+$')
+  local owner = string.match(lease, '^%d+:%d+:(.*):%d+:%d+$')
+  if not owner then return false end -- it is no lease, and nobody can renew it
   if tonumber(redis.call('ZSCORE', ring .. 'workers', owner) or 0) > now then
     if redis.call('SISMEMBER', held_by(owner), uuid) == 1 then return true end
   end
@@ -45,7 +50,8 @@ local function lease(job, known, held, taken, said)
   local uuid, raw = job.uuid, job.raw
   local before = math.max(job.retry or 0, string.match(known or '', ':(%d+)$') or 0)
   local attempt = math.max(before, string.match(held or '', '^%d+:(%d+):') or 0) + 1
-  leased[uuid] = string.format('%d:%d:%s:%d.%04d', job.feed or 0, attempt, worker, now, #taken / 4)
+  leased[uuid] = string.format('%d:%d:%s:%d:%d', job.feed or 0, attempt, worker, now, sequence)
+  sequence = sequence + 1
   say(raw, RUNNING)
   taken[#taken + 1] = uuid
   taken[#taken + 1] = raw
@@ -54,7 +60,21 @@ local function lease(job, known, held, taken, said)
   bytes = bytes + #raw
 end
 
-local function lease_all(found, taken)
+-- Leave a job in the list from which it was popped.
+local function leave(list, raw)
+  left[list] = left[list] or {}
+  table.insert(left[list], raw)
+end
+
+-- Put the jobs that were left back to the end of the list from which they were popped, in their order.
+local function restore()
+  for list, raws in pairs(left) do
+    for i = 1, #raws / 2 do raws[i], raws[#raws + 1 - i] = raws[#raws + 1 - i], raws[i] end
+    redis.call('RPUSH', list, unpack(raws))
+  end
+end
+
+local function lease_all(found, taken, list)
   local jobs, ids = {}, {}
   for _, raw in ipairs(found) do
     local job = read(raw)
@@ -72,7 +92,14 @@ local function lease_all(found, taken)
   local mine_now, leases, written = {}, {}, {}
   for i, job in ipairs(jobs) do
     local counts = not leased[job.uuid] and (current(job, known[i]) or not (job.feed or known[i]))
-    if counts and not (held[i] and lives(held[i], job.uuid)) then
+    local slots = free and free[job.type or '']
+    if free and (#taken / 4 >= wanted or passed >= MOST_PASSED) then
+      leave(list, job.raw)
+    elseif counts and slots and slots <= 0 then -- asked before `lives`, which changes what it looks at
+      leave(list, job.raw)
+      passed = passed + 1
+    elseif counts and not (held[i] and lives(held[i], job.uuid)) then
+      if slots then free[job.type or ''] = slots - 1 end
       lease(job, known[i], held[i], taken, notes[i])
       mine_now[#mine_now + 1] = job.uuid
       leases[#leases + 1] = job.uuid
@@ -90,15 +117,18 @@ end
 
 local function take()
   local taken = {}
+  for _, job in ipairs(backs) do leased[job.uuid] = true end -- whatever entry it has
   promote()
   redis.call('ZREMRANGEBYSCORE', ring .. 'retries', '-inf', now - GONE) -- others took them
   for level = 0, #LEVELS - 1 do
     local list = list_of(queue, level)
-    while #taken / 4 < wanted and bytes < MOST_BYTES do
-      local found = redis.call('RPOP', list, math.min(CHUNK, wanted - #taken / 4))
+    while #taken / 4 < wanted and bytes < MOST_BYTES and passed < MOST_PASSED do
+      -- The more jobs were passed over, the more are read at once: a worker may have one slot free.
+      local found = redis.call('RPOP', list, math.min(CHUNK, math.max(wanted - #taken / 4, passed)))
       if not found then break end
-      lease_all(found, taken)
+      lease_all(found, taken, list)
     end
   end
+  restore()
   return taken
 end

@@ -16,10 +16,11 @@ end
 
 local function higher_first(taken)
   for level = 1, 5 do
-    while #taken / 4 < wanted and bytes < MOST_BYTES do
-      local found = redis.call('RPOP', KEYS[level], math.min(CHUNK, wanted - #taken / 4))
+    while #taken / 4 < wanted and bytes < MOST_BYTES and passed < MOST_PASSED do
+      -- The more jobs were passed over, the more are read at once: a worker may have one slot free.
+      local found = redis.call('RPOP', KEYS[level], math.min(CHUNK, math.max(wanted - #taken / 4, passed)))
       if not found or #found == 0 then break end
-      hold(found, taken)
+      hold(found, taken, KEYS[level])
     end
   end
 end
@@ -49,12 +50,16 @@ end
 local function by_shares(taken)
   local some = {}
   for level = 1, 5 do some[level] = redis.call('EXISTS', KEYS[level]) == 1 or nil end
-  while next(some) and #taken / 4 < wanted and bytes < MOST_BYTES do
+  while next(some) and #taken / 4 < wanted and bytes < MOST_BYTES and passed < MOST_PASSED do
     local shares, found = divide(math.min(3 * PLACES, wanted - #taken / 4), some), {}
     for level = 1, 5 do
       local share = shares[level] or 0
       local popped = share > 0 and redis.call('RPOP', KEYS[level], share) or {}
-      for _, entry in ipairs(popped) do found[#found + 1] = entry end
+      if free then
+        hold(popped, taken, KEYS[level])
+      else
+        for _, entry in ipairs(popped) do found[#found + 1] = entry end
+      end
       if #popped < share then some[level] = nil end
     end
     if #found > 0 then hold(found, taken) end
@@ -65,6 +70,7 @@ local function take()
   local taken = {}
   promote()
   if place then by_shares(taken) else higher_first(taken) end
+  if free then restore() end
   restless = restless or #taken > 0
   return taken
 end

@@ -1,16 +1,10 @@
 -- Part of finish: end deliveries.
--- ARGV[10..] 5 values for each: id; verb:delay:ledger:feed:attempt:started, or +ledger:feed:attempt:started if it
--- completed; entry; level and entry to go on with, or why it is dead; length of its end, 0: none. Verbs: completed,
--- dead, cancelled, retry, back, drop, unreadable. The delay is in ms; for back, it is the attempts before. Ledgers
--- count from 1, 0: none. A feed after ~: a worker of the original took it. When it was taken, in 13 digits, tells its
--- lease from a later one of the same worker on the same attempt, which was put back in between.
-local over, tombs, good, bad, backs, closed, refused = {}, {}, {}, {}, {}, {}, {}
-
-local function put_back()
-  for i = #backs, 1, -1 do -- the first of them shall be the next again
-    redis.call('RPUSH', KEYS[tonumber(string.sub(backs[i], 1, 1))], string.sub(backs[i], 2))
-  end
-end
+-- ARGV[12..] 5 values for each: id; verb:delay:ledger:feed:attempt@started:sequence, or
+-- +ledger:feed:attempt@started:sequence if it completed; entry; level and entry to go on with, or why it is dead;
+-- length of its end, 0: none. Verbs: completed, dead, cancelled, retry, back, drop, unreadable. The delay is in ms; for
+-- back, it is the attempts before. Ledgers count from 1, 0: none. A feed after ~: a worker of the original took it. The
+-- sequence number tells the lease from a later lease of the same worker on the same attempt.
+local over, tombs, good, bad, closed, refused = {}, {}, {}, {}, {}, {}
 
 local function kill(entry, reason)
   bad[#bad + 1] = entry
@@ -19,7 +13,7 @@ end
 
 local function close_one(id, token, verb, entry, delay, again, ledger)
   if verb == 'back' then
-    backs[#backs + 1] = again
+    backs[#backs + 1], returned[id] = again, true
     redis.call('HDEL', attempts, id)
     if ledger > 0 and delay > 0 then
       redis.call('HSET', between, id, string.match(token, '^%d+') .. ':' .. delay .. ':0')
@@ -41,7 +35,6 @@ local function close_one(id, token, verb, entry, delay, again, ledger)
 end
 
 local function write()
-  put_back()
   if #over > 0 then
     for _, key in ipairs({jobs, attempts, between, cancels, notes}) do
       if redis.call('EXISTS', key) == 1 then redis.call('HDEL', key, unpack(over)) end
@@ -69,7 +62,7 @@ end
 -- forgot the one that is refused: it stays, once, or nobody would find the job if the worker died.
 local function keep(held)
   for _, i in ipairs(refused) do
-    local id, entry, _, _, _, token = ARGV[5 * i + 5], ARGV[5 * i + 7], read(ARGV[5 * i + 6])
+    local id, entry, _, _, _, token = ARGV[5 * i + 7], ARGV[5 * i + 9], read(ARGV[5 * i + 8])
     local same = string.match(held[i], '^%d+:(%d+)') == string.match(token, ':(%d+)$')
     if same and string.find(held[i], by_worker, 1, true) and not closed[id] then
       redis.call('LREM', processing, 1, entry)
@@ -80,14 +73,14 @@ end
 
 local function close()
   local ids = {}
-  for i = 1, count do ids[i] = ARGV[5 * i + 5] end
+  for i = 1, count do ids[i] = ARGV[5 * i + 7] end
   local held = redis.call('HMGET', attempts, unpack(ids))
   local here = let_go()
   local ours_only = redis.call('ZSCORE', workers, worker) -- nobody of the original has a place there
   for i, id in ipairs(ids) do
-    local head, entry, again, ended = ARGV[5 * i + 6], ARGV[5 * i + 7], ARGV[5 * i + 8], ARGV[5 * i + 9] ~= '0'
-    local verb, delay, ledger, token, started = read(head)
-    local ours = held[i] == token .. by_worker .. started
+    local head, entry, again, ended = ARGV[5 * i + 8], ARGV[5 * i + 9], ARGV[5 * i + 10], ARGV[5 * i + 11] ~= '0'
+    local verb, delay, ledger, token, lease_end = read(head)
+    local ours = held[i] == token .. by_worker .. lease_end
     if string.sub(token, 1, 1) == '~' then
       token = string.sub(token, 2)
       ours = here[i] and not held[i] and not ours_only

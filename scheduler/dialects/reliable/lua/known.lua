@@ -1,6 +1,6 @@
 -- Say what is known of jobs.
 -- KEYS[1] hash: jobs, id -> record
--- KEYS[2] hash: attempts, id -> feed:attempt:worker:started of what a worker has
+-- KEYS[2] hash: attempts, id -> feed:attempt:worker:started:sequence of what a worker has
 -- KEYS[3] hash: between, id -> feed:attempts:due of what waits between two attempts
 -- KEYS[4] hash: finished, id -> feed:attempt of an end that is not settled
 -- KEYS[5] hash: notes, id -> what its handler said

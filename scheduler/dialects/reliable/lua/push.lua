@@ -5,7 +5,7 @@
 -- KEYS[4] list: level low
 -- KEYS[5] list: level bulk
 -- KEYS[6] hash: jobs, id -> record
--- KEYS[7] hash: attempts, id -> feed:attempt:worker:started of what a worker has
+-- KEYS[7] hash: attempts, id -> feed:attempt:worker:started:sequence of what a worker has
 -- KEYS[8] hash: between, id -> feed:attempts:due of what waits between two attempts
 -- KEYS[9] hash: finished, id -> feed:attempt of an end that is not settled
 -- KEYS[10] list: marker, for those who wait

@@ -1,14 +1,14 @@
 -- Keep a worker's heartbeat, say which of its deliveries are still its own, and keep what their handlers said.
 -- KEYS[1] string: the worker's heartbeat
 -- KEYS[2] zset: workers by when they are silent, in ms
--- KEYS[3] hash: attempts, id -> feed:attempt:worker:started of what a worker has
+-- KEYS[3] hash: attempts, id -> feed:attempt:worker:started:sequence of what a worker has
 -- KEYS[4] hash: cancels, ids that somebody wants to end
 -- KEYS[5] hash: notes, id -> what its handler said
 -- KEYS[6] string: what the worker says of itself, behind the time in ms
 -- ARGV[1] worker
 -- ARGV[2] lease, in ms
 -- ARGV[3] what the worker says of itself, or empty: nothing new
--- ARGV[4..] 3 values for each delivery: id, feed:attempt:worker:started, note as JSON or empty
+-- ARGV[4..] 3 values for each delivery: id, feed:attempt:worker:started:sequence, note as JSON or empty
 -- Returns for each k (kept), l (lost) or c (cancel)
 local heartbeat, workers, attempts, cancels, notes = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local worker, lease = ARGV[1], tonumber(ARGV[2])

@@ -1,29 +1,32 @@
 -- Part of finish: put jobs into the worker's hands.
 -- An entry whose job was removed, or is in other hands, is dropped; one that is not a job is a dead letter.
+local sub, find, format = string.sub, string.find, string.format
 local MANY, LONG = 16, string.rep('-', 65) -- a hash with a long value is not gone through from its beginning for each
 local MOST_RETRIES = 1000000 -- what nobody has counted is not to be written as 1e+30
-local leased, bytes, mine = {}, 0, string.format(':%s:%013d', worker, now)
+local bytes, mine, sequence = 0, format(':%s:%d:', worker, now), tonumber(ARGV[9])
+local leased = returned -- a job that this call puts back is not leased by it, whatever entry it has
 
 local function bury(entry)
   buries = true
-  redis.call('LREM', processing, 1, entry)
+  if not free then redis.call('LREM', processing, 1, entry) end
   redis.call('LPUSH', dead, entry)
   redis.call('HSET', reasons, redis.sha1hex(entry), 'the entry is not a job: it has no id')
 end
 
 local function lives(held)
-  local owner = string.match(held, '^%d+:%d+:(.*):%d+$')
+  local owner = string.match(held, '^%d+:%d+:(.*):%d+:%d+$')
+  if not owner then return false end -- it is no lease, and nobody can renew it
   return owner == worker or tonumber(redis.call('ZSCORE', workers, owner) or 0) > now
 end
 
 -- What a cancel left behind, or the twin of a job that was fed again.
 local function stale(id, entry, record, held, waits)
-  if not record and string.find(entry, '"filepath":""', 1, true) then return true end
+  if not record and find(entry, '"filepath":""', 1, true) then return true end
   if leased[id] or held and lives(held) then return true end
   return waits and tonumber(string.match(waits, '(%d+)$')) > now
 end
 
-local function lease_all(ids, entries, taken)
+local function lease_all(ids, entries, taken, list)
   local records = redis.call('HMGET', jobs, unpack(ids))
   local held = redis.call('HMGET', attempts, unpack(ids))
   local waits = redis.call('EXISTS', between) == 1 and redis.call('HMGET', between, unpack(ids)) or {}
@@ -31,14 +34,17 @@ local function lease_all(ids, entries, taken)
   local leases, begun = {}, {}
   for i, id in ipairs(ids) do
     local record, entry = records[i], entries[i]
-    if stale(id, entry, record, held[i], waits[i]) then
+    local is_stale = stale(id, entry, record, held[i], waits[i])
+    if free and not is_leasable(list, entry, record, is_stale, #taken / 4) then
+      bytes = bytes + #(record or '')
+    elseif is_stale then
       redis.call('LREM', processing, 1, entry)
     else
       local feed, attempt = '1', 0 -- what most are is read without a pattern
-      if waits[i] or held[i] or string.sub(record or '', 1, 4) ~= '1:0:' then
+      if waits[i] or held[i] or sub(record or '', 1, 4) ~= '1:0:' then
         feed, attempt = string.match(waits[i] or held[i] or record or '0:0:', '^(%d+):(%d+):')
       end
-      if not string.find(entry, '"retries":0', 1, true) then -- a worker of the original may have counted on
+      if not find(entry, '"retries":0', 1, true) then -- a worker of the original may have counted on
         local counted = tonumber(string.match(entry, '"retries": ?(%d+)') or 0)
         attempt = math.max(attempt or 0, math.min(counted, MOST_RETRIES))
       end
@@ -46,7 +52,9 @@ local function lease_all(ids, entries, taken)
       leased[id] = true
       begun[#begun + 1] = id
       leases[#leases + 1] = id
-      leases[#leases + 1] = (feed or 0) .. ':' .. (attempt == 1 and '1' or attempt) .. mine -- a number is dear to write
+      -- a number is dear to write, least by a format
+      leases[#leases + 1] = (feed or 0) .. ':' .. (attempt == 1 and '1' or attempt) .. mine .. format('%d', sequence)
+      sequence = sequence + 1
       taken[#taken + 1] = entry
       taken[#taken + 1] = record or ''
       taken[#taken + 1] = attempt
@@ -62,12 +70,13 @@ end
 
 -- What ours begin with is read without a pattern.
 local function id_of(entry)
-  local stop = string.sub(entry, 1, 7) == '{"id":"' and string.find(entry, '"', 8, true) or 8
-  return stop > 8 and string.sub(entry, 8, stop - 1) or string.match(entry, '"id": ?"([^"]+)"')
+  local stop = sub(entry, 1, 7) == '{"id":"' and find(entry, '"', 8, true) or 8
+  return stop > 8 and sub(entry, 8, stop - 1) or string.match(entry, '"id": ?"([^"]+)"')
 end
 
-local function hold(found, taken)
-  redis.call('LPUSH', processing, unpack(found))
+-- `list`: from which the entries were popped; needed with limits, when some of them may be left there.
+local function hold(found, taken, list)
+  if not free then redis.call('LPUSH', processing, unpack(found)) end
   local ids, entries = {}, {}
   for _, entry in ipairs(found) do
     local id = id_of(entry)
@@ -78,5 +87,5 @@ local function hold(found, taken)
       bury(entry)
     end
   end
-  if #ids > 0 then lease_all(ids, entries, taken) end
+  if #ids > 0 then lease_all(ids, entries, taken, list) end
 end

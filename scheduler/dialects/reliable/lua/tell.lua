@@ -1,26 +1,28 @@
 -- Part of finish: say ends to their ledgers.
 -- After the results of each ledger its ends, a list as JSON. To cut them out one by one costs for each byte of them, so
 -- that is done only if some are refused.
+local byte, sub, find = string.byte, string.sub, string.find
 local answer, told = {}, {} -- for each result 1 or 0; for each ledger whether it is told all that there is for it
 
--- What most are, +ledger:feed:attempt:started, is read without a pattern. Returns what becomes of it, its delay, its
--- ledger, feed:attempt, and when it was taken.
+-- What most are, +ledger:feed:attempt@started:sequence, is read without a pattern. Returns what becomes of it, its
+-- delay, its ledger, feed:attempt, and started:sequence.
 local function read(head)
-  if string.byte(head) == 43 then
-    return 'completed', 0, string.byte(head, 2) - 48, string.sub(head, 4, -15), string.sub(head, -13)
+  if byte(head) == 43 then
+    local stop = find(head, '@', 4, true)
+    return 'completed', 0, byte(head, 2) - 48, sub(head, 4, stop - 1), sub(head, stop + 1)
   end
-  local verb, delay, ledger, token = string.match(head, '^(%a+):(%d+):(%d+):(.*)$')
-  return verb, tonumber(delay), tonumber(ledger), string.sub(token, 1, -15), string.sub(token, -13)
+  local verb, delay, ledger, token, lease = string.match(head, '^(%a+):(%d+):(%d+):([^@]*)@(.*)$')
+  return verb, tonumber(delay), tonumber(ledger), token, lease
 end
 
 -- Returns the ends of a ledger without those that are refused.
 local function accepted(wanted, text)
   local found, place = {}, 2
   for i = 1, count do
-    local _, _, ledger = read(ARGV[5 * i + 6])
-    local size = tonumber(ARGV[5 * i + 9])
+    local _, _, ledger = read(ARGV[5 * i + 8])
+    local size = tonumber(ARGV[5 * i + 11])
     if ledger == wanted and size > 0 then
-      if answer[i] == '1' then found[#found + 1] = string.sub(text, place, place + size - 1) end
+      if answer[i] == '1' then found[#found + 1] = sub(text, place, place + size - 1) end
       place = place + size + 1
     end
   end
@@ -29,7 +31,7 @@ end
 
 local function tell()
   for ledger, all in pairs(told) do
-    local ends = ARGV[9 + 5 * count + ledger]
+    local ends = ARGV[11 + 5 * count + ledger]
     if not all then ends = accepted(ledger, ends) end
     if ends then redis.call('XADD', KEYS[20 + ledger], '*', 'ends', ends) end
   end

@@ -1,0 +1,47 @@
+-- Remove jobs that no worker leases, and request the cancellation of leased jobs.
+-- KEYS[1] hash: jobs, id -> record
+-- KEYS[2] hash: leases, id -> lease
+-- KEYS[3] hash: state, id -> blocked, retrying, or waiting with the counts of earlier attempts
+-- KEYS[4] hash: finished, id -> mark of a result that is not settled
+-- KEYS[5] zset: waiting, entries by level and start time
+-- KEYS[6] zset: blocked, entries that a worker could not take, by reason
+-- KEYS[7] hash: blocked:counts, reason -> number of entries
+-- KEYS[8] zset: retrying, entries by due time in ms
+-- KEYS[9] hash: cancels, ids of leased jobs whose cancellation is requested
+-- KEYS[10] hash: notes, id -> progress
+-- KEYS[11] stream: results of the ledger
+-- KEYS[12] zset: turns, virtual times of levels and next starts of tenants
+-- ARGV[1..] ids
+-- Returns {for each d (removed), r (leased, or finished), x (refused: it has a newer format) or u (unknown); numbers
+-- of newer formats}
+local jobs, leases, state, finished, waiting = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local blocked, counts, retrying, cancels, notes, results = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11]
+
+-- include: formats
+-- include: discount
+-- include: remove
+-- include: has_result
+
+local marks, leased = redis.call('HMGET', finished, unpack(ARGV)), redis.call('HMGET', leases, unpack(ARGV))
+local answer, removed = {}, {}
+for i, id in ipairs(ARGV) do
+  local record = not leased[i] and redis.call('HGET', jobs, id)
+  if leased[i] then
+    redis.call('HSET', cancels, id, '1')
+    answer[i] = 'r'
+  elseif record and (newer_format(record) or newer_format(redis.call('HGET', state, id) or '')) then
+    answer[i] = 'x'
+  elseif record then
+    remove(id, record)
+    redis.call('HDEL', jobs, id) -- now, because an id can be in the list twice
+    removed[#removed + 1] = id
+    answer[i] = 'd'
+  else
+    answer[i] = marks[i] and has_result(marks[i]) and 'r' or 'u'
+  end
+end
+if #removed > 0 then
+  for _, key in ipairs({state, cancels, notes}) do redis.call('HDEL', key, unpack(removed)) end
+  if redis.call('EXISTS', jobs) == 0 then redis.call('PEXPIRE', KEYS[12], 0) end
+end
+return {table.concat(answer), newer_formats()}

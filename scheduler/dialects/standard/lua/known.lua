@@ -1,0 +1,34 @@
+-- Return the status of jobs.
+-- KEYS[1] hash: jobs, id -> record
+-- KEYS[2] hash: leases, id -> lease
+-- KEYS[3] hash: state, id -> blocked, retrying, or waiting with the counts of earlier attempts
+-- KEYS[4] hash: finished, id -> mark of a result that is not settled
+-- KEYS[5] hash: notes, id -> progress
+-- KEYS[6] stream: results of the ledger
+-- ARGV[1..] ids
+-- Returns {numbers of newer formats; 3 values for each id: u (unknown), f (finished), l (leased), r (retrying) or
+-- w (waiting); mark, lease or state, or empty; progress or empty}
+local jobs, leases, state, finished, notes, results = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+
+-- include: formats
+-- include: has_result
+
+local marks, leased = redis.call('HMGET', finished, unpack(ARGV)), redis.call('HMGET', leases, unpack(ARGV))
+local states, progress = redis.call('HMGET', state, unpack(ARGV)), redis.call('HMGET', notes, unpack(ARGV))
+local answer = {0}
+for i, id in ipairs(ARGV) do
+  local where, value = 'u', ''
+  local lease = leased[i] or ''
+  if newer_format(lease) or string.find(lease, '^1:%d+:%d+:%d+:%d:[^:]*:%d+:%d+:%d+$') then
+    where, value = 'l', leased[i]
+  elseif marks[i] and has_result(marks[i]) then
+    where, value = 'f', marks[i]
+  elseif not leased[i] and redis.call('HEXISTS', jobs, id) == 1 then
+    where, value = string.find(states[i] or '', '^%d+:retrying:') and 'r' or 'w', states[i] or ''
+  end
+  answer[#answer + 1] = where
+  answer[#answer + 1] = value
+  answer[#answer + 1] = progress[i] or ''
+end
+answer[1] = newer_formats()
+return answer

@@ -1,0 +1,210 @@
+"""The formats of values in Redis: entries, records, leases, states and dead letters.
+
+Every value begins with its format number. A process that meets a higher number than `FORMAT` does
+not decode the value. Scripts read the numbers of a record without decoding its head.
+
+    entry        1|id|type|tenant                       `|` is the byte 0x1F
+    record       1:epoch:attempt:charged:length:        then so many bytes of JSON, and the payload
+    lease        1:score:started:charged:redelivered:worker:epoch:attempt:sequence
+    state        1:waiting:epoch:attempt:charged:redelivered
+                 1:retrying:epoch:attempt:charged:redelivered:level:due
+                 1:blocked:epoch:attempt:charged:redelivered:score:reason
+    mark         1:epoch:attempt:stream entry           of a finished job
+    dead letter  entry, 0x00, record                    no record if a ledger has the job
+
+Results are as in every dialect, see `scheduler.dialects.ends`.
+"""
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+
+import orjson
+
+from scheduler.dialects.interface import Known, Note
+from scheduler.errors import WireError
+from scheduler.model.attempts import QueuedJob
+from scheduler.model.labels import Priority
+from scheduler.model.states import State
+
+FORMAT = 1
+RESULT_FIELD = b"%d" % FORMAT
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MILLISECOND = timedelta(milliseconds=1)
+PRIORITIES = tuple(Priority)
+SEPARATOR = "\x1f"
+PLAIN = 6  # values that every head has
+NOTHING: dict[str, Any] = {}
+READ_ERRORS = (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError)
+_NUMBER = re.compile(rb"(\d{1,4})[:\x1f]")
+
+
+def newer_format(value: bytes) -> int | None:
+    """Return the format number of a value if it is newer than this version."""
+    found = _NUMBER.match(value)
+    number = int(found[1]) if found else 0
+    return number if number > FORMAT else None
+
+
+def entry_of(job: QueuedJob) -> bytes:
+    """Encode the entry of a job."""
+    return f"{FORMAT}\x1f{job.id}\x1f{job.type}\x1f{job.tenant}".encode()
+
+
+def turn_of(job: QueuedJob) -> str:
+    """Return the name under which the next start of the job's tenant is kept."""
+    return f"{job.priority:d}:{job.tenant}"
+
+
+def id_of(entry: bytes) -> bytes:
+    """Return the id of an entry; empty if it is unreadable."""
+    number, separator, rest = entry.partition(b"\x1f")
+    found, ended, _ = rest.partition(b"\x1f")
+    return found if number == b"1" and separator and ended else b""
+
+
+def record_of(job: QueuedJob) -> bytes:
+    """Encode the record of a job."""
+    head = _head(job)
+    charged = job.attempt - job.uncharged
+    return b"1:%d:%d:%d:%d:%b%b" % (job.feed, job.attempt, charged, len(head), head, job.payload)
+
+
+# The heads that were encoded and decoded last, if they have no value of one job alone. The jobs of
+# a batch mostly share one.
+_written: list[tuple[tuple[Any, ...], bytes]] = [((), b"")]
+_read: list[tuple[bytes, list[Any], datetime, datetime]] = [(b"", [], EPOCH, EPOCH)]
+
+
+def _head(job: QueuedJob) -> bytes:
+    """Encode values that every job has in their order, then rare ones by name."""
+    each = (job.tenant, job.type, job.priority, job.created_at, job.expires_at, job.installation)
+    rare: dict[str, Any] = {}
+    if job.policy is not None:
+        rare["policy"] = job.policy
+    if job.tags is not None:
+        rare["tags"] = job.tags
+    if job.correlation_id is not None:
+        rare["correlation_id"] = job.correlation_id
+    if job.checkpoint is not None:
+        rare["checkpoint"] = job.checkpoint
+    if job.trace is not None:
+        rare["trace"] = job.trace
+    if job.form == "bytes":
+        rare["form"] = "bytes"
+    if rare:
+        return orjson.dumps((*each, rare))
+    last, head = _written[0]
+    if each != last:
+        head = orjson.dumps(each)
+        _written[0] = each, head
+    return head
+
+
+def job_of(queue: str, id_: bytes, record: bytes) -> QueuedJob:
+    """Decode a record."""
+    try:
+        number, epoch, attempt, charged, length, rest = record.split(b":", 5)
+        if number != b"1":
+            raise ValueError
+        size, attempts = int(length), int(attempt)
+        text, head, created, expires = _read[0]
+        if (found := rest[:size]) != text:
+            head = orjson.loads(found)
+            created, expires = datetime.fromisoformat(head[3]), datetime.fromisoformat(head[4])
+            if len(head) == PLAIN:
+                _read[0] = found, head, created, expires
+        rare = head[PLAIN] if len(head) > PLAIN else NOTHING
+        return QueuedJob(
+            id_.decode(),
+            head[0],
+            head[1],
+            queue,
+            PRIORITIES[head[2]],
+            int(epoch),
+            attempts,
+            rare.get("form", "json"),
+            rest[size:],
+            rare.get("policy"),
+            rare.get("tags"),
+            rare.get("correlation_id"),
+            created,
+            expires,
+            head[5],
+            rare.get("checkpoint"),
+            rare.get("trace"),
+            attempts - int(charged),
+        )
+    except READ_ERRORS as error:
+        raise WireError(
+            f"the record of a job of queue {queue!r} is unreadable: {type(error).__name__}"
+        ) from error
+
+
+class Lease(NamedTuple):
+    """A decoded lease; `redelivered`: an orphaned lease of the job was redelivered uncharged."""
+
+    started_at: datetime
+    charged: int
+    redelivered: bool
+    worker: str
+    epoch: int
+    attempt: int
+    sequence: int
+
+
+def lease_of(value: bytes) -> Lease | None:
+    """Decode a lease; None: it is unreadable, or of a newer format."""
+    try:
+        number, _, started, charged, redelivered, worker, *numbers = value.split(b":")
+        epoch, attempt, sequence = map(int, numbers)
+        if number != b"1":
+            return None
+        return Lease(
+            instant_of(started),
+            int(charged),
+            redelivered == b"1",
+            worker.decode(),
+            epoch,
+            attempt,
+            sequence,
+        )
+    except READ_ERRORS:
+        return None
+
+
+def known_of(where: bytes, value: bytes, note: bytes) -> Known | None:
+    """Decode the status of a job as the script `known` returns it.
+
+    A value of a newer format leaves the state, without its numbers.
+    """
+    if where == b"u":
+        return None
+    try:
+        progress = Note(*orjson.loads(note)) if note else Note()
+    except READ_ERRORS:
+        progress = Note()
+    numbers = value.split(b":") if value.startswith(b"1:") else []
+    if where == b"f":
+        return Known(None, _number(numbers, 2))
+    if where == b"l":
+        lease = lease_of(value)
+        if lease is None:
+            return Known(State.RUNNING, note=progress)
+        return Known(State.RUNNING, lease.attempt, lease.started_at, progress)
+    state = State.RETRYING if where == b"r" else State.SCHEDULED
+    return Known(state, _number(numbers, 3), None, progress if where == b"r" else Note())
+
+
+def _number(values: list[bytes], place: int) -> int:
+    return int(values[place]) if len(values) > place and values[place].isdigit() else 0
+
+
+def letter_of(job: QueuedJob) -> bytes:
+    """Encode the dead letter of a job; only a job without a ledger needs its record."""
+    return b"%b\0%b" % (entry_of(job), b"" if job.installation else record_of(job))
+
+
+def instant_of(milliseconds: int | bytes) -> datetime:
+    """Decode an instant in milliseconds of Redis's clock."""
+    return EPOCH + int(milliseconds) * MILLISECOND

@@ -1,0 +1,445 @@
+"""One attempt: a leased job on its way through its handler.
+
+A `Delivery` comes in. A `Result` for Redis comes out: completed, failed, to be retried, or put
+back. Whatever the handler returns or raises, making the result never raises.
+"""
+
+import contextlib
+import logging
+import random
+import time
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime, timedelta
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from scheduler.dialects.interface import Delivery, Note, Result
+from scheduler.errors import InvalidPayload, JobCancelled, PermanentError, TemporaryError
+from scheduler.log import Keys, keys, logger
+from scheduler.model.attempts import AttemptEnd
+from scheduler.model.body import Cancelled
+from scheduler.model.durations import duration
+from scheduler.model.failures import (
+    ASKED_TO_CANCEL,
+    TIMED_OUT,
+    Category,
+    Failure,
+    classify,
+    describe,
+    named,
+)
+from scheduler.model.handling import Handler, JobContext
+from scheduler.model.payloads import DEFAULT_LIMIT, decode, encode
+from scheduler.model.policies import RETRY, TIMEOUTS, Timeouts
+from scheduler.model.retries import Backoff, Bury, Cancel, Fail, Retry, RetryPolicy, decide
+from scheduler.model.states import State
+from scheduler.trace import Spans, Work
+
+if TYPE_CHECKING:
+    from scheduler.worker.consumer import QueueConsumer
+
+LEASE_LOST = "its lease was lost"
+STOPPING = "the worker is stopping"
+WORKER_LOST = Failure(category=Category.SYSTEM, message="its worker was lost")
+NO_NOTE = Note()
+COMPLETED = State.COMPLETED  # reading a member of an enum is slow, and every attempt needs it
+MISSING_HANDLER = Handler(type="", queue="", fn=lambda *_: None)
+
+
+class Limits(NamedTuple):
+    """The retry policy of a job, and in seconds its execution and visibility timeouts."""
+
+    retry: RetryPolicy
+    execution: float
+    visibility: float
+
+    @classmethod
+    def from_policy(cls, retry: RetryPolicy, timeouts: Timeouts, handler: Handler) -> "Limits":
+        """Combine the policies of a job with the timeout of its handler."""
+        visibility = duration(timeouts.visibility, name="visibility")
+        execution = timeouts.for_handler(handler.timeout)
+        return cls(retry, execution.total_seconds(), visibility.total_seconds())
+
+
+DefaultLimits = Callable[[Handler], Limits]
+
+
+def default_limits(retry: RetryPolicy) -> DefaultLimits:
+    """Return a function from handlers to the limits of jobs that have no policy of their own."""
+    return cache(lambda handler: Limits.from_policy(retry, TIMEOUTS, handler))
+
+
+DEFAULT_LIMITS = default_limits(RETRY)
+
+
+class Attempt:
+    """A leased job, from its delivery to the acknowledgement of its result.
+
+    generation: the lease generation of the queue in which Redis last confirmed the lease (see
+    `QueueConsumer`). lost: Redis no longer holds the lease. acknowledging: its result is decided
+    and on its way to Redis. note: the last progress and checkpoint; dirty: Redis does not have that
+    note yet.
+    """
+
+    __slots__ = (
+        "acknowledging",
+        "cancelled",
+        "child_jobs",
+        "consumer",
+        "deadline",
+        "delivery",
+        "dirty",
+        "generation",
+        "handler",
+        "invalid",
+        "lost",
+        "note",
+        "received",
+        "retry",
+        "span",
+        "started",
+        "timeout",
+        "visibility",
+    )
+
+    def __init__(
+        self, delivery: Delivery, handler: Handler, consumer: "QueueConsumer", generation: int
+    ) -> None:
+        self.delivery = delivery
+        self.handler = handler
+        self.consumer = consumer
+        self.generation = generation
+        job = delivery.job
+        self.invalid = ""
+        limits = consumer.default_limits(handler)
+        if job.policy is not None:
+            try:
+                limits = Limits.from_policy(*job.policies(), handler)
+            except Exception as error:  # noqa: BLE001 - written by another version, or by anyone
+                self.invalid = f"the policy of the job is invalid: {type(error).__name__}"
+        self.retry, self.timeout, self.visibility = limits
+        self.cancelled = Cancelled()
+        self.received = time.monotonic()
+        self.started: float | None = None
+        self.deadline: float | None = None
+        self.lost = False
+        self.acknowledging = False
+        self.note = NO_NOTE if job.checkpoint is None else Note(checkpoint=job.checkpoint)
+        self.dirty = False
+        self.child_jobs: list[Mapping[str, Any]] = []
+        self.span: Work | None = None
+
+    @property
+    def attempt(self) -> int:
+        """The number of this attempt, from 1."""
+        return self.delivery.attempt
+
+    @property
+    def charged(self) -> int:
+        """The number of this attempt among those that count towards `max_attempts`."""
+        return self.delivery.charged
+
+    @property
+    def worker(self) -> str:
+        """The name of the worker that runs it."""
+        return self.consumer.worker
+
+    @property
+    def expires_at(self) -> datetime:
+        """The end of the job's lifetime."""
+        return self.delivery.job.expires_at
+
+    def can_start(self) -> bool:
+        """Return whether the handler can be called; raise if the job itself is invalid.
+
+        It cannot if the job was put back, or if another worker has the lease by now.
+        """
+        if self.invalid:
+            raise PermanentError(self.invalid, code="invalid-policy")
+        return not (self.lost or self.acknowledging)
+
+    def start(self) -> None:
+        """Record that the handler is about to be called; its timeout begins now."""
+        self.started = time.monotonic()
+        self.deadline = self.started + self.timeout
+
+    def begin_span(self, spans: Spans) -> Work:
+        """Begin the span of this attempt, a child of the span in which the job was submitted."""
+        job = self.delivery.job
+        attributes = {
+            "queue": job.queue,
+            "job_id": job.id,
+            "type": job.type,
+            "namespace": job.tenant,
+            "attempt": self.attempt,
+        }
+        self.span = spans.begin(f"attempt {job.type}", job.trace, attributes)
+        return self.span
+
+    def payload(self) -> object:
+        """Decode the payload of the job."""
+        return decode(self.delivery.job.form, self.delivery.job.payload)
+
+    def context(self) -> JobContext:
+        """Return the context for a handler in this process."""
+        return JobContext(
+            self.delivery.job,
+            self.delivery.attempt,
+            self._redis_time(self.deadline or self.received),
+            self.cancelled,
+            self.note.checkpoint,
+            self.consumer.worker,
+            self.report,
+        )
+
+    def context_data(self) -> dict[str, Any]:
+        """Return the context as JSON data, for a handler in a child process."""
+        job = self.delivery.job
+        names = ("id", "tenant", "type", "queue", "tags", "correlation_id")
+        return {
+            "job": {name: getattr(job, name) for name in names},
+            "attempt": self.attempt,
+            "deadline": self._redis_time(time.monotonic() + self.timeout).isoformat(),
+            "last_checkpoint": self.note.checkpoint,
+            "worker": self.worker,
+        }
+
+    def report(self, what: str, value: Any) -> None:
+        """Take progress, a checkpoint or a child job from the handler."""
+        match what:
+            case "progress":
+                self.note = self.note._replace(progress=value[0], message=value[1])
+            case "checkpoint":
+                self.note = self.note._replace(checkpoint=value)
+            case _:
+                self.child_jobs.append(value)
+                return
+        self.dirty = True
+        self.consumer.on_note()
+
+    def unsent_note(self) -> Note | None:
+        """Return the note if Redis does not have it."""
+        return self.note if self.dirty else None
+
+    def note_sent(self, note: Note | None) -> None:
+        """Record that Redis has this note. The handler can have reported a newer one meanwhile."""
+        if note is not None:
+            self.dirty = False  # first: a report after this line sets it again
+            if self.note is not note:
+                self.dirty = True
+
+    def result(
+        self, returned: object, error: BaseException | None, backoffs: Mapping[str, Backoff]
+    ) -> Result:
+        """Decide what the return value or the exception of the handler means."""
+        try:
+            result = self._decide(returned, error, backoffs)
+        except BaseException as raised:  # noqa: BLE001 - code of the user: an exception's __str__
+            failure = Failure(
+                category=Category.PERMANENT,
+                message=f"{type(raised).__name__}: when its result was read",
+            )
+            result = self._failed(failure, backoffs)
+        try:
+            self._report(result.end)
+        except Exception:  # noqa: BLE001 - a log handler or a span exporter of the user
+            with contextlib.suppress(Exception):
+                logger.exception("job %s: could not log how it ended", self.delivery.job.id)
+        return result
+
+    def _report(self, end: AttemptEnd | None) -> None:
+        """Log a failure, and end the span."""
+        error_name = None if end is None or end.error is None else named(end.error)
+        if end is not None and error_name is not None:
+            self._log_failure(end, error_name)
+        if self.span is not None:
+            self.span.end("put_back" if end is None else end.state, error_name)
+
+    def put_back(self) -> Result:
+        """Return the job to its queue; the attempt does not count."""
+        return Result(self.delivery, None, self.unsent_note())
+
+    def _decide(
+        self, returned: object, error: BaseException | None, backoffs: Mapping[str, Backoff]
+    ) -> Result:
+        if self.lost and self.started is None:
+            return self.put_back()
+        causes = self.cancelled.causes
+        # A handler that saw that it should stop, and returned nothing, has stopped early.
+        stopped_early = error is not None or (returned is None and self.cancelled.seen)
+        if TIMED_OUT in causes:
+            error = error or TemporaryError("the handler returned after its timeout")
+        elif stopped_early and ASKED_TO_CANCEL in causes:
+            error = error or JobCancelled("the handler stopped because the job was cancelled")
+        elif stopped_early and STOPPING in causes:
+            return self.put_back()
+        if error is None:
+            try:
+                return self._completed(returned)
+            except InvalidPayload as invalid:
+                error = PermanentError(str(invalid), code="invalid-result")
+        return self._failed(classify(error, self.cancelled), backoffs)
+
+    def _completed(self, returned: object) -> Result:
+        encoded = None
+        if returned is not None:
+            form, encoded = encode(returned, limit=DEFAULT_LIMIT, what="result")
+            if form != "json":
+                raise InvalidPayload("result must be JSON, not bytes")
+        job = self.delivery.job
+        return Result(
+            self.delivery,
+            AttemptEnd(
+                job.tenant,
+                job.id,
+                job.feed,
+                self.delivery.attempt,
+                COMPLETED,
+                self._redis_time(self.started or self.received),
+                self._redis_time(time.monotonic()),
+                self.worker,
+                result=encoded,
+                spawned=self.child_jobs,
+            ),
+            self.unsent_note(),
+        )
+
+    def _failed(self, failure: Failure, backoffs: Mapping[str, Backoff]) -> Result:
+        now = self._redis_time(time.monotonic())
+        started = self._redis_time(self.started or self.received)
+        result = failed(self, failure, started, now, backoffs)
+        result.note = self.unsent_note()
+        if result.end is not None:
+            result.end.checkpoint = self.note.checkpoint
+        return result
+
+    def _log_failure(self, end: AttemptEnd, error: str) -> None:
+        """Log that the attempt failed, without the text of the error, which can hold secrets."""
+        if end.state is State.CANCELLED:
+            return
+        job = self.delivery.job
+        fields: Keys = {
+            "queue": job.queue,
+            "job_id": job.id,
+            "type": job.type,
+            "attempt": self.attempt,
+            "worker_id": self.worker,
+        }
+        if job.tenant:
+            fields["namespace"] = job.tenant
+        if job.correlation_id is not None:
+            fields["request_id"] = job.correlation_id
+        if self.span is not None and (ids := self.span.ids()) is not None:
+            fields["trace_id"], fields["span_id"] = ids
+        logger.log(
+            logging.INFO if end.state is State.RETRYING else logging.WARNING,
+            "queue %s: attempt %d of %s %s: %s: %s",
+            job.queue,
+            self.attempt,
+            job.type,
+            job.id,
+            end.state,
+            error,
+            extra=keys(**fields),
+        )
+
+    def _redis_time(self, monotonic: float) -> datetime:
+        """Convert an instant of this process's monotonic clock to Redis's clock."""
+        return self.delivery.started_at + timedelta(0, monotonic - self.received)
+
+
+class _Orphan(NamedTuple):
+    """What the retry decision needs to know of a job whose worker is gone."""
+
+    delivery: Delivery
+    worker: str
+    retry: RetryPolicy
+
+    @property
+    def attempt(self) -> int:
+        return self.delivery.attempt
+
+    @property
+    def charged(self) -> int:
+        return self.delivery.charged
+
+    @property
+    def expires_at(self) -> datetime:
+        return self.delivery.job.expires_at
+
+
+def orphaned_result(
+    delivery: Delivery,
+    worker: str,
+    backoffs: Mapping[str, Backoff],
+    limits: DefaultLimits = DEFAULT_LIMITS,
+) -> Result:
+    """Decide what becomes of a leased job whose worker is gone."""
+    job = delivery.job
+    retry = limits(MISSING_HANDLER).retry
+    if job.policy is not None:
+        with contextlib.suppress(Exception):  # a policy that cannot be read
+            retry = job.policies()[0]
+    at = delivery.started_at
+    result = failed(_Orphan(delivery, worker, retry), WORKER_LOST, at, at, backoffs)
+    if result.end is not None:
+        result.end.checkpoint = job.checkpoint
+    return result
+
+
+def failed(
+    attempt: "Attempt | _Orphan",
+    failure: Failure,
+    started_at: datetime,
+    now: datetime,
+    backoffs: Mapping[str, Backoff],
+) -> Result:
+    """Decide what follows a failed attempt, and make its result."""
+    delay: timedelta | None = None
+    try:
+        decision = decide(attempt, failure, now=now, rng=random, backoffs=backoffs)  # type: ignore[arg-type]
+    except Exception as error:  # noqa: BLE001 - a backoff function of the user
+        decision = Fail()
+        message = f"its backoff raised: {describe(error)}"
+        failure = Failure(category=Category.PERMANENT, message=message)
+    match decision:
+        case Retry(wait):
+            state, delay = State.RETRYING, wait
+        case Bury():
+            state = State.DEAD_LETTER
+        case Cancel():
+            state = State.CANCELLED
+        case Fail():
+            state = State.FAILED
+    job = attempt.delivery.job
+    return Result(
+        attempt.delivery,
+        AttemptEnd(
+            tenant=job.tenant,
+            job_id=job.id,
+            feed=job.feed,
+            attempt=attempt.attempt,
+            state=state,
+            started_at=started_at,
+            ended_at=now,
+            worker=attempt.worker,
+            delay=delay,
+            category=failure.category,
+            code=failure.code or None,
+            error=failure.message,
+        ),
+    )
+
+
+def cancel_overdue(attempts: Iterable[Attempt], now: float) -> tuple[float, list[Attempt]]:
+    """Cancel attempts that are past their timeout; return them, and when the next one will be."""
+    soonest, overdue = now + 1.0, []
+    for attempt in attempts:
+        if attempt.deadline is None or TIMED_OUT in attempt.cancelled.causes:
+            continue
+        if attempt.deadline <= now:
+            attempt.cancelled.because(TIMED_OUT)
+            overdue.append(attempt)
+        else:
+            soonest = min(soonest, attempt.deadline)
+    return soonest, overdue

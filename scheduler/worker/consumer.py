@@ -1,0 +1,571 @@
+"""One queue of a worker: fetches jobs, and acknowledges their results in the same round trip.
+
+A Redis call that fails leaves two questions open. Which jobs did it lease? Their slots stay
+reserved until the worker has read its leases back (`_read_back`). Does Redis still hold the other
+leases? Each failure increments the lease generation. A job starts only if its lease was confirmed
+in the current generation, by the fetch that took it or by a renewal, sent after the failure. Until
+then it waits in `_unconfirmed`. Jobs that have started continue, and Redis refuses their results if
+their leases are gone.
+"""
+
+import contextlib
+import logging
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from scheduler.dialects.interface import (
+    About,
+    Delivery,
+    Handled,
+    Note,
+    Prompt,
+    Queue,
+    Renewed,
+    Result,
+)
+from scheduler.errors import TemporaryError
+from scheduler.events import Events, JobsEnded, JobsTaken
+from scheduler.model.failures import ASKED_TO_CANCEL
+from scheduler.model.handling import Handler
+from scheduler.model.retries import Backoff
+from scheduler.model.states import State
+from scheduler.service import Service
+from scheduler.worker.attempt import (
+    LEASE_LOST,
+    MISSING_HANDLER,
+    Attempt,
+    DefaultLimits,
+    cancel_overdue,
+)
+from scheduler.worker.breaker import BreakerGuard
+from scheduler.worker.executor import Executor
+
+logger = logging.getLogger("scheduler")
+
+CATCH_ALL = "*"  # the type of a handler for all types that have no handler of their own
+MAX_BATCH = 500  # results in one call, and jobs in one fetch
+MAX_CONCURRENT_CALLS = 2  # that carry results: Redis works on one while the next is made
+MAX_RETRY_DELAY_S = 5.0
+CHECK_INTERVAL_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerOptions:
+    """What the queues of a worker have in common.
+
+    worker: its name. long_poll: the worker has no other queue, so it can reserve slots while it
+    waits for jobs. on_start: a job was leased and starts; returns whether that is to be published.
+    on_note: a handler reported progress or a checkpoint. wake_keeper: renew uncertain leases now.
+    """
+
+    worker: str
+    backoffs: Mapping[str, Backoff]
+    default_limits: DefaultLimits
+    block_s: float
+    long_poll: bool
+    events: Events
+    on_start: Callable[[Delivery], bool]
+    on_note: Callable[[], None]
+    wake_keeper: Callable[[], None]
+
+
+class QueueConsumer:
+    """The jobs of one queue that this process has leased. The executor's lock guards its state."""
+
+    def __init__(
+        self,
+        queue: Queue,
+        handlers: Mapping[str, Handler],
+        executor: Executor,
+        breaker: BreakerGuard,
+        options: ConsumerOptions,
+    ) -> None:
+        self.queue = queue
+        self.guard = breaker
+        self.worker = options.worker
+        self.default_limits = options.default_limits
+        self.on_note = options.on_note
+        self.types = None if CATCH_ALL in handlers else tuple(handlers)
+        self.generation = 0
+        self.granted = 0  # when the executor last gave slots to this queue, as a growing number
+        self.in_flight: set[Attempt] = set()  # leased: ready, running, or not acknowledged
+        self.supervisor = Service(
+            f"fetch-{queue.name}", self._supervise, last_backoff=MAX_RETRY_DELAY_S
+        )
+        self._handlers = handlers
+        self._executor = executor
+        self._lock = executor.lock
+        self._options = options
+        self._long_poll = queue if options.long_poll and isinstance(queue, Prompt) else None
+        self._limited = {each.type: each for each in handlers.values() if each in executor.free_of}
+        self._results: deque[tuple[Attempt, Result]] = deque()
+        self._calls: dict[int, Exchange] = {}  # unanswered, by the first sequence number of each
+        self._sending = 0
+        self._next_sequence = 1
+        self._unconfirmed: list[Attempt] = []
+        self._confirmed = 0  # the generation in which a renewal last succeeded
+        self._unanswered: list[range] = []  # sequence numbers of fetches that failed
+        self._lost_slots = 0  # reserved by these fetches
+        self._read_back_at = math.inf  # when to read back once more, for calls that ran late
+        self._may_have_jobs = True
+        self._wakeups = 0  # how often a wait for jobs has ended
+        self._suspended = True  # until the supervisor has read back the leases of this worker
+        self._held_by_breaker = False
+        self._draining = False
+        self._error: BaseException | None = None
+        executor.consumers.append(self)
+
+    # Called by the executor, with the lock held.
+
+    @property
+    def wants_slots(self) -> bool:
+        """Return whether there may be jobs that this queue could fetch."""
+        return self._may_have_jobs and not (
+            self._suspended or self._held_by_breaker or self._draining
+        )
+
+    def goes_first(self) -> bool:
+        """Return whether the next call of this queue is more urgent than jobs that are ready."""
+        if not self.in_flight:
+            return self.wants_slots
+        return not self._sending and len(self.in_flight) <= 2 * len(self._results)
+
+    def is_confirmed(self, attempt: Attempt) -> bool:
+        """Return whether a leased job can start; otherwise it waits for a renewal."""
+        if attempt.generation == self.generation:
+            return True
+        self._unconfirmed.append(attempt)
+        self._options.wake_keeper()
+        return False
+
+    def add_result(self, attempt: Attempt, result: Result) -> None:
+        """Take the result of an attempt, unless the job was put back meanwhile."""
+        self._executor.count_handler_slots([attempt], +1)
+        if not attempt.acknowledging:
+            attempt.acknowledging = True
+            self._results.append((attempt, result))
+
+    def has_call(self) -> bool:
+        """Return whether `next_call` would return a call."""
+        if self._suspended:
+            return False
+        if self._results:
+            return self._sending < MAX_CONCURRENT_CALLS
+        if self._executor.free <= 0 or self._draining or self._held_by_breaker:
+            return False
+        if any(not call.results for call in self._calls.values()):
+            return False  # a fetch or a long poll is in progress
+        return self._may_have_jobs or self._long_poll is not None
+
+    def next_call(self) -> "Exchange | None":
+        """Prepare the call that this queue wants to make: send results, fetch, or wait for jobs."""
+        if not self.has_call():
+            return None
+        batch = [self._results.popleft() for _ in range(min(len(self._results), MAX_BATCH))]
+        wait = not batch and not self._may_have_jobs
+        slots = 0
+        if not (self._draining or self._held_by_breaker):
+            # `free` is negative while results whose acknowledgement was lost still hold slots.
+            available = max(0, self._executor.free + len(batch))
+            slots = min(self._executor.share(self, available), MAX_BATCH)
+        if not (batch or slots):
+            return None
+        return self._prepare(batch, slots, wait=wait)
+
+    def _prepare(
+        self, batch: list[tuple[Attempt, Result]], slots: int, *, wait: bool
+    ) -> "Exchange":
+        free_of = self._executor.free_of
+        limits = {kind: max(0, free_of[each]) for kind, each in self._limited.items()}
+        if slots:
+            for kind, each in self._limited.items():
+                free_of[each] -= limits[kind]
+        extra = max(0, slots - len(batch))
+        self._executor.free -= extra
+        call = Exchange(
+            consumer=self,
+            results=batch,
+            slots=slots,
+            extra=extra,
+            first=self._next_sequence,
+            generation=self.generation,
+            wakeups=self._wakeups,
+            limits=limits if slots else {},
+            wait=wait,
+        )
+        self._next_sequence += max(1, slots)
+        self._calls[call.first] = call
+        self._sending += bool(batch)
+        return call
+
+    # Called by `Exchange`, without the lock.
+
+    def answered(
+        self, call: "Exchange", accepted: Sequence[bool], attempts: Sequence[Attempt]
+    ) -> None:
+        """Track the jobs that a call leased, and forget those whose results it sent."""
+        if call.permitted:
+            self.guard.on_fetched(attempts, call.breaker_changes)
+        with self._lock:
+            self._end_call(call)
+            if not all(accepted):
+                self.generation += 1  # a refused result: Redis may have lost other leases as well
+            self.in_flight.difference_update([attempt for attempt, _ in call.results])
+            self._executor.free += len(call.results) + call.extra
+            self._start(attempts)
+            if call.slots and len(attempts) >= call.permitted:
+                self._may_have_jobs = True
+            elif call.slots and call.wakeups == self._wakeups:
+                self._may_have_jobs = False
+                if self._long_poll is None:
+                    self.supervisor.wake()  # it waits for jobs
+        try:
+            self._publish(call, accepted, attempts)
+        except Exception:  # a listener or a log handler of the user
+            with contextlib.suppress(Exception):
+                logger.exception("queue %s: could not publish an event", self.queue.name)
+
+    def _publish(
+        self, call: "Exchange", accepted: Sequence[bool], attempts: Sequence[Attempt]
+    ) -> None:
+        """Have the keeper publish starts and renew uncertain leases; emit events."""
+        starts = sum([self._options.on_start(attempt.delivery) for attempt in attempts])
+        if starts or not all(accepted):
+            self._options.wake_keeper()
+        if self._options.events:
+            self._emit(call, accepted, len(attempts))
+
+    def failed(self, call: "Exchange", error: BaseException) -> None:
+        """Keep the results and the slots of a call that was not answered."""
+        with self._lock:
+            self._end_call(call)
+            self._results.extendleft(reversed(call.results))
+            self._lost_slots += call.extra
+            if call.slots:
+                self._unanswered.append(range(call.first, call.first + call.slots))
+            self._suspended = True
+            is_error = isinstance(error, Exception)
+            self._error = error if is_error else RuntimeError(f"{type(error).__name__} in a call")
+            self._read_back_at = time.monotonic() + self.queue.lease.total_seconds()
+        if call.permitted:
+            self.guard.on_fetched([], call.breaker_changes)
+        self._uncertain()
+        self.supervisor.wake()
+
+    def refused_by_breaker(self, call: "Exchange") -> None:
+        """Take back the slots of a fetch that the circuit breaker does not permit now."""
+        with self._lock:
+            self._end_call(call)
+            self._executor.free += call.extra
+            self._held_by_breaker = True
+        self.supervisor.wake()
+
+    def long_poll(self, slots: int, handled: Handled, first: int) -> Sequence[Delivery]:
+        """Wait for jobs and lease them in one round trip, or have the supervisor wait for jobs."""
+        queue = self._long_poll
+        if queue is not None:
+            timeout = self._options.block_s
+            found = queue.fetch_next(slots, timeout=timeout, handled=handled, first=first)
+            if found is not None:
+                return found
+            self._long_poll = None  # not possible on this server
+        return ()
+
+    def _end_call(self, call: "Exchange") -> None:
+        self._calls.pop(call.first, None)
+        self._sending -= bool(call.results)
+        for kind, reserved in call.limits.items():
+            self._executor.free_of[self._limited[kind]] += reserved
+
+    def attempts(self, deliveries: Iterable[Delivery], generation: int) -> list[Attempt]:
+        of_type, other = self._handlers.get, self._handlers.get(CATCH_ALL, MISSING_HANDLER)
+        return [
+            Attempt(each, of_type(each.job.type, other), self, generation) for each in deliveries
+        ]
+
+    def _start(self, attempts: Sequence[Attempt], *, put_back: bool = False) -> None:
+        """Give leased jobs to the executor, or back to Redis if this worker stops."""
+        self.in_flight.update(attempts)
+        self._executor.free -= len(attempts)
+        self._executor.count_handler_slots(attempts, -1)
+        if put_back or self._draining:
+            self._put_back(attempts)
+        else:
+            self._executor.ready.extend(attempts)
+
+    def _emit(self, call: "Exchange", accepted: Sequence[bool], fetched: int) -> None:
+        events, queue = self._options.events, self.queue.name
+        if fetched:
+            events.emit(JobsTaken(queue=queue, count=fetched))
+        if call.results:
+            sent = zip(call.results, accepted, strict=True)
+            ends = tuple(result.end for (_, result), ours in sent if ours and result.end)
+            refused = len(accepted) - sum(accepted)
+            events.emit(JobsEnded(queue=queue, ends=ends, refused=refused))
+
+    # Called by threads that run handlers, without the lock.
+
+    def finish(self, attempt: Attempt, returned: object, error: BaseException | None) -> Result:
+        """Make the result of an attempt whose handler has ended. Never raises."""
+        if attempt.handler is MISSING_HANDLER:
+            kind = attempt.delivery.job.type
+            error = TemporaryError(f"no handler of {kind!r} is registered in this worker")
+        result = attempt.result(returned, error, self._options.backoffs)
+        try:
+            if self.guard.record(attempt, result):
+                self._breaker_changed()
+        except Exception:  # a listener or a log handler of the user
+            with contextlib.suppress(Exception):
+                logger.exception("queue %s: could not count a result", self.queue.name)
+        return result
+
+    # Called by the threads of the worker, without the lock.
+
+    @property
+    def uncertain(self) -> bool:
+        """Return whether leases must be renewed now, because a call failed."""
+        return bool(self._unconfirmed) or self._confirmed != self.generation
+
+    def renew(self, lease: timedelta, report: About | None = None) -> None:
+        """Renew all leases, send notes of handlers, and take cancel requests and losses."""
+        # The generation is read first: a failure after this line makes the answers outdated.
+        generation, attempts = self.generation, list(self.in_flight)
+        notes = {attempt.delivery: attempt.unsent_note() for attempt in attempts}
+        try:
+            answers = self.queue.renew(notes, lease=lease, about=report)
+        except BaseException:
+            with self._lock:
+                self.generation += 1  # no `wake_keeper`: the caller repeats the renewal itself
+            raise
+        lost = []
+        for attempt, answer in zip(attempts, answers, strict=True):
+            attempt.note_sent(notes[attempt.delivery])
+            if answer is Renewed.LOST and attempt in self.in_flight:
+                attempt.lost = True
+                attempt.cancelled.because(LEASE_LOST)
+                lost.append(attempt)
+            elif answer is Renewed.CANCEL:
+                attempt.cancelled.because(ASKED_TO_CANCEL)
+        with self._lock:
+            self._confirm(attempts, generation)
+            self._executor.wake()
+        if any(self.guard.on_lost(attempt) for attempt in lost):
+            self._breaker_changed()
+
+    def _confirm(self, attempts: Iterable[Attempt], generation: int) -> None:
+        """Let jobs start whose leases Redis has confirmed; forget those that it has lost."""
+        for attempt in attempts:
+            attempt.generation = generation
+        self._confirmed = generation
+        waiting, self._unconfirmed = self._unconfirmed, []
+        for attempt in waiting:
+            if attempt.lost:
+                self._forget(attempt)
+                self._executor.count_handler_slots([attempt], +1)
+            else:
+                self._executor.ready.append(attempt)
+
+    def check_timeouts(self, now: float) -> float:
+        """Cancel attempts that are past their timeout; return when the next one will be."""
+        soonest, overdue = cancel_overdue(list(self.in_flight), now)
+        if any(self.guard.on_timeout(attempt) for attempt in overdue):
+            self._breaker_changed()
+        return soonest
+
+    def drain(self) -> None:
+        """Fetch no more, and put back what has not started."""
+        with self._lock:
+            self._draining = True
+            self._put_back(self._take_unstarted())
+            self._executor.wake()
+
+    def wait_for_fetches(self, until: float) -> None:
+        """Wait until no fetch is in progress; what the last ones lease is put back."""
+        while any(call.slots for call in list(self._calls.values())) and time.monotonic() < until:
+            if self._long_poll is not None:
+                self._long_poll.unblock()
+            time.sleep(0.005)
+
+    def put_back_running(self) -> None:
+        """Put back the jobs whose handlers have not ended; their results will be ignored."""
+        with self._lock:
+            self._put_back([each for each in self.in_flight if not each.acknowledging])
+            self._executor.wake()
+
+    def flush(self, until: float) -> None:
+        """Wait until all results are sent, then stop."""
+        while (self._results or self._sending) and time.monotonic() < until:
+            time.sleep(0.005)
+
+    def _take_unstarted(self) -> list[Attempt]:
+        mine = [each for each in self._executor.ready if each.consumer is self]
+        for attempt in mine:
+            self._executor.ready.remove(attempt)
+        mine += self._unconfirmed
+        self._unconfirmed = []
+        return mine
+
+    def _put_back(self, attempts: Iterable[Attempt]) -> None:
+        for attempt in attempts:
+            attempt.acknowledging = True
+            self._results.append((attempt, attempt.put_back()))
+            if attempt.started is None:
+                self._executor.count_handler_slots([attempt], +1)
+
+    def _forget(self, attempt: Attempt) -> None:
+        self.in_flight.discard(attempt)
+        self._executor.free += 1
+
+    def _uncertain(self) -> None:
+        with self._lock:
+            self.generation += 1
+        self._options.wake_keeper()
+
+    def _breaker_changed(self) -> None:
+        """Follow the circuit breaker: an open one also ends a wait for jobs in Redis."""
+        held = self.guard.retry_in() > 0
+        with self._lock:
+            self._held_by_breaker = held
+            self._may_have_jobs = self._may_have_jobs or not held
+            self._executor.wake()
+        if held and self._long_poll is not None:
+            self._long_poll.unblock()
+        self.supervisor.wake()
+
+    def _supervise(self) -> float:
+        """Recover after a failed call, wait for jobs if the executor does not, try the breaker."""
+        with self._lock:
+            error, self._error = self._error, None
+        if error is not None:
+            raise error  # logged by the service, which calls again after a backoff
+        if self._suspended or time.monotonic() >= self._read_back_at:
+            self._read_back()
+        if delay := self.guard.retry_in():
+            return min(delay, MAX_RETRY_DELAY_S)
+        if self._held_by_breaker:
+            self._breaker_changed()
+        if self._draining or self._may_have_jobs or self._long_poll is not None:
+            with self._lock:
+                if self._executor.ready or self.has_call():
+                    self._executor.wake()
+            return CHECK_INTERVAL_S  # health checks expect a sign of life
+        try:
+            self.queue.fetch(0, timeout=self._options.block_s)
+        except BaseException:
+            self._uncertain()  # another server may answer from now on, without the last leases
+            raise
+        with self._lock:
+            self._wakeups += 1
+            self._may_have_jobs = True
+            self._executor.wake()
+            passes_on = not self.wants_slots or self._executor.free <= 0
+            call = self._prepare([], 0, wait=False) if passes_on else None
+        if call is not None:
+            call.run()  # without slots: it wakes another worker, because this one does not fetch
+        return CHECK_INTERVAL_S
+
+    def _read_back(self) -> None:
+        """Start the jobs that unanswered fetches leased, and release the other slots of these.
+
+        A lease is untracked if its sequence number was allocated before this read, by a call that
+        is not in progress, and belongs to no job in flight. All three are recorded before the read:
+        a call that is answered meanwhile was in progress then, and a result that is acknowledged
+        meanwhile belongs to a job that was in flight then.
+
+        An untracked lease of a call that was answered belongs to a job whose result Redis had, and
+        forgot in a failover. The job has run under this lease, so it is put back: its next attempt
+        has a lease of its own.
+        """
+        with self._lock:
+            generation, allocated = self.generation, self._next_sequence
+            in_progress = [
+                range(each.first, each.first + each.slots) for each in self._calls.values()
+            ]
+            known = {attempt.delivery.sequence for attempt in self.in_flight}
+            unanswered, lost_slots = list(self._unanswered), self._lost_slots
+            if time.monotonic() >= self._read_back_at:
+                self._read_back_at = math.inf
+        try:
+            leases = self.queue.held()
+        except BaseException:
+            self._uncertain()
+            raise
+        found = [
+            each
+            for each in leases
+            if each.sequence < allocated
+            and each.sequence not in known
+            and not any(each.sequence in call for call in in_progress)
+        ]
+        new = [each for each in found if any(each.sequence in call for call in unanswered)]
+        old = [each for each in found if each not in new]
+        starting, returning = self.attempts(new, generation), self.attempts(old, generation)
+        is_open = self.guard.retry_in() > 0
+        with self._lock:
+            self._executor.free += lost_slots
+            self._lost_slots -= lost_slots
+            self._unanswered = self._unanswered[len(unanswered) :]
+            self._start(starting, put_back=is_open)
+            self._start(returning, put_back=True)
+            self._suspended = self._error is not None  # another call can have failed meanwhile
+            self._may_have_jobs = True
+            self._executor.wake()
+
+
+@dataclass(slots=True)
+class Exchange:
+    """One call to Redis: send results and fetch jobs in the same round trip, or wait for jobs.
+
+    slots: how many jobs it can lease. extra: how many of these slots were free; the others are
+    those of the results. limits: reserved slots of handlers with a concurrency of their own, by
+    type.
+    """
+
+    consumer: QueueConsumer
+    results: list[tuple[Attempt, Result]]
+    slots: int
+    extra: int
+    first: int
+    generation: int
+    wakeups: int
+    limits: Mapping[str, int]
+    wait: bool
+    permitted: int = 0
+    breaker_changes: int = 0
+
+    def run(self) -> None:
+        """Make the call. Errors go to the consumer, whose supervisor logs them and retries."""
+        consumer = self.consumer
+        try:
+            self.permitted, self.breaker_changes = consumer.guard.permits(self.slots)
+            if self.slots and not (self.permitted or self.results):
+                consumer.refused_by_breaker(self)
+                return
+            accepted, deliveries = self._send()
+            attempts = consumer.attempts(deliveries, self.generation)
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the results are kept
+            consumer.failed(self, error)
+            return
+        consumer.answered(self, accepted, attempts)
+
+    def _send(self) -> tuple[Sequence[bool], Sequence[Delivery]]:
+        queue, handled = self.consumer.queue, Handled(self.consumer.types, self.limits)
+        if self.wait:
+            return (), self.consumer.long_poll(self.permitted, handled, self.first)
+        results = [result for _, result in self.results]
+        if notes := _unsent_notes(results):
+            queue.renew(notes, lease=queue.lease)
+        return queue.finish(results, fetch=self.permitted, handled=handled, first=self.first)
+
+
+def _unsent_notes(results: Iterable[Result]) -> dict[Delivery, Note | None]:
+    """Return the notes of jobs that will run again: their next attempts start with them."""
+    return {
+        each.delivery: each.note
+        for each in results
+        if each.note is not None and (each.end is None or each.end.state is State.RETRYING)
+    }

@@ -1,0 +1,18 @@
+"""Handlers that run in child processes."""
+
+import time
+
+from scheduler import JobContext
+
+
+def asks(ctx: JobContext, payload: object) -> None:
+    ctx.progress(1)
+    while not ctx.cancelled:
+        time.sleep(0.01)
+
+
+def raises(ctx: JobContext, payload: object) -> None:
+    ctx.progress(1)
+    while True:
+        ctx.raise_if_cancelled()
+        time.sleep(0.01)

@@ -1,0 +1,178 @@
+"""A worker leases a job only when it can begin it: order, pause, cancel and other workers count.
+
+Each test holds handlers back, so that nothing depends on how fast the machine is.
+"""
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from scheduler import NewJob, Priority, Scheduler, State, handler
+from tests.queueing.conftest import MakeWorker
+from tests.support.waiting import rest, wait_for
+
+QUICK = "quick"
+MANY = [QUICK] * 200  # a worker that has just run many jobs must not lease more than its slots
+
+
+@pytest.fixture(params=["reliable", "bullmq", "conveyor"])
+def dialect(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+class Gate:
+    """Handlers that note that they began and wait until they are let through."""
+
+    def __init__(self) -> None:
+        self.began: list[Any] = []
+        self._permits = threading.Semaphore(0)
+        self.opened = threading.Event()
+
+    def handle(self, ctx: object, payload: Any) -> None:
+        if payload == QUICK:
+            return
+        self.began.append(payload)
+        while not self.opened.is_set() and not self._permits.acquire(timeout=0.02):
+            pass
+
+    def let_one_through(self) -> None:
+        self._permits.release()
+
+
+@pytest.fixture
+def gate() -> Iterator[Gate]:
+    made = Gate()
+    handler("gated", queue="mail")(made.handle)
+    yield made
+    made.opened.set()
+
+
+def waiting(ring: Scheduler) -> int:
+    return sum(ring.queue("mail").stats().waiting.values())
+
+
+def submit(ring: Scheduler, *payloads: Any, **options: Any) -> list[Any]:
+    """Submit jobs, and wait until they are in Redis."""
+    before = waiting(ring)
+    made = ring.submit_many(
+        [NewJob("acme", "gated", each, queue="mail", **options) for each in payloads]
+    )
+    wait_for(lambda: waiting(ring) > before, "they are in Redis")
+    return [each.id for each in made]
+
+
+def test_a_critical_job_begins_before_waiting_bulk_jobs(
+    ring: Scheduler, make_worker: MakeWorker, gate: Gate
+) -> None:
+    submit(ring, *MANY, *range(20), priority=Priority.BULK)
+    make_worker(concurrency=2)
+    wait_for(lambda: len(gate.began) == 2, "two run")
+    wait_for(lambda: waiting(ring) == 18, "the others wait in Redis")
+    submit(ring, "critical", priority=Priority.CRITICAL)
+    wait_for(lambda: waiting(ring) == 19, "so does the critical one")
+    gate.let_one_through()
+    wait_for(lambda: len(gate.began) == 3, "the next begins")
+    assert gate.began[2] == "critical"
+
+
+def test_nothing_begins_after_a_pause(ring: Scheduler, make_worker: MakeWorker, gate: Gate) -> None:
+    submit(ring, *MANY, *range(20))
+    make_worker(concurrency=2)
+    wait_for(lambda: len(gate.began) == 2, "two run")
+    wait_for(lambda: waiting(ring) == 18, "the others wait in Redis")
+    ring.pause_queue("mail")
+    gate.opened.set()
+    wait_for(lambda: ring.queue("mail").stats().running == 0, "what had begun has ended")
+    rest(0.2)
+    assert len(gate.began) == 2
+    ring.resume_queue("mail")
+    wait_for(lambda: len(gate.began) == 20, "the others begin")
+
+
+def test_a_job_that_is_cancelled_before_it_begins_does_not_run(
+    ring: Scheduler, make_worker: MakeWorker, gate: Gate
+) -> None:
+    *_, second = submit(ring, *MANY, "first", "second")
+    make_worker(concurrency=1)
+    wait_for(lambda: gate.began == ["first"], "the first runs")
+    wait_for(lambda: waiting(ring) == 1, "the second waits in Redis")
+    assert ring.get("acme", second).state is State.SCHEDULED
+    assert ring.get("acme", second).attempt == 0
+    ring.cancel_job("acme", second)
+    assert ring.wait("acme", second, timeout=60).state is State.CANCELLED
+    gate.opened.set()
+    wait_for(lambda: ring.queue("mail").stats().running == 0, "the first has ended")
+    rest(0.2)
+    assert gate.began == ["first"]
+
+
+def test_jobs_behind_a_slow_one_go_to_an_idle_worker(
+    ring: Scheduler, make_worker: MakeWorker, gate: Gate
+) -> None:
+    submit(ring, *MANY, "slow")
+    quick = submit(ring, *[QUICK] * 30)
+    make_worker(concurrency=1)
+    wait_for(lambda: gate.began == ["slow"], "the slow job runs")
+    make_worker(concurrency=1)
+    for each in quick:
+        assert ring.wait("acme", each, timeout=60).state is State.COMPLETED
+    assert gate.began == ["slow"]
+    assert ring.queue("mail").stats().running == 1
+
+
+def test_a_handler_at_its_concurrency_leaves_slots_to_other_types(
+    ring: Scheduler, make_worker: MakeWorker, gate: Gate
+) -> None:
+    began: list[Any] = []
+    done = threading.Event()
+
+    @handler("limited", queue="mail", concurrency=1)
+    def limited(ctx: object, payload: Any) -> None:
+        began.append(payload)
+        done.wait(60)
+
+    make_worker(concurrency=3)
+    ring.submit_many([NewJob("acme", "limited", each, queue="mail") for each in range(10)])
+    try:
+        wait_for(lambda: began and waiting(ring) == 9, "one runs, the others wait in Redis")
+        assert ring.queue("mail").stats().running == 1
+        ring.submit("acme", "gated", "other", queue="mail", priority=Priority.BULK)
+        wait_for(lambda: gate.began == ["other"], "a job of another type begins behind them")
+    finally:
+        done.set()
+    wait_for(lambda: sorted(began) == list(range(10)), "all run in the end")
+
+
+def test_a_worker_leases_no_more_jobs_than_it_has_slots(
+    ring: Scheduler, make_worker: MakeWorker
+) -> None:
+    running: list[int] = []
+    ran: list[object] = []
+
+    @handler("quick", queue="mail")
+    def quick(ctx: object, payload: object) -> None:
+        ran.append(payload)
+        if len(ran) % 20 == 0:
+            running.append(ring.queue("mail").stats().running or 0)
+
+    make_worker(concurrency=4)
+    ring.submit_many([NewJob("acme", "quick", each, queue="mail") for each in range(400)])
+    wait_for(lambda: len(ran) == 400, "all run")
+    assert max(running) <= 4
+
+
+def test_a_catch_all_handler_runs_types_without_a_handler(
+    ring: Scheduler, make_worker: MakeWorker
+) -> None:
+    ran: list[tuple[str, str]] = []
+    handler("known", queue="mail")(lambda ctx, payload: ran.append(("known", ctx.type)))
+    handler("*", queue="mail")(lambda ctx, payload: ran.append(("*", ctx.type)))
+    make_worker(concurrency=2)
+    made = ring.submit_many(
+        [NewJob("acme", each, queue="mail") for each in ("known", "new", "other")]
+    )
+    for each in made:
+        assert ring.wait("acme", each.id, timeout=60).state is State.COMPLETED
+    assert sorted(ran) == [("*", "new"), ("*", "other"), ("known", "known")]

@@ -1,0 +1,126 @@
+"""A worker alone on its queue: what it takes, and when."""
+
+import logging
+import threading
+from datetime import timedelta
+
+import pytest
+
+import scheduler
+from scheduler import PermanentError, QueueError, handler
+from scheduler.dialects.channel import Channel
+from scheduler.dialects.client import Client
+from scheduler.dialects.reliable.queue import ReliableQueue
+from scheduler.dialects.reliable.reaper import ReaperRule
+from scheduler.embedded.redis import EmbeddedRedis
+from tests.dialects.values import NOW, job
+from tests.queueing.conftest import MakeWorker
+from tests.support.waiting import WOKEN, rest, wait_for
+
+
+def test_a_job_that_comes_while_an_end_is_sent_is_taken_at_once(
+    redis: Client, redis_server: EmbeddedRedis, make_worker: MakeWorker
+) -> None:
+    ran = threading.Event()
+
+    @handler("mail", queue="mail")
+    def mail(ctx: scheduler.JobContext, payload: object) -> None:
+        ran.set()
+
+    make_worker(block="5m", lease="1h")
+    queue = ReliableQueue(Client(redis_server.url), "mail")
+    for _ in range(500):  # each comes while the end of the one before is on its way
+        ran.clear()
+        queue.push([job(installation="", type="mail")], epoch="")
+        assert ran.wait(WOKEN)
+
+
+def test_leases_are_kept_although_nobody_can_be_told(
+    redis: Client,
+    redis_server: EmbeddedRedis,
+    make_worker: MakeWorker,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    attempts: list[int] = []
+
+    @handler("mail", queue="mail")
+    def mail(ctx: scheduler.JobContext, payload: object) -> None:
+        attempts.append(ctx.attempt)
+        rest(9.0)
+
+    def refused(_: Channel) -> bool:
+        raise QueueError("no permission for that key")
+
+    monkeypatch.setattr(Channel, "watched", refused)
+    for _ in range(2):  # what one loses, the other takes
+        make_worker(lease="4s", reaper=ReaperRule(interval=timedelta(seconds=0.3)))
+    queue = ReliableQueue(Client(redis_server.url), "mail", installation="3f1e")
+    queue.push([job(type="mail", expires_at=NOW + timedelta(days=36_500))], epoch="")
+    wait_for(lambda: queue.depths().unsettled == 1, "its end", timeout=60)
+    assert attempts == [1]
+
+
+def test_that_an_attempt_failed_is_in_the_log_once_and_a_warning_when_it_was_the_last(
+    redis: Client,
+    redis_server: EmbeddedRedis,
+    make_worker: MakeWorker,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "scheduler")
+
+    @handler("mail", queue="mail")
+    def mail(ctx: scheduler.JobContext, payload: object) -> None:
+        if ctx.attempt == 1:
+            raise ConnectionError("the server is away\nsecond line")
+        raise PermanentError("no such address")
+
+    queue = ReliableQueue(redis, "mail", installation="3f1e")
+    policy = {"max_attempts": 5, "initial_delay_us": 1000, "jitter": False}
+    sent = job(type="mail", policy=policy, expires_at=NOW + timedelta(days=36_500))
+    queue.push([sent], epoch="")
+    make_worker()
+    wait_for(lambda: queue.depths().unsettled == 1, "its end")
+    said = [
+        (each.levelno, each.getMessage()) for each in caplog.records if sent.id in each.getMessage()
+    ]
+    assert said == [
+        (logging.INFO, f"queue mail: attempt 1 of mail {sent.id}: retrying: ConnectionError"),
+        (logging.WARNING, f"queue mail: attempt 2 of mail {sent.id}: failed: PermanentError"),
+    ]
+
+
+def test_a_context_names_its_attempts_and_its_worker(
+    redis: Client, make_worker: MakeWorker, caplog: pytest.LogCaptureFixture
+) -> None:
+    found: list[tuple[object, object]] = []
+
+    @handler("mail", queue="mail")
+    def mail(ctx: scheduler.JobContext, payload: object) -> None:
+        found.append((ctx.attempt_id, ctx.previous_attempt_id))
+        ctx.logger.warning("attempt %d", ctx.attempt)
+        if ctx.attempt == 1:
+            raise ConnectionError
+
+    queue = ReliableQueue(redis, "mail", installation="3f1e")
+    policy = {"max_attempts": 5, "initial_delay_us": 1000, "jitter": False}
+    queue.push([job(type="mail", policy=policy, expires_at=NOW + timedelta(days=36_500))], epoch="")
+    worker = make_worker()
+    wait_for(lambda: queue.depths().unsettled == 1, "it has completed")
+    (first, none), (second, previous) = found
+    assert (none, previous) == (None, first)
+    assert first != second
+    lines = [each for each in caplog.records if each.name == "scheduler.job"]
+    assert [vars(each)["worker_id"] for each in lines] == [worker.name] * 2
+
+
+def test_a_checkpoint_is_copied_and_must_be_json() -> None:
+    reported: list[object] = []
+    ctx = scheduler.JobContext(
+        job(), 1, NOW, scheduler.Cancelled(), None, "w", lambda _, value: reported.append(value)
+    )
+    value: dict[object, object] = {"row": 7}
+    ctx.checkpoint(value)
+    value[5] = "changed later, and not JSON"
+    assert reported == [{"row": 7}]
+    with pytest.raises(scheduler.InvalidPayload, match="checkpoint must be JSON"):
+        ctx.checkpoint(b"row 7")
