@@ -108,6 +108,13 @@ class Breaker:
         self.probing = True
         return 1
 
+    def begin_probe(self) -> bool:
+        """Make a job that was not asked for the probe; return False if none is needed."""
+        if self.state is not BreakerState.HALF_OPEN or self.probing:
+            return False
+        self.probing = True
+        return True
+
     def forget(self) -> None:
         """Note that the probe says nothing: another may be taken."""
         self.probing = False

@@ -53,13 +53,22 @@ class BreakerGuard:
             return breaker.allow(slots, time.monotonic()), breaker.changes
 
     def on_fetched(self, attempts: Sequence[Attempt], changes: int) -> None:
-        """Take the jobs of a permitted fetch: in a half-open breaker, the first is the probe."""
+        """Take the jobs of a permitted fetch: in a half-open breaker, the first is the probe.
+
+        A fetch that was permitted before the breaker changed can also be answered while it is
+        half-open. Its first job is the probe if there is none yet; otherwise a job that hangs past
+        its timeout would count for nothing.
+        """
         if self._disabled:
             return
         with self._changing() as breaker:
-            if breaker.changes == changes and breaker.probing and self._probe is None:
+            if self._probe is not None:
+                return
+            if breaker.changes == changes and breaker.probing:
                 self._probe = attempts[0] if attempts else None
                 breaker.probing = bool(attempts)
+            elif attempts and attempts[0].received >= breaker.since and breaker.begin_probe():
+                self._probe = attempts[0]
 
     def record(self, attempt: Attempt, result: Result) -> bool:
         """Count a result; return whether other fetches are permitted now than before."""

@@ -51,6 +51,7 @@ MAX_BATCH = 500  # results in one call, and jobs in one fetch
 MAX_CONCURRENT_CALLS = 2  # that carry results: Redis works on one while the next is made
 MAX_RETRY_DELAY_S = 5.0
 CHECK_INTERVAL_S = 1.0
+UNBLOCK_INTERVAL_S = 0.005
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -275,6 +276,17 @@ class QueueConsumer:
             self._long_poll = None  # not possible on this server
         return ()
 
+    def _end_long_poll(self, permitted_at: int | None = None) -> bool:
+        """End a wait for jobs in Redis; return whether there was one.
+
+        permitted_at: leave a wait alone that the circuit breaker permitted in this state.
+        """
+        waits = [call for call in list(self._calls.values()) if call.wait]
+        if self._long_poll is None or all(each.breaker_changes == permitted_at for each in waits):
+            return False
+        self._long_poll.unblock()
+        return True
+
     def _end_call(self, call: "Exchange") -> None:
         self._calls.pop(call.first, None)
         self._sending -= bool(call.results)
@@ -386,9 +398,8 @@ class QueueConsumer:
     def wait_for_fetches(self, until: float) -> None:
         """Wait until no fetch is in progress; what the last ones lease is put back."""
         while any(call.slots for call in list(self._calls.values())) and time.monotonic() < until:
-            if self._long_poll is not None:
-                self._long_poll.unblock()
-            time.sleep(0.005)
+            self._end_long_poll()
+            time.sleep(UNBLOCK_INTERVAL_S)
 
     def put_back_running(self) -> None:
         """Put back the jobs whose handlers have not ended; their results will be ignored."""
@@ -432,8 +443,8 @@ class QueueConsumer:
             self._held_by_breaker = held
             self._may_have_jobs = self._may_have_jobs or not held
             self._executor.wake()
-        if held and self._long_poll is not None:
-            self._long_poll.unblock()
+        if held:
+            self._end_long_poll(permitted_at=self.guard.breaker.changes)
         self.supervisor.wake()
 
     def _supervise(self) -> float:
@@ -445,6 +456,8 @@ class QueueConsumer:
         if self._suspended or time.monotonic() >= self._read_back_at:
             self._read_back()
         if delay := self.guard.retry_in():
+            if self._end_long_poll(permitted_at=self.guard.breaker.changes):
+                return UNBLOCK_INTERVAL_S  # it may not have reached Redis yet
             return min(delay, MAX_RETRY_DELAY_S)
         if self._held_by_breaker:
             self._breaker_changed()

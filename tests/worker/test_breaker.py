@@ -9,7 +9,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -28,7 +29,10 @@ from scheduler import (
 from scheduler.dialects.client import Client
 from scheduler.dialects.reliable.queue import ReliableQueue
 from scheduler.embedded.redis import EmbeddedRedis
+from scheduler.events import Events
 from scheduler.model.breaker import Breaker, BreakerState
+from scheduler.worker.attempt import Attempt
+from scheduler.worker.breaker import BreakerGuard
 from tests.dialects.values import NOW, job
 from tests.queueing.conftest import MakeWorker
 from tests.support.waiting import WOKEN, rest, wait_for
@@ -100,9 +104,18 @@ def turns(worker: Worker, state: BreakerState) -> None:
     wait_for(lambda: breaker_of(worker).state is state, f"it is {state.name}", every=0.005)
 
 
+def outdated_fetches(worker: Worker) -> bool:
+    """Return whether a fetch is in progress that was permitted before the last change."""
+    consumer, changes = worker._consumers[0], breaker_of(worker).changes
+    return any(
+        each.slots and each.breaker_changes != changes for each in list(consumer._calls.values())
+    )
+
+
 def open_it(worker: Worker, push: Push) -> None:
     push(4, '{"what":"fail"}')
     wait_for(lambda: breaker_of(worker).trips, "it opens", timeout=60, every=0.005)
+    wait_for(lambda: not outdated_fetches(worker), "no fetch from before is left", every=0.005)
 
 
 def pops(redis: Client) -> int:
@@ -377,12 +390,60 @@ def test_an_open_breaker_ends_the_wait_for_jobs_in_redis(
     wait_for(lambda: len(mail.calls) == 2, "the other worker runs it", timeout=WOKEN)
 
 
+def test_a_wait_that_begins_just_after_the_breaker_opened_ends(
+    redis: Client,
+    make_worker: MakeWorker,
+    mail: Mail,
+    push: Push,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The wait was permitted before the breaker opened, and blocks in Redis only afterwards."""
+    fetch_next, unblock = ReliableQueue.fetch_next, ReliableQueue.unblock
+    permitted, unblocked, calls = threading.Event(), threading.Event(), []
+
+    def delayed(self: ReliableQueue, *args: Any, **options: Any) -> Any:
+        if len(worker._consumers[0].in_flight) == 4:
+            permitted.set()
+            unblocked.wait(60)
+            redis.call("DEL", "jobqueue:{mail}:marker")  # it would end the wait immediately
+        return fetch_next(self, *args, **options)
+
+    def noted(self: ReliableQueue) -> None:
+        unblock(self)
+        calls.append(self)
+        unblocked.set()
+
+    monkeypatch.setattr(ReliableQueue, "fetch_next", delayed)
+    monkeypatch.setattr(ReliableQueue, "unblock", noted)
+    worker = make_worker(breaker=FOR_LONG, concurrency=8, block="5m")
+    mail.down = True
+    push(4, '{"what":"wait"}')
+    wait_for(lambda: permitted.is_set() and len(mail.calls) == 4, "they run")
+    mail.go.set()
+    wait_for(lambda: len(calls) > 1, "it is unblocked once more", timeout=20)
+    wait_for(lambda: not outdated_fetches(worker), "the wait ends")
+
+
+def test_a_job_of_an_older_permission_is_the_probe_of_a_half_open_breaker() -> None:
+    guard = BreakerGuard("mail", BreakerRule(min_samples=1, cooldown_period="1ms"), Events())
+    permitted, changes = guard.permits(4)
+    assert permitted == 4
+    guard.breaker.record(0, 1, time.monotonic())
+    wait_for(lambda: guard.retry_in() == 0, "it is half-open", every=0.001)
+    attempt = cast("Attempt", SimpleNamespace(received=time.monotonic()))
+    guard.on_fetched([attempt], changes)
+    assert guard.retry_in() > 0, "no second probe"
+    assert guard.on_timeout(attempt)
+    assert guard.breaker.trips == 2
+
+
 def test_what_is_found_in_its_own_list_is_put_back_while_it_is_open(
     queue: ReliableQueue, make_worker: MakeWorker, mail: Mail, push: Push
 ) -> None:
     worker = make_worker(breaker=FOR_LONG)
     open_it(worker, push)
     consumer = worker._consumers[0]
+    wait_for(lambda: worker._executor.free == worker.concurrency, "no call is in progress")
     push(3)
     # As if by a fetch whose answer was lost.
     assert len(consumer.queue.fetch(3, timeout=0, first=consumer._next_sequence)) == 3
