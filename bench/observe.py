@@ -42,7 +42,7 @@ def fill(url: str, count: int) -> None:
     """Put jobs into the queue, as a feeder does."""
     client = Client(url)
     client.call("FLUSHALL")
-    queue = open_queue(client, "bench", {"dialect": "reliable"}, installation="bench")
+    queue = open_queue(client, "bench", {"dialect": "standard"}, installation="bench")
     queue.begin("1")
     now = datetime.now(UTC)
     for start in range(0, count, 1000):

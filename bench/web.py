@@ -339,7 +339,7 @@ def main() -> None:
                         else (options.recurring, options.queued, options.history)
                     ),
                 )
-            queues = {queue: {"dialect": "reliable"} for queue in QUEUES}
+            queues = {queue: {"dialect": "standard"} for queue in QUEUES}
             url = f"{redis.url.rstrip('/').removesuffix('/0')}/{number}"
             made = stack.enter_context(
                 Scheduler(postgres.url, schema=name, redis=url, queues=queues)

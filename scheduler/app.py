@@ -73,7 +73,7 @@ class Scheduler(QueueCalls):
             (extra `embedded`).
         redis: URL or `RedisOptions` of the Redis whose queues deliver submitted jobs to workers.
             With None this instance only submits jobs.
-        queues: Settings by queue that differ from the default, {"dialect": "reliable"}.
+        queues: Settings by queue that differ from the default, {"dialect": "standard"}.
         schema: Postgres schema of the scheduler's tables ("scheduler").
         tenants: Tenants whose recurring jobs this instance mirrors: "registered" for those that it
             registers, "all", or a list of names.

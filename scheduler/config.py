@@ -22,6 +22,7 @@ SHORTEST_SECRET = 16
 DIALECTS: Mapping[
     str, Mapping[str, Sequence[str]]
 ] = {  # what each may be told, and the values if not any text
+    "standard": {},
     "reliable": {},
     "bullmq": {"prefix": (), "compat": ("auto", "5", "6")},
     "conveyor": {"keys": ("seed", "upstream"), "namespace": ()},
@@ -163,7 +164,7 @@ def checked_queues(queues: object, *, name: str = "queues") -> dict[str, Mapping
     """Read which dialect each queue has, and what that is told."""
     if not isinstance(queues, Mapping):
         raise ConfigError(
-            f'{name}: must be a dict like {{"mail": {{"dialect": "reliable"}}}}, not {queues!r}'
+            f'{name}: must be a dict like {{"mail": {{"dialect": "bullmq"}}}}, not {queues!r}'
         )
     found: dict[str, Mapping[str, str]] = {}
     for queue, options in queues.items():
@@ -171,13 +172,13 @@ def checked_queues(queues: object, *, name: str = "queues") -> dict[str, Mapping
             label = checked_queue(queue)
         except InvalidName as error:
             raise ConfigError(f"{name}: {error}") from None
-        dialect = str(options.get("dialect", "reliable")) if isinstance(options, Mapping) else ""
+        dialect = str(options.get("dialect", "standard")) if isinstance(options, Mapping) else ""
         known = DIALECTS.get(dialect)
         if known is None or set(options) - {"dialect", *known}:
             named = ", ".join(DIALECTS)
             more = f"; {dialect} also has {', '.join(known)}" if known else ""
             raise ConfigError(
-                f'{name}: {label!r} must be like {{"dialect": "reliable"}}; dialects are '
+                f'{name}: {label!r} must be like {{"dialect": "bullmq"}}; dialects are '
                 f"{named}{more}"
             )
         for option, values in known.items():

@@ -14,7 +14,7 @@ from typing import Any
 from scheduler.app import Scheduler
 from scheduler.config import SchedulerOptions
 from scheduler.dialects.client import Client
-from scheduler.dialects.reliable.keys import OWN, Keys
+from scheduler.dialects.opening import open_admin
 from scheduler.errors import QueueError, StoreError, WaitTimeout
 from scheduler.events import Event, JobsFed, JobsSettled
 from scheduler.model.addresses import RedisOptions
@@ -143,21 +143,11 @@ class Scratch:
         self.starts.append(time.perf_counter())
 
     def _forget(self, client: Client, tables: Database) -> None:
-        keys = Keys.of(self.queue)
         asked = RingTable(tables.schema, lambda: None).installation()
         installation = str(tables.run(asked.query, asked.parameters)[0][0])
-        own = [
-            *keys.levels,
-            keys.completed,
-            keys.dead,
-            *keys.named(*OWN),
-            keys.outcomes(installation),
-        ]
-        theirs = [
-            name(worker) for worker in self._workers for name in (keys.processing, keys.heartbeat)
-        ]
-        for key in (*own, *theirs, keys.epoch(installation)):
-            client.call("DEL", key)
+        admin = open_admin(client, self.queue, installation=installation)
+        for names in admin.names():
+            admin.erase(names)
 
 
 def measure(scratch: Scratch, count: int, progress: Callable[[str], None]) -> Iterator[Figure]:

@@ -242,7 +242,7 @@ class SchedulerSection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
-    """All of it. `queues`: the dialect of each queue that is not `reliable`."""
+    """All of it. `queues`: the dialect of each queue that is not `standard`."""
 
     scheduler: SchedulerSection = field(default_factory=SchedulerSection)
     redis: Redis = field(default_factory=Redis)

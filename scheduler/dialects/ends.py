@@ -64,6 +64,8 @@ def _rare(end: AttemptEnd) -> dict[str, Any]:
         found["spawned"] = list(end.spawned)
     if not end.charged:
         found["charged"] = False
+    if end.uncharged:
+        found["uncharged"] = end.uncharged
     return found
 
 
@@ -104,7 +106,7 @@ def _end(read: Sequence[Any]) -> AttemptEnd:
         )
         end.result = found["result"].encode() if "result" in found else None
         end.checkpoint, end.spawned = found.get("checkpoint"), found.get("spawned", ())
-        end.charged = found.get("charged", True)
+        end.charged, end.uncharged = found.get("charged", True), found.get("uncharged", 0)
     return end
 
 

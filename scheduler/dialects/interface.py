@@ -64,6 +64,22 @@ class Handled(NamedTuple):
 EVERY_TYPE = Handled()
 
 
+class BegunMark(NamedTuple):
+    """Which leases of a worker have begun: those up to the sequence number `last`, except ranges.
+
+    Redis keeps the mark with the highest ordinal, because a call can overtake another. unbegun:
+    the first and the last sequence number of each exception, all below `last`.
+    """
+
+    ordinal: int
+    last: int
+    unbegun: tuple[tuple[int, int], ...] = ()
+
+    def includes(self, sequence: int) -> bool:
+        """Return whether a lease has begun."""
+        return sequence <= self.last and not any(a <= sequence <= b for a, b in self.unbegun)
+
+
 @dataclass(slots=True, eq=False)
 class Delivery:
     """A leased job.
@@ -207,7 +223,7 @@ class Queue(Protocol):
         timeout: float,
         handled: Handled = EVERY_TYPE,
         first: int | None = None,
-        begun: int | None = None,
+        begun: BegunMark | None = None,
     ) -> list[Delivery]:
         """Lease up to n jobs, those of higher priority first; wait up to `timeout` seconds for one.
 
@@ -218,9 +234,9 @@ class Queue(Protocol):
         call took a job if the answer was lost. The default continues after the last call of this
         object.
 
-        begun: the highest sequence number up to which every lease of this worker has begun, ended
-        or been returned. If the worker dies, leases after it are redelivered without a charge. None
-        reports nothing: a worker that never reported counts as having begun every lease.
+        begun: which leases of this worker have begun. If the worker dies, the others are
+        redelivered without a charge, once for each job. None reports nothing: a worker that never
+        reported counts as having begun every lease.
         """
 
     def finish(
@@ -230,7 +246,7 @@ class Queue(Protocol):
         fetch: int = 0,
         handled: Handled = EVERY_TYPE,
         first: int | None = None,
-        begun: int | None = None,
+        begun: BegunMark | None = None,
     ) -> tuple[list[bool], list[Delivery]]:
         """End deliveries whose lease is still held, and lease up to `fetch` more jobs, in one round
         trip. A job that this call puts back is not leased by it.
@@ -242,7 +258,7 @@ class Queue(Protocol):
         *,
         lease: timedelta,
         about: About | None = None,
-        begun: int | None = None,
+        begun: BegunMark | None = None,
     ) -> list[Renewed]:
         """Keep deliveries for another lease, say what their handlers said, and for as long what we
         are like.
@@ -298,7 +314,7 @@ class Prompt(Protocol):
         timeout: float,
         handled: Handled = EVERY_TYPE,
         first: int | None = None,
-        begun: int | None = None,
+        begun: BegunMark | None = None,
     ) -> list[Delivery] | None:
         """Wait for jobs and lease them in one round trip; None, at once: not possible here."""
 

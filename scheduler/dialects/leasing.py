@@ -1,14 +1,18 @@
-"""What a dialect passes to its script with a fetch: how many jobs, the sequence numbers of their
-leases, and the types that are near their limit.
+"""What a worker passes to the scripts of a dialect: how many jobs to lease, the sequence numbers of
+their leases, the types that are near their limit, and which of its leases have begun.
 """
 
+import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import orjson
 
-from scheduler.dialects.interface import Delivery, Handled
+from scheduler.dialects.interface import BegunMark, Delivery, Handled
+
+MAX_RANGES = 50
+_MARK = re.compile(rb"1:\d{1,18}:(\d{1,18}):((?:\d{1,18}-\d{1,18}(?:,|$))*)")
 
 
 class Fetch(NamedTuple):
@@ -59,3 +63,35 @@ class SequenceNumbers:
         last = max((delivery.sequence for delivery in held), default=0)
         with self._lock:
             self._next = max(self._next, last + 1)
+
+
+def begun_mark(ordinal: int, last: int, unbegun: Iterable[range]) -> BegunMark:
+    """Make a mark: all leases up to the sequence number `last` have begun, except some ranges."""
+    merged: list[tuple[int, int]] = []
+    for each in sorted((each for each in unbegun if each), key=lambda each: each.start):
+        if merged and each.start <= merged[-1][1] + 1:
+            merged[-1] = merged[-1][0], max(merged[-1][1], each[-1])
+        else:
+            merged.append((each.start, each[-1]))
+    if len(merged) > MAX_RANGES:  # begun leases after the last range then count as not begun
+        last = merged[MAX_RANGES][0] - 1
+        del merged[MAX_RANGES:]
+    if merged and merged[-1][1] >= last:
+        last = merged.pop()[0] - 1
+    return BegunMark(ordinal, last, tuple(merged))
+
+
+def mark_bytes(mark: BegunMark | None) -> str:
+    """Encode a mark as 1:ordinal:last:first-last,first-last; empty: none was reported."""
+    if mark is None:
+        return ""
+    return f"1:{mark.ordinal}:{mark.last}:" + ",".join(f"{a}-{b}" for a, b in mark.unbegun)
+
+
+def mark_of(text: bytes | None) -> BegunMark | None:
+    """Decode a mark; None: there is none, or it is unreadable."""
+    found = _MARK.fullmatch(text or b"")
+    if found is None:
+        return None
+    ranges = [each.split(b"-") for each in found[2].split(b",") if each]
+    return BegunMark(0, int(found[1]), tuple((int(a), int(b)) for a, b in ranges))

@@ -1,4 +1,4 @@
-"""Opens a queue in the dialect that it has, and says what that cannot say."""
+"""Opens queues in their dialects, and checks what a dialect supports."""
 
 from collections.abc import Callable, Mapping
 from datetime import timedelta
@@ -18,26 +18,30 @@ from scheduler.dialects.standard.queue import StandardQueue
 from scheduler.errors import ConfigError
 from scheduler.model.retries import RetryPolicy
 
+DEFAULT: Mapping[str, str] = {"dialect": "standard"}
 RELIABLE: Mapping[str, str] = {"dialect": "reliable"}
 
 
 def open_queue(
     client: Client,
     name: str,
-    options: Mapping[str, str] = RELIABLE,
+    options: Mapping[str, str] = DEFAULT,
     *,
     installation: str = "",
     worker: str = "",
     lease: timedelta = timedelta(seconds=30),
     reaper: ReaperRule = ReaperRule(),  # noqa: B008 - frozen
-    **reliable: Any,
+    weighted: bool = False,
+    keys: Keys | None = None,
 ) -> Queue:
-    """Open a queue as its `options` say, checked before; `reliable`: what else that dialect is
-    told.
+    """Open a queue in its dialect.
+
+    options: validated settings of the queue. weighted: every priority gets a share of what is
+    fetched. keys: names of the lists, for the dialect reliable.
     """
     told: dict[str, Any] = {"installation": installation, "worker": worker, "lease": lease}
     own: dict[str, Any] = {key: value for key, value in options.items() if key != "dialect"}
-    if reliable.get("weighted") and options["dialect"] not in ("reliable", "standard"):
+    if weighted and options["dialect"] not in ("reliable", "standard"):
         raise ConfigError(
             f'fetch: queue {name!r} has the dialect {options["dialect"]}, which only has "strict"'
         )
@@ -47,15 +51,15 @@ def open_queue(
         return BullMQQueue(client, name, **told, **own)
     if options["dialect"] == "conveyor":
         return _conveyor()(client, name, **told, **own)
-    if options["dialect"] == "standard":
-        return StandardQueue(client, name, **told, **reliable)
-    return ReliableQueue(client, name, **told, reaper=reaper, **reliable)
+    if options["dialect"] == "reliable":
+        return ReliableQueue(client, name, **told, reaper=reaper, weighted=weighted, keys=keys)
+    return StandardQueue(client, name, **told, weighted=weighted)
 
 
 def open_admin(
     client: Client,
     name: str,
-    options: Mapping[str, str] = RELIABLE,
+    options: Mapping[str, str] = DEFAULT,
     *,
     installation: str = "",
     original: Keys | None = None,
@@ -73,9 +77,9 @@ def open_admin(
         from scheduler.dialects.conveyor.admin import ConveyorAdmin  # noqa: PLC0415 - it is there now
 
         return ConveyorAdmin(client, name, installation=installation, **own)
-    if options["dialect"] == "standard":
-        return StandardAdmin(client, name, installation=installation)
-    return ReliableAdmin(client, name, installation=installation)
+    if options["dialect"] == "reliable":
+        return ReliableAdmin(client, name, installation=installation)
+    return StandardAdmin(client, name, installation=installation)
 
 
 def _conveyor() -> Callable[..., Queue]:

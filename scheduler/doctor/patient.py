@@ -13,7 +13,7 @@ from uuid import UUID
 from scheduler.config import Settings
 from scheduler.dialects.client import Client
 from scheduler.dialects.interface import Depths, Known, Queue
-from scheduler.dialects.opening import RELIABLE, open_admin, open_queue
+from scheduler.dialects.opening import DEFAULT, open_admin, open_queue
 from scheduler.errors import ConfigError
 from scheduler.store.doctor import DoctorTable
 from scheduler.store.job_queue import JobKey
@@ -105,7 +105,7 @@ class Patient:
     def _named(self) -> Iterator[tuple[str, Mapping[str, str], str]]:
         ((installation,),) = self.tables.run(self._ring.installation())
         for name in sorted({*self.epochs, *self.settings.queues}):
-            yield name, self.settings.queues.get(name, RELIABLE), str(installation)
+            yield name, self.settings.queues.get(name, DEFAULT), str(installation)
 
     @cached_property
     def depths(self) -> dict[str, tuple[Depths, Depths]]:

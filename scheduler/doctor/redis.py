@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
-from scheduler.dialects.opening import RELIABLE
+from scheduler.dialects.opening import DEFAULT
 from scheduler.doctor.findings import Severity, check, some
 from scheduler.doctor.patient import Patient
 from scheduler.doctor.postgres import AWAY, SKEW, TABLES, off
@@ -130,7 +130,7 @@ def _clock(patient: Patient) -> Iterator[str]:
 )
 def _rights(patient: Patient) -> Iterator[str]:
     for name in patient.epochs:
-        if patient.settings.queues.get(name, RELIABLE)["dialect"] == "reliable":
+        if patient.settings.queues.get(name, DEFAULT)["dialect"] == "standard":
             missing = [
                 str(command[0]) for command in _harmless(name) if not _may(patient, *command)
             ]
@@ -168,15 +168,25 @@ def _harmless(queue: str) -> Sequence[tuple[object, ...]]:
         ("HDEL", key, "field"),
         ("HEXISTS", key, "field"),
         ("HGET", key, "field"),
+        ("HKEYS", key),
         ("HLEN", key),
         ("HMGET", key, "field"),
         ("LLEN", key),
+        ("PEXPIRE", key, 0),
         ("PUBLISH", "jobqueue:events:doctor", ""),
         ("SET", key, "", "XX"),
         ("XACK", key, group, "0-1"),
         ("XAUTOCLAIM", key, group, "settler", 0, "0-0"),
         ("XDEL", key, "0-1"),
         ("XGROUP", "CREATE", key, group, "$"),
+        ("XRANGE", key, "0-1", "0-1"),
         ("XREADGROUP", "GROUP", group, "settler", "COUNT", 1, "STREAMS", key, ">"),
+        ("ZADD", key, "XX", 0, "member"),
         ("ZCARD", key),
+        ("ZCOUNT", key, 0, 1),
+        ("ZLEXCOUNT", key, "-", "+"),
+        ("ZMSCORE", key, "member"),
+        ("ZRANGEBYSCORE", key, 0, 1),
+        ("ZREM", key, "member"),
+        ("ZREVRANGEBYSCORE", key, 1, 0),
     )

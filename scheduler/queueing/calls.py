@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Unpack
 
 from scheduler.config import Settings
-from scheduler.dialects.opening import RELIABLE, unsupported
+from scheduler.dialects.opening import DEFAULT, unsupported
 from scheduler.errors import InvalidOption, UnsupportedByDialect
 from scheduler.model.durations import duration
 from scheduler.model.policies import Timeouts
@@ -191,7 +191,7 @@ class QueueCalls(JobCalls):
         return batch
 
     def _check_dialect(self, queue: str, retry: object) -> None:
-        options = self.settings.queues.get(queue, RELIABLE)
+        options = self.settings.queues.get(queue, DEFAULT)
         reason = unsupported(options, retry) if isinstance(retry, RetryPolicy) else None
         if reason is not None:
             raise UnsupportedByDialect(f"queue {queue!r}: {reason}")

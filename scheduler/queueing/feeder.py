@@ -215,6 +215,7 @@ def queued(queue: str, row: Row, installation: str) -> QueuedJob:
         expires_at,
         checkpoint,
         trace,
+        uncharged,
     ) = row
     return QueuedJob(
         id_,
@@ -234,4 +235,5 @@ def queued(queue: str, row: Row, installation: str) -> QueuedJob:
         installation,
         checkpoint,
         trace,
+        uncharged or 0,
     )

@@ -15,7 +15,7 @@ import orjson
 from scheduler.dialects.channel import Channel
 from scheduler.dialects.client import Client
 from scheduler.dialects.interface import Admin, Cancelling, Known, Queue
-from scheduler.dialects.opening import RELIABLE, open_admin, open_queue, unsupported
+from scheduler.dialects.opening import DEFAULT, open_admin, open_queue, unsupported
 from scheduler.dialects.reliable.keys import Keys
 from scheduler.errors import QueueError, UnsupportedByDialect
 from scheduler.log import keys
@@ -54,7 +54,7 @@ class Ring:
         with self._lock:
             found = self._queues.get(name)
             if found is None:
-                options = self._dialects.get(name, RELIABLE)
+                options = self.options(name)
                 found = open_queue(
                     self._client,
                     name,
@@ -70,18 +70,22 @@ class Ring:
         dialects.
         """
         retry, _ = policy_of(None if draft.policy is None else orjson.loads(draft.policy))
-        if reason := unsupported(self._dialects.get(draft.queue, RELIABLE), retry):
+        if reason := unsupported(self.options(draft.queue), retry):
             raise UnsupportedByDialect(f"queue {draft.queue!r}: {reason}")
 
+    def options(self, name: str) -> Mapping[str, str]:
+        """Return the settings of a queue: its dialect, and the options of that."""
+        return self._dialects.get(name, DEFAULT)
+
     def dialect(self, name: str) -> str:
-        """Name the dialect of a queue."""
-        return self._dialects.get(name, RELIABLE)["dialect"]
+        """Return the dialect of a queue."""
+        return self.options(name)["dialect"]
 
     def exact(self, name: str) -> bool:
         """Whether Redis knows each job of a queue from its push until its end is in the ledger,
         whoever works it.
         """
-        return self.dialect(name) == RELIABLE["dialect"]
+        return self.dialect(name) in ("standard", "reliable")
 
     def configured(self) -> list[str]:
         """Name the queues that the settings name."""
@@ -91,9 +95,12 @@ class Ring:
         """Return a queue as a person sees it; `original`: its keys, if they are named as the
         original does.
         """
-        options = self._dialects.get(name, RELIABLE)
         return open_admin(
-            self._client, name, options, installation=self._installation, original=original
+            self._client,
+            name,
+            self.options(name),
+            installation=self._installation,
+            original=original,
         )
 
     def refined(self, jobs: Iterable[Job]) -> list[Job]:

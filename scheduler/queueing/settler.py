@@ -320,6 +320,7 @@ def _plain(each: AttemptEnd) -> bool:
         and each.checkpoint is None
         and each.category is None
         and each.code is None
+        and not each.uncharged
     )
 
 
@@ -336,4 +337,6 @@ def record(each: AttemptEnd) -> dict[str, Any]:
         value = getattr(each, name)
         if value is not None:
             written[name] = value
+    if each.uncharged:
+        written["uncharged"] = each.uncharged
     return written

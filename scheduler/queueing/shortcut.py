@@ -25,8 +25,8 @@ import orjson
 
 from scheduler.dialects.channel import Channel
 from scheduler.dialects.client import Client
-from scheduler.dialects.interface import Pushed
-from scheduler.dialects.reliable.queue import ReliableQueue
+from scheduler.dialects.interface import Pushed, Queue
+from scheduler.dialects.opening import open_queue
 from scheduler.errors import QueueError, QueueUnavailable, StoreError
 from scheduler.events import Events, JobsFed
 from scheduler.log import keys
@@ -62,7 +62,7 @@ class Shortcut:
         self._client = client
         self._events = events
         self._channel = Channel(client, ledger.installation)
-        self._queues: dict[str, ReliableQueue] = {}
+        self._queues: dict[str, Queue] = {}
         self._marks: dict[
             str, tuple[int, float]
         ] = {}  # by queue, its mark and until when it counts
@@ -203,12 +203,12 @@ class Shortcut:
         self._marks.clear()
         self._client.close()
 
-    def _queue(self, name: str) -> ReliableQueue:
+    def _queue(self, name: str) -> Queue:
         found = self._queues.get(name)
         if found is None:
-            found = self._queues[name] = ReliableQueue(
-                self._client, name, installation=self._ledger.installation
-            )
+            options, installation = self._ring.options(name), self._ledger.installation
+            found = open_queue(self._client, name, options, installation=installation)
+            self._queues[name] = found
         return found
 
     def _leave(self, way: Way, error: QueueError) -> None:

@@ -300,6 +300,7 @@ class Attempt:
                 self.worker,
                 result=encoded,
                 spawned=self.child_jobs,
+                uncharged=self.delivery.uncharged,
             ),
             self.unsent_note(),
         )
@@ -427,6 +428,7 @@ def failed(
             category=failure.category,
             code=failure.code or None,
             error=failure.message,
+            uncharged=attempt.delivery.uncharged,
         ),
     )
 

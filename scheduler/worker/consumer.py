@@ -9,6 +9,7 @@ their leases are gone.
 """
 
 import contextlib
+import itertools
 import logging
 import math
 import time
@@ -19,6 +20,7 @@ from datetime import timedelta
 
 from scheduler.dialects.interface import (
     About,
+    BegunMark,
     Delivery,
     Handled,
     Note,
@@ -27,6 +29,7 @@ from scheduler.dialects.interface import (
     Renewed,
     Result,
 )
+from scheduler.dialects.leasing import begun_mark
 from scheduler.errors import TemporaryError
 from scheduler.events import Events, JobsEnded, JobsTaken
 from scheduler.model.failures import ASKED_TO_CANCEL
@@ -107,6 +110,7 @@ class QueueConsumer:
         self._calls: dict[int, Exchange] = {}  # unanswered, by the first sequence number of each
         self._sending = 0
         self._next_sequence = 1
+        self._marks = itertools.count(1)
         self._unconfirmed: list[Attempt] = []
         self._confirmed = 0  # the generation in which a renewal last succeeded
         self._unanswered: list[range] = []  # sequence numbers of fetches that failed
@@ -197,11 +201,28 @@ class QueueConsumer:
             wakeups=self._wakeups,
             limits=limits if slots else {},
             wait=wait,
+            begun=self._begun(),
         )
         self._next_sequence += max(1, slots)
         self._calls[call.first] = call
         self._sending += bool(batch)
         return call
+
+    def _begun(self) -> BegunMark:
+        """Return which leases have begun, for the process that recovers them if this one dies.
+
+        A job begins when a thread takes it from `ready`. The leases of calls that are in progress,
+        or that failed, are unknown here and have not begun. A mark that is made later has a higher
+        ordinal, so it does not matter in which order Redis receives them.
+        """
+        waiting = [each for each in self._executor.ready if each.consumer is self]
+        waiting += self._unconfirmed
+        if self._draining:
+            waiting += [each for each, _ in self._results if each.started is None]
+        unbegun = [range(n, n + 1) for n in (each.delivery.sequence for each in waiting)]
+        unbegun += [range(each.first, each.first + each.slots) for each in self._calls.values()]
+        unbegun += self._unanswered
+        return begun_mark(next(self._marks), self._next_sequence - 1, unbegun)
 
     # Called by `Exchange`, without the lock.
 
@@ -265,12 +286,14 @@ class QueueConsumer:
             self._held_by_breaker = True
         self.supervisor.wake()
 
-    def long_poll(self, slots: int, handled: Handled, first: int) -> Sequence[Delivery]:
+    def long_poll(self, call: "Exchange", handled: Handled) -> Sequence[Delivery]:
         """Wait for jobs and lease them in one round trip, or have the supervisor wait for jobs."""
         queue = self._long_poll
         if queue is not None:
-            timeout = self._options.block_s
-            found = queue.fetch_next(slots, timeout=timeout, handled=handled, first=first)
+            slots, timeout = call.permitted, self._options.block_s
+            found = queue.fetch_next(
+                slots, timeout=timeout, handled=handled, first=call.first, begun=call.begun
+            )
             if found is not None:
                 return found
             self._long_poll = None  # not possible on this server
@@ -345,10 +368,11 @@ class QueueConsumer:
     def renew(self, lease: timedelta, report: About | None = None) -> None:
         """Renew all leases, send notes of handlers, and take cancel requests and losses."""
         # The generation is read first: a failure after this line makes the answers outdated.
-        generation, attempts = self.generation, list(self.in_flight)
+        with self._lock:
+            generation, attempts, begun = self.generation, list(self.in_flight), self._begun()
         notes = {attempt.delivery: attempt.unsent_note() for attempt in attempts}
         try:
-            answers = self.queue.renew(notes, lease=lease, about=report)
+            answers = self.queue.renew(notes, lease=lease, about=report, begun=begun)
         except BaseException:
             with self._lock:
                 self.generation += 1  # no `wake_keeper`: the caller repeats the renewal itself
@@ -547,6 +571,7 @@ class Exchange:
     wakeups: int
     limits: Mapping[str, int]
     wait: bool
+    begun: BegunMark
     permitted: int = 0
     breaker_changes: int = 0
 
@@ -568,11 +593,13 @@ class Exchange:
     def _send(self) -> tuple[Sequence[bool], Sequence[Delivery]]:
         queue, handled = self.consumer.queue, Handled(self.consumer.types, self.limits)
         if self.wait:
-            return (), self.consumer.long_poll(self.permitted, handled, self.first)
+            return (), self.consumer.long_poll(self, handled)
         results = [result for _, result in self.results]
         if notes := _unsent_notes(results):
             queue.renew(notes, lease=queue.lease)
-        return queue.finish(results, fetch=self.permitted, handled=handled, first=self.first)
+        return queue.finish(
+            results, fetch=self.permitted, handled=handled, first=self.first, begun=self.begun
+        )
 
 
 def _unsent_notes(results: Iterable[Result]) -> dict[Delivery, Note | None]:

@@ -24,7 +24,7 @@ from scheduler.config import checked_queues
 from scheduler.dialects.channel import Channel
 from scheduler.dialects.client import Client
 from scheduler.dialects.interface import Delivery, Queue, Result
-from scheduler.dialects.opening import RELIABLE, open_queue
+from scheduler.dialects.opening import DEFAULT, RELIABLE, open_queue
 from scheduler.dialects.reliable.keys import Keys
 from scheduler.dialects.reliable.reaper import ReaperRule
 from scheduler.dialects.reliable.wire import FILE
@@ -147,7 +147,7 @@ class Worker:
         redis: str | RedisOptions,
         queues: Iterable[str] | None = None,
         *,
-        dialect: str | Mapping[str, Mapping[str, str]] = "reliable",
+        dialect: str | Mapping[str, Mapping[str, str]] = "standard",
         handlers: Iterable[Callable[..., Any]] | None = None,
         **options: Unpack[WorkerOptions],
     ) -> None:
@@ -240,7 +240,7 @@ class Worker:
         opened = open_queue(
             self._client,
             name,
-            RELIABLE if keys else self._dialects.get(name, RELIABLE),
+            RELIABLE if keys else self._dialects.get(name, DEFAULT),
             worker=self.name,
             lease=self.lease,
             keys=keys,

@@ -29,7 +29,7 @@ from scheduler.model.handling import JobContext
 from scheduler.worker.handlers import handler, handlers
 from tests.support.recorder import until
 
-QUEUES = {name: {"dialect": "reliable"} for name in ("billing", "images", "mail")}
+QUEUES = {name: {"dialect": "standard"} for name in ("billing", "images", "mail")}
 OFTEN = {
     ("acme", "cleanup"): ("every", "3m"),
     ("acme", "fetch-rates"): ("every", "2m"),

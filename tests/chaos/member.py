@@ -30,15 +30,16 @@ from scheduler import (
 from scheduler.dialects.bullmq.queue import BullMQQueue
 from scheduler.dialects.conveyor.queue import ConveyorQueue
 from scheduler.dialects.interface import Delivery, Result
-from scheduler.dialects.reliable.queue import ReliableQueue
 from scheduler.dialects.reliable.reaper import ReaperRule
+from scheduler.dialects.standard.finish import Bounds
+from scheduler.dialects.standard.queue import StandardQueue
 from tests.chaos.diary import Diary
 from tests.chaos.orders import PATIENT, QUEUES, SCHEMA, TENANT, TYPE, VISIBLE, Submitter
 from tests.chaos.plan import LEASE
 from tests.support.instance import Job, note, run
 from tests.support.records import Journal
 
-KINDS: tuple[Any, ...] = (ReliableQueue, BullMQQueue, ConveyorQueue)
+KINDS: tuple[Any, ...] = (StandardQueue, BullMQQueue, ConveyorQueue)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,8 +251,11 @@ def main(options: Options) -> None:
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     threading.Thread(target=_end_with_stdin, daemon=True).start()
-    for kind in KINDS:
-        kind.__init__.__kwdefaults__["settler_silence"] = timedelta(seconds=options.silence)
+    silence = timedelta(seconds=options.silence)
+    defaults: Any = StandardQueue.__init__.__kwdefaults__
+    defaults["bounds"] = Bounds(settler_silence=silence)
+    for kind in KINDS[1:]:
+        kind.__init__.__kwdefaults__["settler_silence"] = silence
     ROLES[options.slot.split("-")[0]](options, stop)
 
 

@@ -31,7 +31,7 @@ TYPE = "job"
 SCHEMA = "scheduler"
 SHOP = "shop"
 QUEUES = {
-    "work": {"dialect": "reliable"},
+    "work": {"dialect": "standard"},
     "video": {"dialect": "bullmq"},
     "go": {"dialect": "conveyor"},
 }

@@ -399,7 +399,7 @@ def ends_unsettled(world: World) -> None:
 def job_unknown(world: World) -> None:
     scheduler, _ = world.fed()
     scheduler.cancel(timeout=5)
-    world.redis.call("DEL", "jobqueue:{mail}:jobs", "jobqueue:{mail}:normal")
+    world.redis.call("DEL", "jobqueue:{mail}:jobs", "jobqueue:{mail}:waiting")
     world.late = NOW
 
 

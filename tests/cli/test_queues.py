@@ -103,7 +103,7 @@ def test_queues_are_listed_with_their_numbers(command: Command, ring: Scheduler)
     told = {each["queue"]: each for each in document(command("queues", "--json"))}
     assert {name: each["dialect"] for name, each in told.items()} == {
         "go": "conveyor",
-        "mail": "reliable",
+        "mail": "standard",
         "video": "bullmq",
     }
     assert told["mail"]["waiting"] == {"critical": 0, "high": 0, "normal": 1, "low": 0, "bulk": 0}
@@ -297,8 +297,8 @@ def test_keys_are_listed_and_removed_and_what_a_ledger_has_is_fed_again(
     wait_for(lambda: ring.queue("mail").peek(), "it is fed")
     redis.call("SET", "of:others", "1")
     keys = document(command("stats-keys", "mail", "--json"))
-    assert {"queue": "mail", "key": "jobqueue:{mail}:normal", "type": "list", "size": 1} in keys
-    assert "jobqueue:{mail}:normal" in command("stats-keys").stdout
+    assert {"queue": "mail", "key": "jobqueue:{mail}:waiting", "type": "zset", "size": 1} in keys
+    assert "jobqueue:{mail}:waiting" in command("stats-keys").stdout
     told = document(command("purge-all", "--json"))
     assert (told["dry_run"], told["purged"], told["would_purge"] >= 3) == (True, 0, True)
     assert ring.queue("mail").peek()

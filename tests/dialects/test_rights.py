@@ -14,7 +14,7 @@ import pytest
 from scheduler import Scheduler, Worker, handler
 from scheduler.dialects.channel import Channel
 from scheduler.dialects.client import Client, script
-from scheduler.dialects.interface import Cancelling, Handled, Pushed, Renewed
+from scheduler.dialects.interface import BegunMark, Cancelling, Handled, Pushed, Renewed
 from scheduler.dialects.reliable.admin import ReliableAdmin
 from scheduler.dialects.reliable.keys import Keys
 from scheduler.dialects.reliable.queue import ReliableQueue
@@ -126,7 +126,7 @@ def test_everything_that_a_scheduler_and_a_worker_do_in_the_standard_dialect(
     ledger.begin("1")
     jobs = [job() for _ in range(6)]
     assert ledger.push([*jobs, job(type="sms")], epoch="1") == [Pushed.NEW] * 7
-    taken = queue.fetch(5, timeout=1, handled=Handled(types=["send"]), begun=0)
+    taken = queue.fetch(5, timeout=1, handled=Handled(types=["send"]), begun=BegunMark(0, 0))
     assert queue.renew({taken[0]: None}, lease=timedelta(seconds=30), about=ABOUT) == [Renewed.KEPT]
     admin = StandardAdmin(scheduler, "mail", installation="3f1e")
     assert admin.workers(9).workers[0].holds == ABOUT.holds

@@ -15,6 +15,7 @@ import redis
 
 from scheduler.dialects.client import Client
 from scheduler.dialects.interface import (
+    BegunMark,
     Cancelling,
     Delivery,
     Handled,
@@ -104,13 +105,13 @@ def test_values_have_the_documented_formats(make: MakeStandard, plain: Any) -> N
         (b"1\x1fb\x1fmail\x1facme", 2.0 * SPAN + 1000),
     ]
     assert plain.hget(f"{P}:jobs", "a").startswith(b'1:1:0:0:94:["acme","mail",2,"2026-')
-    one, two, three = queue.fetch(3, timeout=0, handled=MAIL, first=7, begun=0)
+    one, two, three = queue.fetch(3, timeout=0, handled=MAIL, first=7, begun=BegunMark(0, 0))
     now = int(one.started_at.timestamp() * 1000)
     number, score, started, *rest_ = plain.hget(f"{P}:leases", "a").split(b":")
     assert (number, int(score), int(started)) == (b"1", 2 * SPAN, now)
     assert rest_ == [b"1", b"0", b"w1", b"1", b"1", b"7"]
     assert plain.smembers(f"{P}:worker:w1") == {b"a", b"b", b"c"}
-    assert plain.hgetall(f"{P}:begun") == {b"w1": b"0"}
+    assert plain.hgetall(f"{P}:begun") == {b"w1": b"1:0:0:"}
     queue.finish([ended(one), retried(two, timedelta(hours=1)), back(three)])
     [(entry, fields)] = plain.xrange(f"{P}:results:3f1e")
     assert [each[1] for each in orjson.loads(fields[b"1"])] == ["a", "b"]
@@ -316,7 +317,7 @@ def test_an_orphaned_lease_that_was_not_begun_is_redelivered_uncharged_once(
         seen.append((delivery.job.id, delivery.begun, delivery.attempt, delivery.charged))
         return retried(delivery)
 
-    first, second = orphan(make, 2, first=11, begun=11)
+    first, second = orphan(make, 2, first=11, begun=BegunMark(11, 11))
     assert queue.recover(decide) == 2
     assert seen == [(first.job.id, True, 1, 1)]
     again = {each.job.id: each for each in fetch_all(make("w2"))}
@@ -324,7 +325,7 @@ def test_an_orphaned_lease_that_was_not_begun_is_redelivered_uncharged_once(
     assert (again[second.job.id].attempt, again[second.job.id].charged) == (2, 1)
     make("w2").finish([back(each) for each in again.values()])
     seen.clear()
-    orphan(make, 2, first=21, begun=20)
+    orphan(make, 2, first=21, begun=BegunMark(20, 20))
     assert queue.recover(decide) == 2
     # The first job was never redelivered uncharged, the second one was.
     assert seen == [(second.job.id, False, 3, 1)]
@@ -346,21 +347,21 @@ def test_leases_of_a_worker_that_reports_no_begun_mark_are_charged(make: MakeSta
     assert seen == [True]
 
 
-def test_the_begun_mark_never_decreases(make: MakeStandard, plain: Any) -> None:
+def test_the_newest_begun_mark_is_kept(make: MakeStandard, plain: Any) -> None:
     queue = make("w1")
-    queue.fetch(1, timeout=0, begun=5)
-    queue.renew({}, lease=LEASE, begun=9)
-    queue.finish([], begun=7)
-    queue.renew({}, lease=LEASE, begun=3)
+    queue.fetch(1, timeout=0, begun=BegunMark(5, 5))
+    queue.renew({}, lease=LEASE, begun=BegunMark(9, 9))
+    queue.finish([], begun=BegunMark(7, 7))
+    queue.renew({}, lease=LEASE, begun=BegunMark(3, 3))
     queue.renew({}, lease=LEASE)
-    assert plain.hget(f"{P}:begun", "w1") == b"9"
+    assert plain.hget(f"{P}:begun", "w1") == b"1:9:9:"
     queue.leave()
     assert not plain.exists(f"{P}:begun")
 
 
 def test_recovery_forgets_a_worker_without_leases(make: MakeStandard, plain: Any) -> None:
     queue = make("w1")
-    make("gone", lease=SOON).fetch(1, timeout=0, begun=0)
+    make("gone", lease=SOON).fetch(1, timeout=0, begun=BegunMark(0, 0))
     rest(0.3)
     assert queue.recover(back) == 0
     assert plain.zscore(f"{P}:workers", "gone") is None

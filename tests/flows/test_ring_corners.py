@@ -12,9 +12,10 @@ import pytest
 
 from scheduler import NewJob, Scheduler, State
 from scheduler.dialects.client import Client
-from scheduler.dialects.reliable import wire
-from scheduler.dialects.reliable.keys import Keys
-from scheduler.dialects.reliable.queue import ReliableQueue
+from scheduler.dialects.ends import end_bytes
+from scheduler.dialects.standard.keys import Keys
+from scheduler.dialects.standard.messages import RESULT_FIELD
+from scheduler.dialects.standard.queue import StandardQueue
 from scheduler.embedded.redis import EmbeddedRedis
 from scheduler.errors import QueueUnavailable
 from scheduler.model.attempts import AttemptEnd, QueuedJob
@@ -54,8 +55,8 @@ def test_an_end_that_postgres_refuses_is_not_forgotten_while_its_row_is_held(
         worker="w",
         error="a \0 in it",
     )
-    stream = Keys.of("work").outcomes(ledger.installation)
-    redis.call("XADD", stream, "*", "ends", b"[%b]" % wire.end_bytes(end))
+    stream = Keys.from_queue("work").results(ledger.installation)
+    redis.call("XADD", stream, "*", RESULT_FIELD, b"[%b]" % end_bytes(end))
     with connection.transaction():
         connection.execute("SELECT FROM job_queue WHERE id = %s FOR UPDATE", (job_id,))
         settler.step()
@@ -96,13 +97,13 @@ def test_ends_that_an_instance_cannot_settle_when_it_stops_are_settled_by_anothe
             ended_at=NOW,
             worker="w",
         )
-        stream = Keys.of("work").outcomes(ledger_of(services).installation)
+        stream = Keys.from_queue("work").results(ledger_of(services).installation)
         settler = Settler(
             services.ring.queue("work"), ledger_of(services), services._events, lambda _: None
         )
         with connection.transaction():
             connection.execute("SELECT FROM job_queue WHERE id = %s FOR UPDATE", (made.id,))
-            redis.call("XADD", stream, "*", "ends", b"[%b]" % wire.end_bytes(end))
+            redis.call("XADD", stream, "*", RESULT_FIELD, b"[%b]" % end_bytes(end))
             wait_for(lambda: pending(redis, stream) == 1, "the end is read")
             stopped.cancel()
         assert pending(redis, stream) == 1
@@ -163,7 +164,7 @@ def test_two_who_see_that_redis_is_lost_feed_everything_again_once(
     parts.upkeep.marks()
     assert connection.execute("SELECT epoch FROM job_epoch").fetchall() == [(2,)]
     assert connection.execute("SELECT feed FROM job_queue").fetchall() == [(2,)]
-    assert redis.call("GET", Keys.of("work").epoch(ledger_of(parts).installation)) == b"2"
+    assert redis.call("GET", Keys.from_queue("work").epoch(ledger_of(parts).installation)) == b"2"
 
 
 def test_feeding_all_again_holds_no_job_that_waits_for_others(
@@ -246,7 +247,7 @@ def test_jobs_that_do_not_heed_a_cancel_keep_no_other_from_being_cancelled(
     monkeypatch.setattr(upkeep, "SOME", 2)
     with Scheduler(dsn, schema=schema) as submitter:
         jobs = submitter.submit_many([NewJob("acme", "job", queue="work") for _ in range(3)])
-        worker = ReliableQueue(redis, "work", worker="w")
+        worker = StandardQueue(redis, "work", worker="w")
         while sum(worker.depths().waiting.values()) < 3:
             parts.upkeep.marks()
             parts.feeder.step()

@@ -18,9 +18,10 @@ from psycopg.sql import SQL, Identifier
 
 from scheduler import RetryPolicy
 from scheduler.dialects.client import Client
-from scheduler.dialects.reliable import wire
-from scheduler.dialects.reliable.keys import Keys
-from scheduler.dialects.reliable.queue import ReliableQueue
+from scheduler.dialects.ends import ends_of
+from scheduler.dialects.standard.keys import Keys
+from scheduler.dialects.standard.messages import RESULT_FIELD
+from scheduler.dialects.standard.queue import StandardQueue
 from scheduler.embedded.postgres import EmbeddedPostgres
 from scheduler.embedded.redis import EmbeddedRedis
 from scheduler.worker.attempt import orphaned_result
@@ -30,8 +31,8 @@ from tests.support.waiting import rest, wait_for
 MakeRing = Callable[..., RingFleet]
 LATER = RetryPolicy(initial_delay="6s", backoff="constant", jitter=False)
 DELAY = 6.0
-KEYS = Keys.of("work")
-JOBS, ATTEMPTS = KEYS.named("jobs", "attempts")
+KEYS = Keys.from_queue("work")
+JOBS, LEASES = KEYS.named("jobs", "leases")
 
 
 @pytest.fixture
@@ -73,26 +74,26 @@ def ended(fleet: RingFleet, since: float = 0.0) -> int:
 
 
 def running(client: redis_py.Redis) -> int:
-    return int(client.hlen(ATTEMPTS))
+    return int(client.hlen(LEASES))
 
 
 def outcomes_of(fleet: RingFleet) -> str:
     with fleet.connection() as connection:
         query = SQL("SELECT id FROM {}.installation").format(Identifier(fleet.schema))
         (found,) = connection.execute(query).fetchone() or ("",)
-    return KEYS.outcomes(str(found))
+    return KEYS.results(str(found))
 
 
 def moment_of(answers: list[Any]) -> Moment:
     (running, entries), now = answers[:2], time.monotonic()
-    return Moment(running, sum(len(wire.ends_of(fields[b"ends"])) for _, fields in entries), now)
+    return Moment(running, sum(len(ends_of(fields[RESULT_FIELD])) for _, fields in entries), now)
 
 
 def flush(url: str, outcomes: str) -> Moment:
     """Let Redis forget everything; say what it knew at that moment."""
     with closing(redis_py.Redis.from_url(url)) as client:
         together = client.pipeline(transaction=True)
-        together.hlen(ATTEMPTS)
+        together.hlen(LEASES)
         together.xrange(outcomes)
         together.flushall()
         return moment_of(together.execute())
@@ -102,7 +103,7 @@ def kill(server: MortalRedis, outcomes: str) -> Moment:
     """Kill Redis while nobody can write to it; say what it knew."""
     with closing(redis_py.Redis.from_url(server.url)) as client:
         client.client_pause(60_000, all=False)  # reads go on
-        moment = moment_of([client.hlen(ATTEMPTS), client.xrange(outcomes)])
+        moment = moment_of([client.hlen(LEASES), client.xrange(outcomes)])
         server.kill()
         return moment
 
@@ -298,7 +299,7 @@ def test_a_suspended_worker_does_not_end_what_was_given_to_itself_again(
     fleet.signal(worker, signal.SIGSTOP)
     fleet.killed.add(worker)  # as far as others can tell
     with closing(Client(fleet.redis)) as client:
-        reaper = ReliableQueue(client, "work", worker="reaper")
+        reaper = StandardQueue(client, "work", worker="reaper")
         wait_for(
             lambda: reaper.recover(lambda delivery: orphaned_result(delivery, "reaper", {})),
             "it is taken back",

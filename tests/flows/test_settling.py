@@ -13,9 +13,10 @@ from psycopg.conninfo import make_conninfo
 import scheduler.queueing.settler
 from scheduler import NewJob, Scheduler, State, Submission
 from scheduler.dialects.client import Client
+from scheduler.dialects.ends import end_bytes
 from scheduler.dialects.interface import Outcomes
-from scheduler.dialects.reliable import wire
-from scheduler.dialects.reliable.keys import Keys
+from scheduler.dialects.standard.keys import Keys
+from scheduler.dialects.standard.messages import RESULT_FIELD
 from scheduler.embedded.redis import EmbeddedRedis
 from scheduler.errors import StoreUnavailable
 from scheduler.model.attempts import AttemptEnd
@@ -56,7 +57,7 @@ class Settling:
         self.settler = Settler(parts.ring.queue("work"), self.ledger, parts._events, lambda _: None)
         self.settler.step()  # makes its stream
         self.redis = redis
-        self.stream = Keys.of("work").outcomes(self.ledger.installation)
+        self.stream = Keys.from_queue("work").results(self.ledger.installation)
         self.away = False
         self.given: list[int] = []
         plain = self.settler._run
@@ -74,8 +75,8 @@ class Settling:
             "XADD",
             self.stream,
             "*",
-            "ends",
-            b"[%b]" % b",".join(wire.end_bytes(each) for each in ends),
+            RESULT_FIELD,
+            b"[%b]" % b",".join(end_bytes(each) for each in ends),
         )
 
 
@@ -190,10 +191,10 @@ def test_a_lock_that_is_not_to_be_had_in_time_is_no_reason_to_fail_a_job(
         end = completed(job, spawned=spawned("child", idempotency_key="k"))
         redis.call(
             "XADD",
-            Keys.of("work").outcomes(ledger.installation),
+            Keys.from_queue("work").results(ledger.installation),
             "*",
-            "ends",
-            b"[%b]" % wire.end_bytes(end),
+            RESULT_FIELD,
+            b"[%b]" % end_bytes(end),
         )
         with psycopg.connect(dsn) as own:
             made.submit("acme", "child", queue="other", idempotency_key="k", connection=own)

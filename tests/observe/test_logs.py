@@ -15,7 +15,7 @@ import pytest
 import scheduler
 from scheduler import JobContext, RunContext, SchedulerError, handler
 from scheduler.dialects.client import Client
-from scheduler.dialects.reliable.queue import ReliableQueue
+from scheduler.dialects.standard.queue import StandardQueue
 from scheduler.errors import ConfigError, InvalidOption
 from scheduler.log import KEYS, OWN, keys, logger, places
 from scheduler.observe.logs import JsonLines, Readable, configure
@@ -120,7 +120,7 @@ def test_what_a_handler_logs_names_its_job_and_nothing_else_may_be_put_to_it(
         payload=json.dumps(SECRET).encode(),
         expires_at=NOW + timedelta(days=36_500),
     )
-    ReliableQueue(redis, "mail", installation="3f1e").push([sent], epoch="")
+    StandardQueue(redis, "mail", installation="3f1e").push([sent], epoch="")
     wait_for(lambda: refused, "it ran")
     [line] = lines.about(msg="begun")
     assert line.keys() <= CANONICAL | OURS
@@ -152,7 +152,7 @@ def test_a_failed_attempt_is_named_without_the_text_of_its_error(
 
     worker = make_worker()
     sent = job(type="mail", policy={"max_attempts": 1}, expires_at=NOW + timedelta(days=36_500))
-    ReliableQueue(redis, "mail", installation="3f1e").push([sent], epoch="")
+    StandardQueue(redis, "mail", installation="3f1e").push([sent], epoch="")
     wait_for(lambda: lines.about(level="warning"), "it failed")
     [line] = lines.about(level="warning")
     assert line["msg"].endswith(": dead_letter: ValueError")

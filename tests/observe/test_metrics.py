@@ -130,13 +130,13 @@ def test_how_far_the_feeder_is_behind(ring: Scheduler, redis: Client, served: Se
     address = served(ring)
     ring.submit("acme", "send", queue="mail")
     wait_for(lambda: Scrape.of(address).value("queue_length", queue="mail") == 1, "it is fed")
-    redis.call("DEL", "jobqueue:{mail}:normal")
-    redis.call("SET", "jobqueue:{mail}:normal", "no list: nothing can be pushed")
+    redis.call("DEL", "jobqueue:{mail}:waiting")
+    redis.call("SET", "jobqueue:{mail}:waiting", "no sorted set: nothing can be pushed")
     ring.submit("acme", "send", queue="mail")
     for name in ("scheduler_feed_lag_seconds", "scheduler_oldest_waiting_seconds"):
         wait_for(lambda: (Scrape.of(address).value(name, queue="mail") or 0) > 0.5, name)  # noqa: B023
     assert Scrape.of(address).value("queue_length", queue="mail") is None
-    redis.call("DEL", "jobqueue:{mail}:normal")
+    redis.call("DEL", "jobqueue:{mail}:waiting")
     wait_for(
         lambda: Scrape.of(address).value("scheduler_feed_lag_seconds", queue="mail") == 0,
         "it is fed at last",

@@ -53,7 +53,7 @@ def steps(instance: Scheduler, made: Steps[Any]) -> Any:
 @pytest.fixture
 def dialect() -> str:
     """What the queues of a test are in; a module may have its tests run in each."""
-    return "reliable"
+    return "standard"
 
 
 @pytest.fixture

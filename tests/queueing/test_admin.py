@@ -30,7 +30,7 @@ from tests.queueing.conftest import MakeWorker
 from tests.support.waiting import rest, wait_for
 
 ONCE = RetryPolicy(max_attempts=1)
-QUEUES = {dialect: {"mail": {"dialect": dialect}} for dialect in ("reliable", "bullmq", "conveyor")}
+QUEUES = {dialect: {"mail": {"dialect": dialect}} for dialect in ("standard", "bullmq", "conveyor")}
 
 
 @pytest.fixture(params=QUEUES)

@@ -13,7 +13,7 @@ import pytest
 from scheduler import IllegalTransition, NewJob, Priority, State
 from scheduler import Scheduler as RealScheduler
 from scheduler.dialects.client import Client
-from scheduler.dialects.reliable.queue import ReliableQueue
+from scheduler.dialects.standard.queue import StandardQueue
 from scheduler.events import JobsFed
 from scheduler.model.fairness import FIRST, Place, Share, Waiting, shares
 from scheduler.queueing.ending import end
@@ -243,16 +243,16 @@ def test_a_level_that_is_full_is_filled_up_again_in_batches(
     ring: RealScheduler, redis: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("scheduler.queueing.feeder.MOST_WAITING", 100)
-    queue, level = ReliableQueue(redis, "mail"), "jobqueue:{mail}:normal"
+    queue, waiting = StandardQueue(redis, "mail"), "jobqueue:{mail}:waiting"
     queue.push([job() for _ in range(95)], epoch="")
     counts: list[int] = []
     ring.subscribe(lambda event: counts.append(event.count) if isinstance(event, JobsFed) else None)
     ring.submit_many([NewJob("acme", "mail", queue="mail", delay="1ms") for _ in range(30)])
     for _ in range(12):  # a little at a time, as workers make room
         rest(0.1)
-        redis.call("LPOP", level)
+        redis.call("ZPOPMIN", waiting)
     wait_for(lambda: sum(counts) >= 10, "there is room for a tenth of all")
     assert len(counts) == 1
-    redis.call("LTRIM", level, "50", "-1")
+    redis.call("ZPOPMIN", waiting, 50)
     wait_for(lambda: sum(counts) == 30, "all are fed")
     assert len(counts) == 2

@@ -17,8 +17,8 @@ import pytest
 
 from scheduler import NewJob, Priority, Scheduler, State, handler
 from scheduler.dialects.client import Client
-from scheduler.dialects.reliable.keys import Keys
-from scheduler.dialects.reliable.queue import ReliableQueue
+from scheduler.dialects.standard.keys import Keys
+from scheduler.dialects.standard.queue import StandardQueue
 from scheduler.embedded.redis import EmbeddedRedis
 from scheduler.errors import EpochLost, QueueUnavailable
 from scheduler.events import JobsFed
@@ -113,14 +113,14 @@ def test_a_job_is_in_redis_as_a_feeder_would_have_put_it_there(
         "correlation_id": "c",
         "priority": Priority.LOW,
     }
-    jobs, level = Keys.of("mail").named("jobs")[0], Keys.of("mail").levels[Priority.LOW]
+    jobs, waiting = Keys.from_queue("mail").named("jobs", "waiting")
     made = ring.submit("acme", "job", {"x": [1]}, **options)
-    record, entry = redis.call("HGET", jobs, str(made.id)), redis.call("LINDEX", level, 0)
+    record, entry = redis.call("HGET", jobs, str(made.id)), redis.call("ZRANGE", waiting, 0, 0)[0]
     job = ring.get("acme", made.id)
     opened.shortcut._marks.clear()
     other = ring.submit("acme", "job", {"x": [1]}, **options)
     opened.feeder.step()
-    told = redis.call("HGET", jobs, str(other.id)), redis.call("LINDEX", level, 0)
+    told = redis.call("HGET", jobs, str(other.id)), redis.call("ZRANGE", waiting, -1, -1)[0]
     again = ring.get("acme", other.id)
 
     def alike(text: bytes, id_: Any, of: Any) -> bytes:
@@ -458,7 +458,7 @@ def test_whoever_is_cancelled_after_it_submitted_many_pushes_them_first(
     made = ring.submit_many(batch(range(500)))
     threading.Timer(0.2, held.set).start()
     ring.cancel()
-    assert None not in ReliableQueue(redis, "mail").known([str(each.id) for each in made])
+    assert None not in StandardQueue(redis, "mail").known([str(each.id) for each in made])
 
 
 def test_a_process_that_ends_after_it_submitted_many_pushes_them_first(
@@ -469,7 +469,7 @@ def test_a_process_that_ends_after_it_submitted_many_pushes_them_first(
         command, cwd=ROOT, check=True, capture_output=True, text=True, timeout=60
     ).stdout.split()
     assert len(ids) == 1000
-    assert None not in ReliableQueue(redis, "mail").known(ids)
+    assert None not in StandardQueue(redis, "mail").known(ids)
 
 
 def test_a_queue_of_another_dialect_is_fed(

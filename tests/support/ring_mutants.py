@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from scheduler.dialects import client
 from scheduler.dialects.interface import Queue
-from scheduler.dialects.reliable import exchange
+from scheduler.dialects.standard import finish
 from scheduler.model.attempts import AttemptEnd
 from scheduler.model.fairness import Share
 from scheduler.queueing.feeder import Feeder, queued
@@ -60,10 +60,10 @@ def finish_without_fence() -> None:
 
     def script(dialect: str, name: str) -> client.Script:
         made = plain(dialect, name)
-        text = made.text.replace("if closed[id] or not ours then", "if closed[id] then")
+        text = made.text.replace("is_leased(lease, verb, token) then", "lease then")
         return made if text == made.text else client.Script(name, text, "0" * 40)
 
-    exchange.script = script  # type: ignore[attr-defined, assignment]
+    finish.script = script  # type: ignore[attr-defined, assignment]
 
 
 # Where to kill those that forget too early.

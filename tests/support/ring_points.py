@@ -30,7 +30,7 @@ PARTS = {
     "consumer": "worker",
     "worker": "worker",
 }
-DIALECT = ("queue", "exchange", "reaper")
+DIALECT = ("queue", "finish", "recovery")
 CLIENT = ("run", "run_each", "call", "wait", "wait_and_run", "await_entries", "scan")
 COMMANDS: dict[str, Callable[..., str]] = {  # what a call is named by, whatever its queue is
     "scan": lambda *_: "SCAN",
@@ -153,7 +153,7 @@ def _frames() -> Iterator[tuple[str, int, str]]:
     while frame is not None:
         path = Path(frame.f_code.co_filename)
         if (
-            path.parent.name in ("queueing", "worker", "reliable", "settling", "dialects")
+            path.parent.name in ("queueing", "worker", "standard", "settling", "dialects")
             and PACKAGE in path.parents
         ):
             yield str(path.relative_to(PACKAGE)), frame.f_lineno, frame.f_code.co_name
@@ -175,7 +175,7 @@ def sites() -> dict[str, tuple[str, range]]:
     """
     found: dict[str, tuple[str, range]] = {}
     files = [f"{package}/{part}.py" for part, package in PARTS.items()] + [
-        f"dialects/reliable/{part}.py" for part in DIALECT
+        f"dialects/standard/{part}.py" for part in DIALECT
     ]
     files += ["dialects/settling/reading.py", "dialects/settling/fence.py"]
     for file in files:

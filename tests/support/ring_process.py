@@ -24,9 +24,10 @@ from scheduler.dialects.bullmq.queue import BullMQQueue
 from scheduler.dialects.client import Client
 from scheduler.dialects.conveyor.queue import ConveyorQueue
 from scheduler.dialects.interface import Delivery, Result
-from scheduler.dialects.reliable.keys import Keys
-from scheduler.dialects.reliable.queue import ReliableQueue
 from scheduler.dialects.reliable.reaper import ReaperRule
+from scheduler.dialects.standard.finish import Bounds
+from scheduler.dialects.standard.keys import Keys
+from scheduler.dialects.standard.queue import StandardQueue
 from tests.support.lines import append
 from tests.support.ring_mutants import mutate
 from tests.support.ring_points import Points
@@ -50,7 +51,7 @@ class Options:
     redis: str
     folder: str
     queue: str = "work"
-    dialect: str = "reliable"
+    dialect: str = "standard"
     lease: str = "30s"
     concurrency: int = 50
     workers: int = 1
@@ -81,8 +82,8 @@ def be_hasty(seconds: float) -> None:
     """Shorten what is waited for before the work of the dead is taken up."""
     scheduler.queueing.settler.PATIENCE = 1.0
     scheduler.queueing.upkeep.YOUNG_US = (1_000_000, 60_000_000)
-    defaults: dict[str, Any] = ReliableQueue.__init__.__kwdefaults__  # type: ignore[assignment]
-    defaults["settler_silence"] = timedelta(seconds=max(1.0, seconds))
+    defaults: dict[str, Any] = StandardQueue.__init__.__kwdefaults__  # type: ignore[assignment]
+    defaults["bounds"] = Bounds(settler_silence=timedelta(seconds=max(1.0, seconds)))
     worker: dict[str, Any] = Worker.__init__.__kwdefaults__  # type: ignore[assignment]
     worker["reaper"] = ReaperRule(interval=timedelta(seconds=seconds))
 
@@ -92,7 +93,7 @@ def note_accepted(options: Options) -> None:
     kinds: dict[str, type[Any]] = {
         "bullmq": BullMQQueue,
         "conveyor": ConveyorQueue,
-        "reliable": ReliableQueue,
+        "standard": StandardQueue,
     }
     kind = kinds[options.dialect]
     plain = kind.finish
@@ -137,7 +138,7 @@ def submit(options: Options, instance: Scheduler, stop: threading.Event) -> None
             assert ring is not None
             soon = Timeouts(lifetime="3s")
             instance.submit("acme", "job", {}, queue=UNMARKED, tags={OWN: "1"}, timeouts=soon)
-            client.call("UNLINK", Keys.of(UNMARKED).epoch(ring._ledger.installation))
+            client.call("UNLINK", Keys.from_queue(UNMARKED).epoch(ring._ledger.installation))
             instance.submit("acme", "job", {}, queue=UNMARKED, tags={OWN: "1"}, timeouts=soon)
 
 

@@ -10,8 +10,9 @@ from psycopg.sql import SQL, Identifier
 
 from scheduler import State, Timeouts
 from scheduler.dialects.client import Client
-from scheduler.dialects.reliable import wire
-from scheduler.dialects.reliable.keys import Keys
+from scheduler.dialects.ends import end_bytes
+from scheduler.dialects.standard.keys import Keys
+from scheduler.dialects.standard.messages import RESULT_FIELD
 from scheduler.errors import IllegalTransition
 from scheduler.model.attempts import AttemptEnd
 from tests.support.ring_checker import Expected
@@ -35,7 +36,7 @@ class Troubles:
             connection.execute(SQL("SET search_path = {}").format(Identifier(self._fleet.schema)))
             self._connection = connection
             (found,) = connection.execute("SELECT id FROM installation").fetchone() or ("",)
-            outcomes = Keys.of(queue).outcomes(str(found))
+            outcomes = Keys.from_queue(queue).results(str(found))
             if new_queue:
                 self.new_queue()
             self.cancelled(queue)
@@ -44,7 +45,9 @@ class Troubles:
             self.edge_left_behind(queue)
             if self._redis.call("EXISTS", outcomes):
                 self.end_that_postgres_refuses(queue, outcomes)
-                self._redis.call("XADD", outcomes, "*", "ends", 'not JSON, but ["t","x",1,1,"')
+                self._redis.call(
+                    "XADD", outcomes, "*", RESULT_FIELD, 'not JSON, but ["t","x",1,1,"'
+                )
                 self._come_back(outcomes, str(uuid4()), "of a job that has ended")
 
     def forget_queues(self) -> None:
@@ -123,7 +126,7 @@ class Troubles:
             worker="w",
             error=error,
         )
-        self._redis.call("XADD", outcomes, "*", "ends", b"[%b]" % wire.end_bytes(end))
+        self._redis.call("XADD", outcomes, "*", RESULT_FIELD, b"[%b]" % end_bytes(end))
 
     def _submit(self, queue: str, *, count: int = 1, **options: Any) -> list[str]:
         return self._fleet.submit([{}] * count, queue=queue, **options)

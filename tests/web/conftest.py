@@ -16,7 +16,7 @@ from scheduler.web.serve import Server
 from scheduler.worker.handlers import handlers
 
 API = "/api/v1"
-QUEUES = {name: {"dialect": "reliable"} for name in ("default", "mail")}
+QUEUES = {name: {"dialect": "standard"} for name in ("default", "mail")}
 
 
 def token(name: str, *scopes: str, tenants: tuple[str, ...] | None = ("acme",)) -> Token:

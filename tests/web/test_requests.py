@@ -157,7 +157,7 @@ def test_while_postgres_is_away_it_says_so(redis_server: EmbeddedRedis) -> None:
 def test_while_redis_is_away_jobs_are_read_and_queues_say_so(dsn: str, schema: str) -> None:
     with EmbeddedRedis() as redis:
         ring = Scheduler(
-            dsn, schema=schema, redis=redis.url, queues={"mail": {"dialect": "reliable"}}
+            dsn, schema=schema, redis=redis.url, queues={"mail": {"dialect": "standard"}}
         ).start()
         server = Server(application(ring), "127.0.0.1", 0)
         server.start()

@@ -7,7 +7,7 @@ from typing import Any
 
 from scheduler.dialects.client import Client
 from scheduler.dialects.interface import Queue
-from scheduler.dialects.reliable.queue import ReliableQueue
+from scheduler.dialects.standard.queue import StandardQueue
 from scheduler.events import Events
 from scheduler.model.attempts import QueuedJob
 from scheduler.model.handling import Handler
@@ -28,8 +28,8 @@ class Driver:
         self.attempts: list[Attempt] = []
         self.renewals_wanted = 0
         self.redis = redis
-        self.queue = ReliableQueue(redis, queue, worker="w", lease=LEASE)
-        self.feed = ReliableQueue(redis, queue, installation="3f1e")
+        self.queue = StandardQueue(redis, queue, worker="w", lease=LEASE)
+        self.feed = StandardQueue(redis, queue, installation="3f1e")
         self.executor = Executor(concurrency)
         self.executor._stopping = True  # it starts no threads
         self.consumer = self.consume(self.queue)

@@ -17,7 +17,7 @@ QUICK = "quick"
 MANY = [QUICK] * 200  # a worker that has just run many jobs must not lease more than its slots
 
 
-@pytest.fixture(params=["reliable", "bullmq", "conveyor"])
+@pytest.fixture(params=["standard", "reliable", "bullmq", "conveyor"])
 def dialect(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -10,7 +10,7 @@ import pytest
 
 from scheduler.dialects.client import Client
 from scheduler.dialects.interface import Delivery
-from scheduler.dialects.reliable.queue import ReliableQueue
+from scheduler.dialects.standard.queue import StandardQueue
 from scheduler.embedded.redis import EmbeddedRedis
 from scheduler.errors import QueueUnavailable
 from scheduler.model.states import State
@@ -26,7 +26,7 @@ def driver(redis: Client) -> Driver:
     return Driver(redis)
 
 
-def unanswered(monkeypatch: pytest.MonkeyPatch, queue: ReliableQueue, method: str) -> None:
+def unanswered(monkeypatch: pytest.MonkeyPatch, queue: StandardQueue, method: str) -> None:
     """Let one call reach Redis and lose its answer."""
     plain = getattr(queue, method)
 
@@ -38,7 +38,7 @@ def unanswered(monkeypatch: pytest.MonkeyPatch, queue: ReliableQueue, method: st
     monkeypatch.setattr(queue, method, lost)
 
 
-def refused(monkeypatch: pytest.MonkeyPatch, queue: ReliableQueue, method: str) -> None:
+def refused(monkeypatch: pytest.MonkeyPatch, queue: StandardQueue, method: str) -> None:
     """Let one call fail before it reaches Redis."""
     plain = getattr(queue, method)
 
@@ -464,7 +464,7 @@ def test_a_worker_that_stops_passes_its_wake_up_on(
     wait_for(lambda: b"cmd=blpop" in redis.call("CLIENT", "LIST"), "it waits for jobs")
     driver.consumer.drain()
     with closing(Client(redis_server.url)) as client, ThreadPoolExecutor(1) as pool:
-        other = pool.submit(ReliableQueue(client, "mail", worker="other").fetch, 1, timeout=60)
+        other = pool.submit(StandardQueue(client, "mail", worker="other").fetch, 1, timeout=60)
         wait_for(
             lambda: redis.call("CLIENT", "LIST").count(b"cmd=blpop") == 2, "another worker waits"
         )
@@ -478,10 +478,10 @@ def test_a_worker_that_stops_passes_its_wake_up_on(
 def test_a_busy_queue_shares_its_slots_with_the_others(redis: Client) -> None:
     driver = Driver(redis, concurrency=2)
     others: list[object] = []
-    other = ReliableQueue(redis, "other", worker="w", lease=LEASE)
+    other = StandardQueue(redis, "other", worker="w", lease=LEASE)
     driver.consume(other, lambda ctx, payload: others.append(ctx.id))
     driver.push(30)
-    feed = ReliableQueue(redis, "other", installation="3f1e")
+    feed = StandardQueue(redis, "other", installation="3f1e")
     feed.push([job(queue="other") for _ in range(30)], epoch="")
     while len(driver.runs) + len(others) < 20:
         driver.step()

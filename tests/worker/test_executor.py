@@ -13,14 +13,14 @@ import scheduler
 from scheduler import handler
 from scheduler.dialects.client import Client
 from scheduler.dialects.interface import Renewed
-from scheduler.dialects.reliable.queue import ReliableQueue
+from scheduler.dialects.standard.queue import StandardQueue
 from scheduler.errors import QueueUnavailable
 from scheduler.model.states import State
 from tests.dialects.values import job
 from tests.queueing.conftest import MakeWorker
 from tests.support.waiting import rest, wait_for
 
-fetch_next = ReliableQueue.fetch_next
+fetch_next = StandardQueue.fetch_next
 
 
 class Waits:
@@ -32,7 +32,7 @@ class Waits:
         self.waiting = 0
         self.error: Exception | None = None
 
-        def noted(queue: ReliableQueue, n: int, **options: Any) -> Any:
+        def noted(queue: StandardQueue, n: int, **options: Any) -> Any:
             self.threads.append(threading.current_thread())
             self.waiting += 1
             try:
@@ -45,7 +45,7 @@ class Waits:
                 self.took.append(threading.current_thread())
             return taken
 
-        monkeypatch.setattr(ReliableQueue, "fetch_next", noted)
+        monkeypatch.setattr(StandardQueue, "fetch_next", noted)
 
 
 @pytest.fixture
@@ -54,12 +54,12 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> Waits:
 
 
 @pytest.fixture
-def queue(redis: Client) -> ReliableQueue:
-    return ReliableQueue(redis, "mail", installation="3f1e")
+def queue(redis: Client) -> StandardQueue:
+    return StandardQueue(redis, "mail", installation="3f1e")
 
 
 def test_the_thread_that_waited_for_a_job_runs_it(
-    queue: ReliableQueue, make_worker: MakeWorker, waits: Waits
+    queue: StandardQueue, make_worker: MakeWorker, waits: Waits
 ) -> None:
     ran: list[threading.Thread] = []
 
@@ -78,7 +78,7 @@ def test_the_thread_that_waited_for_a_job_runs_it(
 
 @pytest.mark.parametrize("places", [1, 2])
 def test_others_are_taken_while_it_runs_as_long_as_there_is_a_place(
-    queue: ReliableQueue, make_worker: MakeWorker, waits: Waits, places: int
+    queue: StandardQueue, make_worker: MakeWorker, waits: Waits, places: int
 ) -> None:
     began: list[object] = []
     go = threading.Event()
@@ -103,7 +103,7 @@ def test_others_are_taken_while_it_runs_as_long_as_there_is_a_place(
 
 
 def test_a_wait_that_fails_is_logged_and_retried(
-    queue: ReliableQueue, make_worker: MakeWorker, waits: Waits, caplog: pytest.LogCaptureFixture
+    queue: StandardQueue, make_worker: MakeWorker, waits: Waits, caplog: pytest.LogCaptureFixture
 ) -> None:
     ran: list[str] = []
 
@@ -134,7 +134,7 @@ def started_threads(before: set[threading.Thread]) -> int:
 
 
 def test_coroutines_take_no_threads(
-    queue: ReliableQueue, make_worker: MakeWorker, waits: Waits
+    queue: StandardQueue, make_worker: MakeWorker, waits: Waits
 ) -> None:
     inside: list[str] = []
     go = threading.Event()
@@ -158,7 +158,7 @@ def test_coroutines_take_no_threads(
 
 
 def test_where_no_more_threads_can_be_had_jobs_wait_for_those_that_there_are(
-    queue: ReliableQueue,
+    queue: StandardQueue,
     make_worker: MakeWorker,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -188,7 +188,7 @@ def test_where_no_more_threads_can_be_had_jobs_wait_for_those_that_there_are(
 
 
 def test_ends_are_kept_whatever_is_raised_when_they_are_sent(
-    queue: ReliableQueue, make_worker: MakeWorker, monkeypatch: pytest.MonkeyPatch
+    queue: StandardQueue, make_worker: MakeWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran: list[str] = []
 
@@ -196,13 +196,13 @@ def test_ends_are_kept_whatever_is_raised_when_they_are_sent(
     def mail(ctx: scheduler.JobContext, payload: object) -> None:
         ran.append(ctx.id)
 
-    finish = ReliableQueue.finish
+    finish = StandardQueue.finish
 
     def stumbles(*args: Any, **options: Any) -> Any:
-        monkeypatch.setattr(ReliableQueue, "finish", finish)
+        monkeypatch.setattr(StandardQueue, "finish", finish)
         raise AttributeError("'NoneType' object has no attribute 'sendall'")
 
-    monkeypatch.setattr(ReliableQueue, "finish", stumbles)
+    monkeypatch.setattr(StandardQueue, "finish", stumbles)
     make_worker(concurrency=2)
     sent = job(type="mail")
     queue.push([sent], epoch="")
@@ -244,7 +244,7 @@ def test_no_more_handlers_run_concurrently_than_slots(
         with running:
             rest(0.005)
 
-    queue = ReliableQueue(redis, "mail", installation="3f1e")
+    queue = StandardQueue(redis, "mail", installation="3f1e")
     queue.push([job(type=kinds[number % len(kinds)]) for number in range(1000)], epoch="")
     make_worker(concurrency=5)
     wait_for(lambda: queue.depths().unsettled == 1000, "all have ended")
@@ -260,7 +260,7 @@ def test_an_async_handler_has_a_context_of_its_own(redis: Client, make_worker: M
         found.append(mine.get())
         mine.set(ctx.id)
 
-    queue = ReliableQueue(redis, "mail", installation="3f1e")
+    queue = StandardQueue(redis, "mail", installation="3f1e")
     queue.push([job(type="mail") for _ in range(50)], epoch="")
     make_worker(concurrency=2)
     wait_for(lambda: queue.depths().unsettled == 50, "all have ended")
@@ -281,7 +281,7 @@ def test_a_job_that_a_wait_from_before_a_failure_fetched_runs(
     rest(0.1)
     consumer._uncertain()
     wait_for(lambda: not consumer.uncertain, "the leases are renewed")
-    ReliableQueue(redis, "mail").push([job(type="mail")], epoch="")
+    StandardQueue(redis, "mail").push([job(type="mail")], epoch="")
     assert ran.wait(60)
 
 
@@ -309,7 +309,7 @@ def test_a_failure_that_cannot_be_logged_is_still_recorded(
     log = logging.getLogger("scheduler")
     log.addFilter(broken)
     try:
-        queue = ReliableQueue(redis, "mail", installation="3f1e")
+        queue = StandardQueue(redis, "mail", installation="3f1e")
         queue.push([job(type=kind) for _ in range(4)], epoch="")
         wait_for(lambda: queue.depths().unsettled == 4, "all have ended")
     finally:
@@ -331,7 +331,7 @@ def test_an_exception_without_readable_text_fails_the_job(
     def mail(ctx: scheduler.JobContext, payload: object) -> None:
         raise scheduler.PermanentError("no", code=Unreadable())  # type: ignore[arg-type]
 
-    queue = ReliableQueue(redis, "mail", installation="3f1e")
+    queue = StandardQueue(redis, "mail", installation="3f1e")
     queue.push([job(type="mail")], epoch="")
     make_worker()
     [read] = wait_for(lambda: queue.outcomes(5, timeout=0.1), "its end")

@@ -6,7 +6,7 @@ import pytest
 
 from scheduler import ConfigError, JobContext, Priority, handler
 from scheduler.dialects.client import Client
-from scheduler.dialects.reliable.queue import ReliableQueue
+from scheduler.dialects.standard.queue import StandardQueue
 from tests.dialects.values import job
 from tests.queueing.conftest import MakeWorker
 from tests.support.waiting import wait_for
@@ -16,7 +16,7 @@ from tests.support.waiting import wait_for
 def test_a_bulk_job_behind_an_endless_stream_of_critical_ones(
     redis: Client, make_worker: MakeWorker, fetch: str, *, starves: bool
 ) -> None:
-    queue = ReliableQueue(redis, "mail", installation="3f1e")
+    queue = StandardQueue(redis, "mail", installation="3f1e")
     ran: list[str] = []
 
     def push(priority: Priority, n: int) -> None:

@@ -10,8 +10,8 @@ import scheduler
 from scheduler import PermanentError, QueueError, handler
 from scheduler.dialects.channel import Channel
 from scheduler.dialects.client import Client
-from scheduler.dialects.reliable.queue import ReliableQueue
 from scheduler.dialects.reliable.reaper import ReaperRule
+from scheduler.dialects.standard.queue import StandardQueue
 from scheduler.embedded.redis import EmbeddedRedis
 from tests.dialects.values import NOW, job
 from tests.queueing.conftest import MakeWorker
@@ -28,7 +28,7 @@ def test_a_job_that_comes_while_an_end_is_sent_is_taken_at_once(
         ran.set()
 
     make_worker(block="5m", lease="1h")
-    queue = ReliableQueue(Client(redis_server.url), "mail")
+    queue = StandardQueue(Client(redis_server.url), "mail")
     for _ in range(500):  # each comes while the end of the one before is on its way
         ran.clear()
         queue.push([job(installation="", type="mail")], epoch="")
@@ -54,7 +54,7 @@ def test_leases_are_kept_although_nobody_can_be_told(
     monkeypatch.setattr(Channel, "watched", refused)
     for _ in range(2):  # what one loses, the other takes
         make_worker(lease="4s", reaper=ReaperRule(interval=timedelta(seconds=0.3)))
-    queue = ReliableQueue(Client(redis_server.url), "mail", installation="3f1e")
+    queue = StandardQueue(Client(redis_server.url), "mail", installation="3f1e")
     queue.push([job(type="mail", expires_at=NOW + timedelta(days=36_500))], epoch="")
     wait_for(lambda: queue.depths().unsettled == 1, "its end", timeout=60)
     assert attempts == [1]
@@ -74,7 +74,7 @@ def test_that_an_attempt_failed_is_in_the_log_once_and_a_warning_when_it_was_the
             raise ConnectionError("the server is away\nsecond line")
         raise PermanentError("no such address")
 
-    queue = ReliableQueue(redis, "mail", installation="3f1e")
+    queue = StandardQueue(redis, "mail", installation="3f1e")
     policy = {"max_attempts": 5, "initial_delay_us": 1000, "jitter": False}
     sent = job(type="mail", policy=policy, expires_at=NOW + timedelta(days=36_500))
     queue.push([sent], epoch="")
@@ -101,7 +101,7 @@ def test_a_context_names_its_attempts_and_its_worker(
         if ctx.attempt == 1:
             raise ConnectionError
 
-    queue = ReliableQueue(redis, "mail", installation="3f1e")
+    queue = StandardQueue(redis, "mail", installation="3f1e")
     policy = {"max_attempts": 5, "initial_delay_us": 1000, "jitter": False}
     queue.push([job(type="mail", policy=policy, expires_at=NOW + timedelta(days=36_500))], epoch="")
     worker = make_worker()

@@ -30,6 +30,7 @@ from scheduler.dialects.ends import note_bytes
 from scheduler.dialects.interface import (
     EVERY_TYPE,
     About,
+    BegunMark,
     Cancelling,
     Delivery,
     Depths,
@@ -151,7 +152,7 @@ class BullMQQueue:
         timeout: float,
         handled: Handled = EVERY_TYPE,
         first: int | None = None,
-        begun: int | None = None,  # noqa: ARG002 - its leases all count as begun
+        begun: BegunMark | None = None,  # noqa: ARG002 - its leases all count as begun
     ) -> list[Delivery]:
         """Lease jobs, or wait for one; with n = 0 only wait."""
         end = time.monotonic() + timeout
@@ -184,7 +185,7 @@ class BullMQQueue:
         fetch: int = 0,
         handled: Handled = EVERY_TYPE,
         first: int | None = None,
-        begun: int | None = None,  # noqa: ARG002 - its leases all count as begun
+        begun: BegunMark | None = None,  # noqa: ARG002 - its leases all count as begun
     ) -> tuple[list[bool], list[Delivery]]:
         """End deliveries and lease the next jobs."""
         wake = not results and not fetch
@@ -205,7 +206,7 @@ class BullMQQueue:
         *,
         lease: timedelta,
         about: About | None = None,
-        begun: int | None = None,  # noqa: ARG002 - its leases all count as begun
+        begun: BegunMark | None = None,  # noqa: ARG002 - its leases all count as begun
     ) -> list[Renewed]:
         """Keep deliveries."""
         found: list[Renewed] = []

@@ -28,6 +28,7 @@ from scheduler.dialects.ends import known_of, note_bytes
 from scheduler.dialects.interface import (
     EVERY_TYPE,
     About,
+    BegunMark,
     Cancelling,
     Delivery,
     Depths,
@@ -174,7 +175,7 @@ class ConveyorQueue:
         timeout: float,
         handled: Handled = EVERY_TYPE,
         first: int | None = None,
-        begun: int | None = None,  # noqa: ARG002 - its leases all count as begun
+        begun: BegunMark | None = None,  # noqa: ARG002 - its leases all count as begun
     ) -> list[Delivery]:
         """Lease jobs, or wait for one; with n = 0 only wait."""
         end = time.monotonic() + timeout
@@ -209,7 +210,7 @@ class ConveyorQueue:
         fetch: int = 0,
         handled: Handled = EVERY_TYPE,
         first: int | None = None,
-        begun: int | None = None,  # noqa: ARG002 - its leases all count as begun
+        begun: BegunMark | None = None,  # noqa: ARG002 - its leases all count as begun
     ) -> tuple[list[bool], list[Delivery]]:
         """End deliveries and lease the next jobs."""
         wanted, began = self._numbers.fetch(fetch, handled, first), time.monotonic()
@@ -230,7 +231,7 @@ class ConveyorQueue:
         *,
         lease: timedelta,
         about: About | None = None,
-        begun: int | None = None,  # noqa: ARG002 - its leases all count as begun
+        begun: BegunMark | None = None,  # noqa: ARG002 - its leases all count as begun
     ) -> list[Renewed]:
         """Keep deliveries."""
         found: list[Renewed] = []

@@ -19,6 +19,7 @@ from scheduler.dialects.ends import known_of
 from scheduler.dialects.interface import (
     EVERY_TYPE,
     About,
+    BegunMark,
     Cancelling,
     Delivery,
     Depths,
@@ -156,7 +157,7 @@ class ReliableQueue:
         timeout: float,
         handled: Handled = EVERY_TYPE,
         first: int | None = None,
-        begun: int | None = None,  # noqa: ARG002 - its leases all count as begun
+        begun: BegunMark | None = None,  # noqa: ARG002 - its leases all count as begun
     ) -> list[Delivery]:
         """Lease jobs, or wait for one; with n = 0 only wait."""
         end = time.monotonic() + timeout
@@ -179,7 +180,7 @@ class ReliableQueue:
         timeout: float,
         handled: Handled = EVERY_TYPE,
         first: int | None = None,
-        begun: int | None = None,  # noqa: ARG002 - its leases all count as begun
+        begun: BegunMark | None = None,  # noqa: ARG002 - its leases all count as begun
     ) -> list[Delivery] | None:
         """Wait for jobs and lease them in one round trip; None: that is not possible here."""
         began = time.monotonic()
@@ -212,7 +213,7 @@ class ReliableQueue:
         fetch: int = 0,
         handled: Handled = EVERY_TYPE,
         first: int | None = None,
-        begun: int | None = None,  # noqa: ARG002 - its leases all count as begun
+        begun: BegunMark | None = None,  # noqa: ARG002 - its leases all count as begun
     ) -> tuple[list[bool], list[Delivery]]:
         """End deliveries and lease the next jobs."""
         wanted, began = self._numbers.fetch(fetch, handled, first), time.monotonic()
@@ -232,7 +233,7 @@ class ReliableQueue:
         *,
         lease: timedelta,
         about: About | None = None,
-        begun: int | None = None,  # noqa: ARG002 - its leases all count as begun
+        begun: BegunMark | None = None,  # noqa: ARG002 - its leases all count as begun
     ) -> list[Renewed]:
         """Keep deliveries."""
         named = self._keys.named("workers", "attempts", "cancels", "notes")

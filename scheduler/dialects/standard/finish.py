@@ -13,7 +13,8 @@ import orjson
 
 from scheduler.dialects.client import Client, script
 from scheduler.dialects.ends import end_bytes
-from scheduler.dialects.interface import EVERY_TYPE, Delivery, Handled, Result
+from scheduler.dialects.interface import EVERY_TYPE, BegunMark, Delivery, Handled, Result
+from scheduler.dialects.leasing import mark_bytes
 from scheduler.dialects.standard import messages
 from scheduler.dialects.standard.keys import Keys
 from scheduler.errors import QueueUnavailable, WireError
@@ -119,7 +120,7 @@ class Fetch(NamedTuple):
     n: int = 0
     handled: Handled = EVERY_TYPE
     first: int = 0
-    begun: int | None = None
+    begun: BegunMark | None = None
 
 
 NO_FETCH = Fetch()
@@ -236,7 +237,7 @@ class FinishScript:
             *self._limits,
             "" if self._place is None else self._place,
             fetch.first,
-            "" if fetch.begun is None else fetch.begun,
+            mark_bytes(fetch.begun),
             len(results.ids),
             "" if handled.types is None else len(handled.types),
             len(limits),

@@ -24,6 +24,7 @@ from scheduler.dialects.ends import note_bytes
 from scheduler.dialects.interface import (
     EVERY_TYPE,
     About,
+    BegunMark,
     Cancelling,
     Delivery,
     Depths,
@@ -36,7 +37,7 @@ from scheduler.dialects.interface import (
     Result,
     Waits,
 )
-from scheduler.dialects.leasing import SequenceNumbers
+from scheduler.dialects.leasing import SequenceNumbers, mark_bytes
 from scheduler.dialects.looks import NextLook
 from scheduler.dialects.settling.fence import Fence, pushed
 from scheduler.dialects.settling.reading import Settling
@@ -153,7 +154,7 @@ class StandardQueue:
         timeout: float,
         handled: Handled = EVERY_TYPE,
         first: int | None = None,
-        begun: int | None = None,
+        begun: BegunMark | None = None,
     ) -> list[Delivery]:
         """Lease jobs, or wait for one; with n = 0 only wait."""
         end = time.monotonic() + timeout
@@ -176,7 +177,7 @@ class StandardQueue:
         timeout: float,
         handled: Handled = EVERY_TYPE,
         first: int | None = None,
-        begun: int | None = None,
+        begun: BegunMark | None = None,
     ) -> list[Delivery] | None:
         """Wait for jobs and lease them in one round trip; None: not possible here."""
         began = time.monotonic()
@@ -214,7 +215,7 @@ class StandardQueue:
         fetch: int = 0,
         handled: Handled = EVERY_TYPE,
         first: int | None = None,
-        begun: int | None = None,
+        begun: BegunMark | None = None,
     ) -> tuple[list[bool], list[Delivery]]:
         """End and return deliveries, and lease the next jobs."""
         part, *rest = split_results(results)
@@ -234,14 +235,14 @@ class StandardQueue:
         *,
         lease: timedelta,
         about: About | None = None,
-        begun: int | None = None,
+        begun: BegunMark | None = None,
     ) -> list[Renewed]:
         """Renew leases, and store progress and the status report of the worker."""
         keys = [
             self._keys.status(self._worker),
             *self._keys.named("workers", "leases", "cancels", "notes", "begun"),
         ]
-        report, mark = about_bytes(about), "" if begun is None else begun
+        report, mark = about_bytes(about), mark_bytes(begun)
         found: list[Renewed] = []
         for batch in list(_batches(list(notes.items()))) or [[]]:
             args: list[Any] = [self._worker, lease // messages.MILLISECOND, report, mark]

@@ -10,7 +10,8 @@ from datetime import timedelta
 from typing import NamedTuple
 
 from scheduler.dialects.client import Client, script
-from scheduler.dialects.interface import Delivery, Result
+from scheduler.dialects.interface import BegunMark, Delivery, Result
+from scheduler.dialects.leasing import mark_of
 from scheduler.dialects.standard import messages
 from scheduler.dialects.standard.finish import FinishArgs, FinishScript, Formats
 from scheduler.dialects.standard.keys import Keys
@@ -58,8 +59,7 @@ class Recovery:
         return sum(self._recover(each.decode(errors="replace"), decide) for each in workers)
 
     def _recover(self, worker: str, decide: Callable[[Delivery], Result]) -> int:
-        mark = self._client.call("HGET", self._begun, worker)
-        begun = int(mark) if mark is not None and mark.isdigit() else None
+        begun = mark_of(self._client.call("HGET", self._begun, worker))
         recovered = 0
         for page in self.leased(worker):
             args = FinishArgs()
@@ -77,7 +77,7 @@ class Recovery:
         args: FinishArgs,
         leased: Leased,
         worker: str,
-        begun: int | None,
+        begun: BegunMark | None,
         decide: Callable[[Delivery], Result],
     ) -> None:
         lease, delivery = leased.lease, leased.delivery
@@ -88,7 +88,7 @@ class Recovery:
         elif delivery is None:
             args.bury(leased.id, lease.sequence, leased.letter, leased.error)
         else:
-            delivery.begun = begun is None or lease.sequence <= begun
+            delivery.begun = begun is None or begun.includes(lease.sequence)
             if delivery.begun or lease.redelivered:
                 args.add(decide(delivery))
             else:

@@ -166,7 +166,8 @@ due AS MATERIALIZED (
 taken AS (
   DELETE FROM {schema}.job_ready r WHERE r.ctid = ANY(ARRAY(SELECT place FROM due)))
 SELECT m.epoch, d.tenant, d.id::text, d.priority, q.type, q.feed, q.attempt, q.json, q.payload, q.policy, q.tags,
-       q.correlation_id, q.created_at, q.expires_at, q.attempts -> -1 -> 'checkpoint', q.trace
+       q.correlation_id, q.created_at, q.expires_at, q.attempts -> -1 -> 'checkpoint', q.trace,
+       q.attempts -> -1 -> 'uncharged'
 FROM mark m LEFT JOIN due d ON true
 LEFT JOIN LATERAL (
   -- By seq: those of a tenant lie side by side in that index, their ids all over the other. LIMIT: a probe each.

@@ -10,7 +10,7 @@
 -- KEYS[9] hash: finished, id -> mark of a result that is not settled
 -- KEYS[10] zset: workers by the time in ms at which their registration expires
 -- KEYS[11] set: ids that the worker leases
--- KEYS[12] hash: begun, worker -> sequence number up to which its leases have begun
+-- KEYS[12] hash: begun, worker -> mark of the leases that have begun
 -- KEYS[13] list: marker, wakes a waiting worker
 -- KEYS[14] list: dead letters
 -- KEYS[15] hash: reasons, SHA-1 of a dead letter -> why it is one
@@ -27,7 +27,7 @@
 -- ARGV[6] maximum of dead letters
 -- ARGV[7] place among 31 after which levels have their shares; empty: higher levels first
 -- ARGV[8] sequence number of the first lease
--- ARGV[9] sequence number up to which leases have begun; empty: not reported
+-- ARGV[9] mark of the leases that have begun; empty: not reported
 -- ARGV[10] number of results
 -- ARGV[11] number of handled types; empty: every type
 -- ARGV[12] number of types with a limit
@@ -78,9 +78,8 @@ if recovering then
   end
 else
   redis.call('ZADD', workers, now + duration, worker)
-  if ARGV[9] ~= '' and tonumber(ARGV[9]) > tonumber(redis.call('HGET', KEYS[12], worker) or -1) then
-    redis.call('HSET', KEYS[12], worker, ARGV[9])
-  end
+  -- include: begun
+  set_begun(KEYS[12], worker, ARGV[9])
   if wanted > 0 and not full and not paused then
     -- include: enqueue
     -- include: discount

@@ -2,7 +2,7 @@
 -- KEYS[1] string: status report of the worker
 -- KEYS[2] set: ids that the worker leases
 -- KEYS[3] zset: workers by the time in ms at which their registration expires
--- KEYS[4] hash: begun, worker -> sequence number up to which its leases have begun
+-- KEYS[4] hash: begun, worker -> mark of the leases that have begun
 -- ARGV[1] worker
 -- Returns nothing
 redis.call('PEXPIRE', KEYS[1], 0)

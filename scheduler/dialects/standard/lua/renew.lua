@@ -4,11 +4,11 @@
 -- KEYS[3] hash: leases, id -> lease
 -- KEYS[4] hash: cancels, ids of leased jobs whose cancellation is requested
 -- KEYS[5] hash: notes, id -> progress
--- KEYS[6] hash: begun, worker -> sequence number up to which its leases have begun
+-- KEYS[6] hash: begun, worker -> mark of the leases that have begun
 -- ARGV[1] worker
 -- ARGV[2] duration of the lease in ms
 -- ARGV[3] status report; empty: unchanged
--- ARGV[4] sequence number up to which leases have begun; empty: not reported
+-- ARGV[4] mark of the leases that have begun; empty: not reported
 -- ARGV[5] number of deliveries
 -- ARGV[6..] ids, then epoch:attempt:sequence of each delivery, then progress as JSON or empty
 -- Returns for each delivery k (kept), l (lost) or c (cancel)
@@ -18,9 +18,8 @@ local mine, time, answer, progress = ':' .. worker .. ':', redis.call('TIME'), {
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 redis.call('PEXPIRE', status, duration) -- needs no memory, so a full Redis refuses no write after it
 redis.call('ZADD', workers, now + duration, worker)
-if ARGV[4] ~= '' and tonumber(ARGV[4]) > tonumber(redis.call('HGET', KEYS[6], worker) or -1) then
-  redis.call('HSET', KEYS[6], worker, ARGV[4])
-end
+-- include: begun
+set_begun(KEYS[6], worker, ARGV[4])
 if count > 0 then
   local found = redis.call('HMGET', leases, unpack(ARGV, 6, 5 + count))
   local requested = redis.call('EXISTS', cancels) == 1
