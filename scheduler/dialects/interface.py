@@ -117,11 +117,15 @@ class Note(NamedTuple):
 class Result:
     """The end of a delivery, with a note that was not told yet. Without an `end` it is put back as
     if not taken.
+
+    begun: False if the job is put back before its handler was called; the number of its attempt is
+    then used again.
     """
 
     delivery: Delivery
     end: AttemptEnd | None
     note: Note | None = None
+    begun: bool = True
 
 
 class Known(NamedTuple):

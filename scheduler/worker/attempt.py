@@ -257,7 +257,7 @@ class Attempt:
 
     def put_back(self) -> Result:
         """Return the job to its queue; the attempt does not count."""
-        return Result(self.delivery, None, self.unsent_note())
+        return Result(self.delivery, None, self.unsent_note(), begun=self.started is not None)
 
     def _decide(
         self, returned: object, error: BaseException | None, backoffs: Mapping[str, Backoff]

@@ -97,6 +97,7 @@ class QueueConsumer:
         self.generation = 0
         self.granted = 0  # when the executor last gave slots to this queue, as a growing number
         self.in_flight: set[Attempt] = set()  # leased: ready, running, or not acknowledged
+        self.has_unmarked = False  # a job has begun, and no call has told Redis
         self.supervisor = Service(
             f"fetch-{queue.name}", self._supervise, last_backoff=MAX_RETRY_DELAY_S
         )
@@ -140,8 +141,9 @@ class QueueConsumer:
         return not self._sending and len(self.in_flight) <= 2 * len(self._results)
 
     def is_confirmed(self, attempt: Attempt) -> bool:
-        """Return whether a leased job can start; otherwise it waits for a renewal."""
+        """Return whether a leased job begins now; otherwise it waits for a renewal."""
         if attempt.generation == self.generation:
+            self.has_unmarked = True
             return True
         self._unconfirmed.append(attempt)
         self._options.wake_keeper()
@@ -203,6 +205,8 @@ class QueueConsumer:
             wait=wait,
             begun=self._begun(),
         )
+        if not wait:  # the script of a wait runs only after there is a job
+            self.has_unmarked = False
         self._next_sequence += max(1, slots)
         self._calls[call.first] = call
         self._sending += bool(batch)
@@ -370,6 +374,7 @@ class QueueConsumer:
         # The generation is read first: a failure after this line makes the answers outdated.
         with self._lock:
             generation, attempts, begun = self.generation, list(self.in_flight), self._begun()
+            self.has_unmarked = False
         notes = {attempt.delivery: attempt.unsent_note() for attempt in attempts}
         try:
             answers = self.queue.renew(notes, lease=lease, about=report, begun=begun)

@@ -58,6 +58,7 @@ from scheduler.worker.status import StatusReporter, deregister, worker_status
 logger = logging.getLogger("scheduler")
 
 MIN_NOTE_INTERVAL_S = 0.1
+MARK_INTERVAL_S = 1.0  # leases are marked as begun at least so often
 MIN_LEASE = timedelta(seconds=1)
 CANCEL_GRACE_S = 1.0  # for handlers that are cancelled at the end of the grace period
 FLUSH_TIMEOUT_S = 3.0
@@ -340,13 +341,18 @@ class Worker:
         self._keeper.wake()
 
     def _keep(self) -> float:
-        """Check timeouts; renew leases every third of the lease, or when something changed."""
+        """Check timeouts; renew leases every third of the lease, or when something changed.
+
+        It runs at least once a second.
+        """
         now = time.monotonic()
         soonest = min([each.check_timeouts(now) for each in self._consumers], default=now + 1.0)
         third = self._lease_s() / 3
         report = self._reporter.is_due(self._consumers, now, third)
-        uncertain = any(each.uncertain for each in self._consumers)
-        if report or uncertain or now >= self._renewed_at + third:
+        urgent = any(each.uncertain for each in self._consumers)
+        if any(each.has_unmarked for each in self._consumers):
+            urgent = urgent or now >= self._renewed_at + MARK_INTERVAL_S
+        if report or urgent or now >= self._renewed_at + third:
             lease = timedelta(seconds=self._lease_s())
             with contextlib.ExitStack() as renewals:  # each queue, also if another one fails
                 for consumer in self._consumers:

@@ -5,7 +5,7 @@ from datetime import timedelta
 from itertools import pairwise
 
 from scheduler.dialects.client import Client
-from scheduler.dialects.reliable.queue import ReliableQueue
+from scheduler.dialects.standard.queue import StandardQueue
 from scheduler.embedded.redis import EmbeddedRedis
 from tests.config.conftest import ENTRY, Files, Work, monitored, put
 from tests.dialects.values import NOW, job
@@ -73,7 +73,7 @@ def test_worker_max_retries_is_not_for_jobs_with_a_policy_of_their_own(
     redis: Client, redis_server: EmbeddedRedis, work: Work
 ) -> None:
     files = Files(fails=9)
-    queue = ReliableQueue(redis, "files")
+    queue = StandardQueue(redis, "files")
     values = {
         "type": "file",
         "installation": "",

@@ -121,7 +121,7 @@ def test_worker_file_queue_also_has_its_own_keys(redis: Client, work: Work) -> N
     files = Files()
     put(redis, "a")
     put(redis, "b", where="jobqueue:{files}:low")
-    work()
+    work("queues: {files: {dialect: reliable}}")
     wait_for(lambda: sorted(files.names) == ["a", "b"], "both")
 
 

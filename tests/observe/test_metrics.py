@@ -31,6 +31,7 @@ from scheduler.observe.watched import Watched
 from tests.conftest import MakeScheduler
 from tests.observe.scrapes import Scrape, needs_promtool, promtool
 from tests.queueing.conftest import MakeWorker
+from tests.support.leases import begun
 from tests.support.waiting import wait_for
 
 ONCE = RetryPolicy(max_attempts=1)
@@ -208,7 +209,7 @@ def test_the_breaker_is_seen_and_said(
 
 
 def test_what_is_taken_back_from_a_silent_worker(
-    ring: Scheduler, make_worker: MakeWorker, served: Served
+    ring: Scheduler, redis: Client, make_worker: MakeWorker, served: Served
 ) -> None:
     """A worker whose leases nobody keeps: another takes its job back, and the end that comes too
     late is refused.
@@ -222,7 +223,7 @@ def test_what_is_taken_back_from_a_silent_worker(
 
     silent = make_worker(lease="1s", reaper=ReaperRule(interval=timedelta(milliseconds=200)))
     ring.submit("acme", "slow", queue="mail")
-    wait_for(silent._in_flight, "it runs")
+    wait_for(lambda: begun(redis, "mail", silent), "its lease is marked as begun")
     silent._keeper.stop()
     other = make_worker(lease="1s", reaper=ReaperRule(interval=timedelta(milliseconds=200)))
     address = served(other, silent)
@@ -241,7 +242,7 @@ def test_what_is_taken_back_from_a_silent_worker(
 
 
 def test_a_job_that_costs_its_worker_its_last_attempt_is_a_dead_letter(
-    ring: Scheduler, make_worker: MakeWorker, served: Served
+    ring: Scheduler, redis: Client, make_worker: MakeWorker, served: Served
 ) -> None:
     release: list[bool] = []
 
@@ -251,7 +252,7 @@ def test_a_job_that_costs_its_worker_its_last_attempt_is_a_dead_letter(
 
     silent = make_worker(lease="1s")
     ring.submit("acme", "slow", queue="mail", retry=ONCE)
-    wait_for(silent._in_flight, "it runs")
+    wait_for(lambda: begun(redis, "mail", silent), "its lease is marked as begun")
     silent._keeper.stop()
     address = served(
         make_worker(lease="1s", reaper=ReaperRule(interval=timedelta(milliseconds=200)))

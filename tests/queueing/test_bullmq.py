@@ -97,14 +97,14 @@ def test_a_worker_that_stops_keeps_nothing_that_it_takes_meanwhile(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"dialect": "kafka"}, "dialects are reliable, bullmq"),
+        ({"dialect": "kafka"}, "dialects are standard, reliable, bullmq"),
         (
             {"dialect": "bullmq", "compat": "4"},
             "compat of 'mail' must be one of auto, 5, 6, not '4'",
         ),
         ({"dialect": "bullmq", "prefix": ""}, "prefix of 'mail' must be a text, not ''"),
         ({"dialect": "bullmq", "lease": "1s"}, "bullmq also has prefix, compat"),
-        ({"dialect": "reliable", "prefix": "a"}, "dialects are reliable, bullmq"),
+        ({"dialect": "reliable", "prefix": "a"}, "dialects are standard, reliable, bullmq"),
     ],
 )
 def test_what_a_queue_is_told_is_checked(options: dict[str, str], message: str) -> None:

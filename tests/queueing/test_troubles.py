@@ -201,4 +201,3 @@ def test_a_second_signal_ends_a_worker_at_once_and_nothing_is_lost(
     finally:
         other.stop(grace=1)
     assert (job.state, attempts) == (State.COMPLETED, [2])
-    assert job.attempts[0]["category"] == "system"

@@ -67,7 +67,7 @@ class FinishArgs:
         token = f"{job.feed}:{delivery.attempt}:{delivery.sequence}"
         self.ids.append(job.id)
         if end is None:
-            self.heads.append(f"return:0:0:{redelivered:d}:{token}")
+            self.heads.append(f"return:0:{result.begun:d}:{redelivered:d}:{token}")
             self.values.append(messages.entry_of(job))
             return 0
         number = self._number(job.installation)

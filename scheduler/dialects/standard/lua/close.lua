@@ -12,7 +12,9 @@ local function close_one(id, verb, ledger, number, flag, token, lease, value, re
     if verb == 'return' then
       returned[#returned + 1] = score
       returned[#returned + 1] = value
-      local counted = numbers .. ':' .. charged - 1 .. ':' .. (flag == '1' and flag or redelivered)
+      local epoch, attempt = string.match(numbers, '^(%d+):(%d+)$')
+      if number == 0 then attempt = attempt - 1 end
+      local counted = epoch .. ':' .. attempt .. ':' .. charged - 1 .. ':' .. (flag == '1' and flag or redelivered)
       states[#states + 1] = id
       states[#states + 1] = '1:waiting:' .. counted
     else

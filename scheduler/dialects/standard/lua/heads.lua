@@ -5,7 +5,8 @@
 --   completed, cancelled
 --   dead: the dead letter, and why
 --   retry after `number` ms, flag 1 if the attempt is charged: level and entry
---   return, flag 1 if this is the one redelivery of an orphaned lease that is not charged: entry
+--   return, number 0 if the attempt has not begun, flag 1 if this is the one redelivery of an orphaned lease that is
+--     not charged: entry
 --   unreadable, with a sequence number as token: the dead letter, and why
 --   drop: the worker does not lease the job any more
 local VALUES = {dead = 2, retry = 1, ['return'] = 1, unreadable = 2}
