@@ -65,6 +65,7 @@ class ContextJob(Protocol):
     queue: str
     tags: Mapping[str, str] | None
     correlation_id: str | None
+    idempotency_key: str | None
 
 
 class JobContext:
@@ -134,6 +135,15 @@ class JobContext:
     def correlation_id(self) -> str | None:
         """The correlation id that the job was submitted with."""
         return self._job.correlation_id
+
+    @property
+    def idempotency_key(self) -> str | None:
+        """The idempotency key that the job was submitted with; None if it has none.
+
+        Every attempt of the job has the same one, also after Redis lost its data. Pass it to
+        systems that take such keys themselves, for instance in a header `Idempotency-Key`.
+        """
+        return self._job.idempotency_key
 
     @property
     def attempt_id(self) -> UUID | None:

@@ -215,6 +215,7 @@ def queued(queue: str, row: Row, installation: str) -> QueuedJob:
         expires_at,
         checkpoint,
         trace,
+        idempotency_key,
     ) = row
     return QueuedJob(
         id_,
@@ -234,4 +235,6 @@ def queued(queue: str, row: Row, installation: str) -> QueuedJob:
         installation,
         checkpoint,
         trace,
+        0,
+        idempotency_key,
     )

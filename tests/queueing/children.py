@@ -16,3 +16,7 @@ def permanent(ctx: JobContext, payload: bytes) -> None:
 def endless(ctx: JobContext, payload: object) -> None:
     while True:
         pass
+
+
+def key(ctx: JobContext, payload: object) -> list[object]:
+    return [ctx.idempotency_key, "process" if Here.is_child else "thread"]

@@ -13,9 +13,9 @@ WITH p AS MATERIALIZED (
       (SELECT %(lifetimes)b::interval[]), (SELECT %(opens)b::int4[]), (SELECT %(depths)b::int2[]),
       (SELECT %(jsons)b::bool[]), (SELECT %(payloads)b::bytea[]), (SELECT %(policies)b::text[]),
       (SELECT %(tags)b::text[]), (SELECT %(correlations)b::text[]), (SELECT %(callbacks)b::text[]),
-      (SELECT %(retried)b::uuid[]), (SELECT %(traces)b::text[]))
+      (SELECT %(retried)b::uuid[]), (SELECT %(traces)b::text[]), (SELECT %(keys)b::text[]))
     AS p(tenant, id, type, queue, priority, given_run_at, delay, lifetime, open_dependencies, depth,
-      json, payload, policy, tags, correlation_id, callback_url, retried_from, trace)),
+      json, payload, policy, tags, correlation_id, callback_url, retried_from, trace, key)),
 straight AS MATERIALIZED (
   SELECT FROM {schema}.job_epoch e WHERE e.queue = %(straight)s::text AND e.epoch = %(epoch)s::int8
     AND e.paused_at IS NULL AND NOT EXISTS (
@@ -24,9 +24,10 @@ straight AS MATERIALIZED (
           AND r.run_at <= p.now LIMIT 1) r)),
 queued AS (
   INSERT INTO {schema}.job_queue (tenant, id, type, queue, priority, run_at, created_at, updated_at, expires_at,
-    open_dependencies, depth, json, payload, policy, tags, correlation_id, callback_url, retried_from, trace)
+    open_dependencies, depth, json, payload, policy, tags, correlation_id, callback_url, retried_from, trace,
+    idempotency_key)
   SELECT tenant, id, type, queue, priority, run_at, now, now, now + lifetime, open_dependencies, depth, json, payload,
-    policy::jsonb, tags::jsonb, correlation_id, callback_url, retried_from, trace FROM p
+    policy::jsonb, tags::jsonb, correlation_id, callback_url, retried_from, trace, key FROM p
   RETURNING queue, priority, tenant, run_at, seq, id, open_dependencies),
 ready AS (
   INSERT INTO {schema}.job_ready (queue, priority, tenant, run_at, seq, id)
@@ -49,10 +50,10 @@ straight AS MATERIALIZED (
         AND r.tenant = %(tenant)s AND r.run_at <= (SELECT now FROM t))),
 queued AS (
   INSERT INTO {schema}.job_queue (tenant, id, type, queue, priority, run_at, created_at, updated_at, expires_at, depth,
-    json, payload, policy, tags, correlation_id, callback_url, retried_from, trace)
+    json, payload, policy, tags, correlation_id, callback_url, retried_from, trace, idempotency_key)
   SELECT %(tenant)s, p.id, %(type)s, %(queue)s, %(priority)s, t.run_at, t.now, t.now, t.now + %(lifetime)s::interval,
     %(depth)s, %(json)s, p.payload, %(policy)s::jsonb, %(tags)s::jsonb, %(correlation_id)s, %(callback_url)s,
-    %(retried_from)s::uuid, %(trace)s
+    %(retried_from)s::uuid, %(trace)s, %(key)s
   FROM t CROSS JOIN unnest((SELECT %(ids)b::uuid[]), (SELECT %(payloads)b::bytea[])) AS p(id, payload)
   RETURNING queue, priority, tenant, run_at, seq, id),
 ready AS (
@@ -73,10 +74,10 @@ straight AS MATERIALIZED (
         AND r.tenant = %(tenant)s AND r.run_at <= (SELECT now FROM t))),
 queued AS (
   INSERT INTO {schema}.job_queue (tenant, id, type, queue, priority, run_at, created_at, updated_at, expires_at, depth,
-    json, payload, policy, tags, correlation_id, callback_url, retried_from, trace)
+    json, payload, policy, tags, correlation_id, callback_url, retried_from, trace, idempotency_key)
   SELECT %(tenant)s, %(id)s, %(type)s, %(queue)s, %(priority)s, run_at, now, now, now + %(lifetime)s::interval,
     %(depth)s, %(json)s, %(payload)s, %(policy)s::jsonb, %(tags)s::jsonb, %(correlation_id)s, %(callback_url)s,
-    %(retried_from)s::uuid, %(trace)s FROM t
+    %(retried_from)s::uuid, %(trace)s, %(key)s FROM t
   RETURNING queue, priority, tenant, run_at, seq, id),
 ready AS (
   INSERT INTO {schema}.job_ready (queue, priority, tenant, run_at, seq, id)
@@ -166,7 +167,7 @@ due AS MATERIALIZED (
 taken AS (
   DELETE FROM {schema}.job_ready r WHERE r.ctid = ANY(ARRAY(SELECT place FROM due)))
 SELECT m.epoch, d.tenant, d.id::text, d.priority, q.type, q.feed, q.attempt, q.json, q.payload, q.policy, q.tags,
-       q.correlation_id, q.created_at, q.expires_at, q.attempts -> -1 -> 'checkpoint', q.trace
+       q.correlation_id, q.created_at, q.expires_at, q.attempts -> -1 -> 'checkpoint', q.trace, q.idempotency_key
 FROM mark m LEFT JOIN due d ON true
 LEFT JOIN LATERAL (
   -- By seq: those of a tenant lie side by side in that index, their ids all over the other. LIMIT: a probe each.
