@@ -47,6 +47,7 @@ class Job:
     reason: str | None = None
     error: str | None = None
     retried_from: UUID | None
+    idempotency_key: str | None = None
     cancel_requested_at: datetime | None = None
     progress: float | None = None
     message: str | None = None

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scheduler import JobContext, NewJob, RetryPolicy, Scheduler, handler
+from scheduler import JobContext, NewJob, PermanentError, RetryPolicy, Scheduler, State, handler
 from scheduler.config import DIALECTS
 from scheduler.dialects.client import Client
 from tests.queueing import children
@@ -85,3 +85,24 @@ def test_jobs_keep_their_keys_when_redis_loses_its_data(
     for each in made:
         ring.wait("acme", each.id, timeout=60)
     assert seen == dict(enumerate(keys))
+
+
+def test_retried_job_has_the_key_of_the_job_that_failed(
+    ring: Scheduler, make_worker: MakeWorker
+) -> None:
+    seen: list[str | None] = []
+
+    @handler("mail", queue="mail")
+    def mail(ctx: JobContext, payload: object) -> None:
+        seen.append(ctx.idempotency_key)
+        if len(seen) == 1:
+            raise PermanentError("no such address")
+
+    make_worker()
+    failed = ring.submit("acme", "mail", queue="mail", idempotency_key="k")
+    assert ring.wait("acme", failed.id, timeout=60).idempotency_key == "k"
+    retried = ring.retry_job("acme", failed.id)
+    assert (retried.duplicate, ring.get("acme", retried.id).idempotency_key) == (False, "k")
+    assert ring.wait("acme", retried.id, timeout=60).state is State.COMPLETED
+    assert seen == ["k", "k"]
+    assert ring.submit("acme", "mail", queue="mail", idempotency_key="k").id == failed.id

@@ -198,7 +198,7 @@ held AS MATERIALIZED (
 mine AS (  -- by its place, since we hold it; one that was changed after this statement began is not seen there
   DELETE FROM {schema}.job_queue q USING held h CROSS JOIN t WHERE q.ctid = h.place
   RETURNING h.*, t.now, q.json, q.type, q.queue, q.priority, q.run_at, q.created_at, q.policy, q.tags,
-    q.correlation_id, q.callback_url, q.retried_from, q.attempts, q.payload, q.seq, q.depth, q.retrying,
+    q.correlation_id, q.callback_url, q.retried_from, q.idempotency_key, q.attempts, q.payload, q.seq, q.depth, q.retrying,
     q.feed AS known_feed, q.attempt AS known_attempt, q.cancel_reason),
 unfed AS (  -- not for those that have just been fed; should that be undone, the row is dropped by the next feed
   DELETE FROM {schema}.job_ready r USING mine m
@@ -216,10 +216,11 @@ ledger AS (
     started_at, coalesce(finished_at, now), error,
     nullif(CASE WHEN record IS NULL THEN attempts ELSE attempts || record::jsonb END, '[]'),
     type, queue, priority, run_at, created_at, json,
-    CASE WHEN coalesce(policy, tags) IS NOT NULL OR coalesce(correlation_id, callback_url) IS NOT NULL
+    CASE WHEN coalesce(policy, tags) IS NOT NULL OR coalesce(correlation_id, callback_url, idempotency_key) IS NOT NULL
       OR retried_from IS NOT NULL
     THEN jsonb_strip_nulls(jsonb_build_object('policy', policy, 'tags', tags, 'correlation_id', correlation_id,
-      'callback_url', callback_url, 'retried_from', retried_from)) END, payload, result
+      'callback_url', callback_url, 'retried_from', retried_from, 'idempotency_key', idempotency_key)) END,
+    payload, result
   FROM mine),
 told AS (
   INSERT INTO {schema}.job_callback (tenant, job_id, url, state, due_at, created_at)
@@ -284,7 +285,7 @@ ON CONFLICT DO NOTHING RETURNING tenant, id;
 -- One live job, with whether it waits to be fed. No row: it has ended, or there is none.
 SELECT q.id, q.type, q.queue, q.priority, q.run_at, q.created_at, q.updated_at, q.expires_at, q.attempt, q.retrying,
        q.open_dependencies, q.json, q.payload, q.policy, q.tags, q.correlation_id, q.callback_url, q.retried_from,
-       q.attempts, r.id IS NOT NULL AS waits, q.cancel_requested_at, coalesce(%(now)s::timestamptz, now()), q.seq
+       q.idempotency_key, q.attempts, r.id IS NOT NULL AS waits, q.cancel_requested_at, coalesce(%(now)s::timestamptz, now()), q.seq
 FROM {schema}.job_queue q
 LEFT JOIN LATERAL (
   SELECT r.id FROM {schema}.job_ready r WHERE r.queue = q.queue AND r.priority = q.priority AND r.tenant = q.tenant
@@ -303,7 +304,7 @@ WHERE h.tenant = %(tenant)s AND h.job_id = %(id)s AND h.kind = 'job' LIMIT 1;
 -- among these; the last of them also if it does not fit: the look stopped there. No row: that was all.
 SELECT q.id, q.type, q.queue, q.priority, q.run_at, q.created_at, q.updated_at, q.expires_at, q.attempt, q.retrying,
        q.open_dependencies, q.json, q.payload, q.policy, q.tags, q.correlation_id, q.callback_url, q.retried_from,
-       q.attempts, r.id IS NOT NULL AS waits, q.cancel_requested_at, coalesce(%(now)s::timestamptz, now()), q.seq,
+       q.idempotency_key, q.attempts, r.id IS NOT NULL AS waits, q.cancel_requested_at, coalesce(%(now)s::timestamptz, now()), q.seq,
        q.fits, q.place
 FROM (
   SELECT q.*, f.fits FROM (
