@@ -67,12 +67,18 @@ class Job:
 
 
 class JobChange(NamedTuple):
-    """A submitted job went into a state."""
+    """A submitted job changed its state, or its handler reported progress.
+
+    progress, message: what the handler passed to `ctx.progress()`; the state is then RUNNING.
+    progress is None if the state changed.
+    """
 
     tenant: str
     id: str
     state: State
     at: datetime
+    progress: float | None = None
+    message: str | None = None
 
 
 def attempt_id(job_id: UUID, attempt: int) -> UUID | None:

@@ -209,6 +209,7 @@ class Attempt:
         match what:
             case "progress":
                 self.note = self.note._replace(progress=value[0], message=value[1])
+                self.consumer.progressed(self)
             case "checkpoint":
                 self.note = self.note._replace(checkpoint=value)
             case _:

@@ -3,6 +3,7 @@
 import logging
 import threading
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ import scheduler
 from scheduler import PermanentError, QueueError, handler
 from scheduler.dialects.channel import Channel
 from scheduler.dialects.client import Client
+from scheduler.dialects.interface import Delivery, Note
 from scheduler.dialects.reliable.queue import ReliableQueue
 from scheduler.dialects.reliable.reaper import ReaperRule
 from scheduler.embedded.redis import EmbeddedRedis
@@ -124,3 +126,34 @@ def test_a_checkpoint_is_copied_and_must_be_json() -> None:
     assert reported == [{"row": 7}]
     with pytest.raises(scheduler.InvalidPayload, match="checkpoint must be JSON"):
         ctx.checkpoint(b"row 7")
+
+
+def test_progress_that_comes_during_a_renewal_is_sent_with_the_next(
+    ring: scheduler.Scheduler, make_worker: MakeWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    renewing, reported, ended = threading.Event(), threading.Event(), threading.Event()
+
+    @handler("mail", queue="mail")
+    def mail(ctx: scheduler.JobContext, payload: object) -> None:
+        ctx.progress(10)
+        assert renewing.wait(60)
+        ctx.progress(50)
+        reported.set()
+        assert ended.wait(120)
+
+    worker = make_worker(lease="10m")
+    queue = worker._consumers[0].queue
+    renew = queue.renew
+
+    def slowly(notes: dict[Delivery, Note | None], **options: Any) -> Any:
+        if any(note is not None for note in notes.values()) and not renewing.is_set():
+            renewing.set()
+            assert reported.wait(60)
+        return renew(notes, **options)
+
+    monkeypatch.setattr(queue, "renew", slowly)
+    made = ring.submit("acme", "mail", queue="mail")
+    try:
+        wait_for(lambda: ring.get("acme", made.id).progress == 50, "Redis has the progress")
+    finally:
+        ended.set()
