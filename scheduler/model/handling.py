@@ -183,7 +183,11 @@ class JobContext:
             raise JobCancelled(self.cancelled.reason)
 
     def progress(self, percent: float, message: str | None = None) -> None:
-        """Say how far it is, from 0 to 100; `get()` shows it."""
+        """Report how far the job is, from 0 to 100, with a message of up to 500 characters.
+
+        `get()` shows the newest report, and `events()` publishes reports to clients that listen:
+        the first immediately, then the newest once in 100 ms, and the last before the job ends.
+        """
         given: object = percent
         if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given <= 100:
             raise InvalidOption(f"progress is a number from 0 to 100, not {percent!r}")

@@ -128,7 +128,7 @@ class Announcements:
 
     @contextlib.contextmanager
     def _turn(self) -> Iterator[None]:
-        """Publish alone. No lock is held meanwhile, so that handlers can report."""
+        """Let one thread publish at a time. It holds no lock, so that handlers can report."""
         with self._sent:
             self._sent.wait_for(lambda: not self._sending)
             self._sending = True

@@ -18,6 +18,7 @@ from scheduler.embedded.redis import EmbeddedRedis
 from tests.dialects.values import NOW, job
 from tests.queueing.conftest import MakeWorker
 from tests.support.waiting import WOKEN, rest, wait_for
+from tests.worker import children
 
 
 def test_a_job_that_comes_while_an_end_is_sent_is_taken_at_once(
@@ -113,6 +114,27 @@ def test_a_context_names_its_attempts_and_its_worker(
     assert first != second
     lines = [each for each in caplog.records if each.name == "scheduler.job"]
     assert [vars(each)["worker_id"] for each in lines] == [worker.name] * 2
+
+
+def test_logger_names_the_worker_wherever_handlers_run(
+    redis: Client, make_worker: MakeWorker, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def logs_on_loop(ctx: scheduler.JobContext, payload: object) -> None:
+        children.logs(ctx, payload)
+
+    handler("thread", queue="mail")(children.logs)
+    handler("process", queue="mail", executor="process")(children.logs)
+    handler("loop", queue="mail")(logs_on_loop)
+    queue = ReliableQueue(redis, "mail", installation="3f1e")
+    later = NOW + timedelta(days=36_500)
+    kinds = ("thread", "loop", "process")
+    queue.push([job(type=kind, expires_at=later) for kind in kinds], epoch="")
+    worker = make_worker()
+    wait_for(lambda: queue.depths().unsettled == 3, "all have ended")
+    lines = [vars(each) for each in caplog.records if each.name == "scheduler.job"]
+    assert {each["message"]: each["worker_id"] for each in lines} == {
+        f"in a {kind}": worker.name for kind in kinds
+    }
 
 
 def test_a_checkpoint_is_copied_and_must_be_json() -> None:
