@@ -142,6 +142,7 @@ CREATE TABLE job_queue (
   cancel_forced       boolean          NOT NULL DEFAULT false,
   cancel_reason       text,
   trace               text,                        -- the context of the span in which it was submitted
+  idempotency_key     text,                        -- a copy of job_key's, for its handler
   PRIMARY KEY (tenant, id),
   CONSTRAINT retrying_was_tried CHECK (NOT retrying OR attempt >= 1),
   CONSTRAINT what_waits_for_others_never_ran CHECK (open_dependencies = 0 OR (attempt = 0 AND NOT retrying)),

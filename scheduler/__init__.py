@@ -361,7 +361,7 @@ def wait(tenant: str, job_id: UUID | str, timeout: timedelta | str | float | Non
 
 
 def events(tenant: str) -> Iterator[JobChange]:
-    """Go through the state changes of a tenant's jobs, in the whole fleet, from now on. See
+    """Iterate over state changes and progress of a tenant's jobs, from now on. See
     `Scheduler.events`.
     """
     return _initialised().events(tenant)

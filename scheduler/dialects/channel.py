@@ -1,5 +1,8 @@
-"""State changes of jobs, said aloud for whoever listens: Redis' publish and subscribe, one channel
-for each tenant.
+"""State changes and progress of jobs, published for clients that listen: Redis' publish and
+subscribe, one channel for each tenant.
+
+A message is `[at, changes]` in JSON. A change is `[id, state]`, or `[id, state, at, progress,
+message]` if the handler of the job reported progress.
 
 Nothing depends on it: what is said while nobody listens, or while Redis is away, is not said again.
 """
@@ -37,8 +40,18 @@ class Channel:
         for tenant, said in tenants.items():
             self._client.call("PUBLISH", self._name(tenant), orjson.dumps([at, said]))
 
+    def publish_progress(self, reports: Sequence[JobChange]) -> None:
+        """Publish progress of running jobs."""
+        tenants: dict[str, list[JobChange]] = {}
+        for each in reports:
+            tenants.setdefault(each.tenant, []).append(each)
+        for tenant, changes in tenants.items():
+            written = [(e.id, e.state, e.at, e.progress, e.message) for e in changes]
+            message = orjson.dumps([changes[-1].at, written])
+            self._client.call("PUBLISH", self._name(tenant), message)
+
     def listen(self, tenant: str, ended: Callable[[], bool]) -> Iterator[JobChange]:
-        """Hear the changes of a tenant's jobs, in the order in which they are said, until
+        """Return the changes of a tenant's jobs in the order in which they are published, until
         `ended`.
         """
         with self._client.subscribed(self._name(tenant)) as hear:
@@ -58,7 +71,13 @@ def _read(tenant: str, message: bytes) -> Iterator[JobChange]:
     try:
         at, said = orjson.loads(message)
         moment = datetime.fromisoformat(at)
-        for job_id, state in said:
-            yield JobChange(tenant, job_id, State(state), moment)
+        for job_id, state, *report in said:
+            change = JobChange(tenant, job_id, State(state), moment)
+            if report:
+                reported_at, progress, text = report[:3]
+                change = change._replace(
+                    at=datetime.fromisoformat(reported_at), progress=progress, message=text
+                )
+            yield change
     except (ValueError, TypeError) as error:
         raise QueueError(f"a state change cannot be read: {error}") from error

@@ -44,6 +44,7 @@ class QueuedJob:
     checkpoint: Any = None
     trace: str | None = None  # the context of the span in which it was submitted
     uncharged: int = 0
+    idempotency_key: str | None = None  # that it was submitted with
 
     def policies(self) -> tuple[RetryPolicy, Timeouts]:
         """Read how it is retried, and its timeouts."""

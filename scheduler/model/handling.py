@@ -65,6 +65,7 @@ class ContextJob(Protocol):
     queue: str
     tags: Mapping[str, str] | None
     correlation_id: str | None
+    idempotency_key: str | None
 
 
 class JobContext:
@@ -136,6 +137,15 @@ class JobContext:
         return self._job.correlation_id
 
     @property
+    def idempotency_key(self) -> str | None:
+        """The idempotency key that the job was submitted with; None if it has none.
+
+        Every attempt of the job has the same one, also after Redis lost its data. Pass it to
+        systems that take such keys themselves, for instance in a header `Idempotency-Key`.
+        """
+        return self._job.idempotency_key
+
+    @property
     def attempt_id(self) -> UUID | None:
         """The id of this attempt, for systems that refuse a request that they have seen; None for
         a job of a foreign producer.
@@ -173,7 +183,11 @@ class JobContext:
             raise JobCancelled(self.cancelled.reason)
 
     def progress(self, percent: float, message: str | None = None) -> None:
-        """Say how far it is, from 0 to 100; `get()` shows it."""
+        """Report how far the job is, from 0 to 100, with a message of up to 500 characters.
+
+        `get()` shows the newest report, and `events()` publishes reports to clients that listen:
+        the first immediately, then the newest once in 100 ms, and the last before the job ends.
+        """
         given: object = percent
         if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given <= 100:
             raise InvalidOption(f"progress is a number from 0 to 100, not {percent!r}")

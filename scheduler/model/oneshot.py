@@ -20,8 +20,8 @@ class Job:
     state: derived from where the job is. attempt: the newest that is known, from 1; 0 before the
     first. attempts: each with its `attempt_id`, `previous_attempt_id`, outcome and times. reason:
     why it ended without running to its end. scheduled_at, started_at: of the attempt under way, or
-    the last. completed_at: when it reached its final state. progress, message: what its handler
-    said with `ctx.progress()`, while it runs.
+    the last. completed_at: when it reached its final state. idempotency_key: the key that it was
+    submitted with. progress, message: what its handler passed to `ctx.progress()`, while it runs.
     """
 
     id: UUID
@@ -47,6 +47,7 @@ class Job:
     reason: str | None = None
     error: str | None = None
     retried_from: UUID | None
+    idempotency_key: str | None = None
     cancel_requested_at: datetime | None = None
     progress: float | None = None
     message: str | None = None
@@ -66,12 +67,18 @@ class Job:
 
 
 class JobChange(NamedTuple):
-    """A submitted job went into a state."""
+    """A submitted job changed its state, or its handler reported progress.
+
+    progress, message: what the handler passed to `ctx.progress()`; the state is then RUNNING.
+    progress is None if the state changed.
+    """
 
     tenant: str
     id: str
     state: State
     at: datetime
+    progress: float | None = None
+    message: str | None = None
 
 
 def attempt_id(job_id: UUID, attempt: int) -> UUID | None:

@@ -216,6 +216,7 @@ def queued(queue: str, row: Row, installation: str) -> QueuedJob:
         checkpoint,
         trace,
         uncharged,
+        idempotency_key,
     ) = row
     return QueuedJob(
         id_,
@@ -236,4 +237,5 @@ def queued(queue: str, row: Row, installation: str) -> QueuedJob:
         checkpoint,
         trace,
         uncharged or 0,
+        idempotency_key,
     )

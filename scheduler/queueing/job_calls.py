@@ -104,13 +104,23 @@ class JobCalls(ABC):
     def events(
         self, tenant: str, *, until: Callable[[], bool] = lambda: False
     ) -> Iterator[JobChange]:
-        """Go through the state changes of a tenant's jobs, in the whole fleet, from now on, until
-        the scheduler ends.
+        """Iterate over state changes and progress of a tenant's jobs, from now on, until the
+        scheduler ends.
 
-        until: or until this says so; it is asked twice a second.
+        A change with a `progress` is a report of a running handler, see `JobContext.progress`. Any
+        other is a new state of its job.
 
-        They come through Redis as they happen, each from whoever sees it: SCHEDULED may be heard
-        after RUNNING. Those that happen while Redis is away are not said.
+        until: ends the iteration when it returns True; it is called twice a second.
+
+        Changes come through Redis from the processes of the whole fleet as they happen, so
+        SCHEDULED can arrive after RUNNING; `at` orders them. The last progress of an attempt
+        arrives before the state in which it ends. Changes are not published while Redis is
+        unavailable.
+
+        Example:
+            >>> for change in scheduler.events("acme"):
+            ...     if change.progress is not None:
+            ...         print(change.id, change.progress, change.message)
         """
         ring = self._ring()
         if ring is None:

@@ -275,6 +275,8 @@ def _queued(drafts: Sequence[Draft], now: datetime, installation: str) -> list[Q
             installation,
             None,
             draft.trace,
+            0,
+            draft.key,
         )
         for draft in drafts
     ]

@@ -65,7 +65,8 @@ def submit_parts(
 
 def _claim_keys(table: QueueTable, drafts: Sequence[Draft]) -> Steps[dict[UUID, UUID]]:
     """Resolve idempotency keys; return, for each job that exists already, which one that is."""
-    keyed = [draft for draft in drafts if draft.key is not None]
+    # A retried job keeps the key of the job that failed, which owns it: it is not claimed again.
+    keyed = [draft for draft in drafts if draft.key is not None and draft.retried_from is None]
     if not keyed:
         return {}
     firsts = {(draft.tenant, draft.type, draft.key): draft for draft in reversed(keyed)}

@@ -110,6 +110,7 @@ class QueueTable:
             callbacks=_sparse(draft.callback_url for draft in drafts),
             retried=_sparse(draft.retried_from for draft in drafts),
             traces=_sparse(draft.trace for draft in drafts),
+            keys=_sparse(draft.key for draft in drafts),
             **self._how(straight),
         )
 
@@ -140,6 +141,7 @@ class QueueTable:
             "callback_url": draft.callback_url,
             "retried_from": draft.retried_from,
             "trace": draft.trace,
+            "key": draft.key,
             **self._how(straight),
         }
 
@@ -262,6 +264,7 @@ _labels = attrgetter(
     "callback_url",
     "retried_from",
     "trace",
+    "key",
 )
 
 

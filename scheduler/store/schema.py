@@ -8,7 +8,7 @@ from scheduler.errors import SchemaMismatch
 from scheduler.store.engine import BoundedConnection, Database, Row
 from scheduler.store.queries import read, statement
 
-VERSION = 6
+VERSION = 7
 MIGRATION_DEADLINE = 3600.0
 
 

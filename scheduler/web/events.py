@@ -79,7 +79,9 @@ ROUTES = (
             )
         },
         answers={
-            200: text(description="events `job`, `recurring`, and `gap` where some were missed")
+            200: text(
+                description="events `job`, `progress`, `recurring`, and `gap` if some were missed"
+            )
         },
         streams=True,
     ),

@@ -161,6 +161,7 @@ _JOB: dict[str, Schema] = {
     "attempts": listed({"type": "object"}),
     **WHY,
     "retried_from": maybe(UUID),
+    "idempotency_key": maybe(text()),
     "cancel_requested_at": maybe(MOMENT),
     "progress": maybe(NUMBER),
     "message": maybe(text()),

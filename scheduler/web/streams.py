@@ -230,7 +230,12 @@ class Streams:
         while not self._idle(stream):
             try:
                 for change in self._scheduler.events(tenant, until=lambda: self._idle(stream)):
-                    stream.add("job", change._asdict())
+                    tenant, job_id, state, at, progress, message = change
+                    data = {"tenant": tenant, "id": job_id, "state": state, "at": at}
+                    if progress is None:
+                        stream.add("job", data)
+                    else:
+                        stream.add("progress", {**data, "progress": progress, "message": message})
             except ConfigError:
                 return  # there is no Redis: the ledger alone tells
             except SchedulerError as error:

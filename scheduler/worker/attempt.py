@@ -195,7 +195,7 @@ class Attempt:
     def context_data(self) -> dict[str, Any]:
         """Return the context as JSON data, for a handler in a child process."""
         job = self.delivery.job
-        names = ("id", "tenant", "type", "queue", "tags", "correlation_id")
+        names = ("id", "tenant", "type", "queue", "tags", "correlation_id", "idempotency_key")
         return {
             "job": {name: getattr(job, name) for name in names},
             "attempt": self.attempt,
@@ -209,6 +209,7 @@ class Attempt:
         match what:
             case "progress":
                 self.note = self.note._replace(progress=value[0], message=value[1])
+                self.consumer.progressed(self)
             case "checkpoint":
                 self.note = self.note._replace(checkpoint=value)
             case _:

@@ -37,6 +37,7 @@ from scheduler.model.handling import Handler
 from scheduler.model.retries import Backoff
 from scheduler.model.states import State
 from scheduler.service import Service
+from scheduler.worker.announcements import Announcements
 from scheduler.worker.attempt import (
     LEASE_LOST,
     MISSING_HANDLER,
@@ -62,8 +63,8 @@ class ConsumerOptions:
     """What the queues of a worker have in common.
 
     worker: its name. long_poll: the worker has no other queue, so it can reserve slots while it
-    waits for jobs. on_start: a job was leased and starts; returns whether that is to be published.
-    on_note: a handler reported progress or a checkpoint. wake_keeper: renew uncertain leases now.
+    waits for jobs. announcements: publishes starts and progress of jobs. on_note: a handler
+    reported progress or a checkpoint. wake_keeper: renew uncertain leases and publish now.
     """
 
     worker: str
@@ -72,7 +73,7 @@ class ConsumerOptions:
     block_s: float
     long_poll: bool
     events: Events
-    on_start: Callable[[Delivery], bool]
+    announcements: Announcements
     on_note: Callable[[], None]
     wake_keeper: Callable[[], None]
 
@@ -236,6 +237,8 @@ class QueueConsumer:
         """Track the jobs that a call leased, and forget those whose results it sent."""
         if call.permitted:
             self.guard.on_fetched(attempts, call.breaker_changes)
+        # Before the handlers can start: a start is published before the progress of its job.
+        starts = sum([self._options.announcements.started(each.delivery) for each in attempts])
         with self._lock:
             self._end_call(call)
             if not all(accepted):
@@ -250,20 +253,19 @@ class QueueConsumer:
                 if self._long_poll is None:
                     self.supervisor.wake()  # it waits for jobs
         try:
-            self._publish(call, accepted, attempts)
+            self._publish(call, accepted, len(attempts), starts)
         except Exception:  # a listener or a log handler of the user
             with contextlib.suppress(Exception):
                 logger.exception("queue %s: could not publish an event", self.queue.name)
 
     def _publish(
-        self, call: "Exchange", accepted: Sequence[bool], attempts: Sequence[Attempt]
+        self, call: "Exchange", accepted: Sequence[bool], fetched: int, starts: int
     ) -> None:
         """Have the keeper publish starts and renew uncertain leases; emit events."""
-        starts = sum([self._options.on_start(attempt.delivery) for attempt in attempts])
         if starts or not all(accepted):
             self._options.wake_keeper()
         if self._options.events:
-            self._emit(call, accepted, len(attempts))
+            self._emit(call, accepted, fetched)
 
     def failed(self, call: "Exchange", error: BaseException) -> None:
         """Keep the results and the slots of a call that was not answered."""
@@ -361,6 +363,15 @@ class QueueConsumer:
             with contextlib.suppress(Exception):
                 logger.exception("queue %s: could not count a result", self.queue.name)
         return result
+
+    def progressed(self, attempt: Attempt) -> None:
+        """Have the keeper publish the progress of a handler, if a client listens."""
+        if self._options.announcements.progressed(attempt):
+            self._options.wake_keeper()
+
+    def publish_last_progress(self, attempts: Iterable[Attempt]) -> None:
+        """Publish the progress of attempts that have ended, before their results are sent."""
+        self._options.announcements.publish_last(attempts)
 
     # Called by the threads of the worker, without the lock.
 
@@ -599,6 +610,7 @@ class Exchange:
         queue, handled = self.consumer.queue, Handled(self.consumer.types, self.limits)
         if self.wait:
             return (), self.consumer.long_poll(self, handled)
+        self.consumer.publish_last_progress(attempt for attempt, _ in self.results)
         results = [result for _, result in self.results]
         if notes := _unsent_notes(results):
             queue.renew(notes, lease=queue.lease)

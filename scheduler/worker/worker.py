@@ -13,7 +13,6 @@ import secrets
 import signal
 import socket
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -21,14 +20,13 @@ from types import FrameType
 from typing import Any, TypedDict, Unpack
 
 from scheduler.config import checked_queues
-from scheduler.dialects.channel import Channel
 from scheduler.dialects.client import Client
 from scheduler.dialects.interface import Delivery, Queue, Result
 from scheduler.dialects.opening import DEFAULT, RELIABLE, open_queue
 from scheduler.dialects.reliable.keys import Keys
 from scheduler.dialects.reliable.reaper import ReaperRule
 from scheduler.dialects.reliable.wire import FILE
-from scheduler.errors import ConfigError, LifecycleError, QueueError
+from scheduler.errors import ConfigError, LifecycleError
 from scheduler.events import Event, Events, JobsRecovered
 from scheduler.log import keys as log_fields
 from scheduler.model.addresses import RedisOptions
@@ -37,9 +35,9 @@ from scheduler.model.durations import duration
 from scheduler.model.handling import Handler
 from scheduler.model.policies import RETRY
 from scheduler.model.retries import RetryPolicy
-from scheduler.model.states import State
 from scheduler.service import Asked, Service, collect_rarely, heard
 from scheduler.sight import Sight
+from scheduler.worker.announcements import Announcements
 from scheduler.worker.attempt import (
     STOPPING,
     Attempt,
@@ -167,7 +165,7 @@ class Worker:
         self._consumers: list[QueueConsumer] = []
         self._services: list[Service] = []
         self._renewed_at = 0.0
-        self._announcements = _Announcements(self._client)
+        self._announcements = Announcements(self._client)
         self.on_child_start: Callable[[], object] = lambda: None
         self.idle: Callable[[float], object] = time.sleep  # how a prefork parent waits
         # A signal can arrive at any time, also while the main thread waits for it.
@@ -255,7 +253,7 @@ class Worker:
             block_s=self._settings.block.total_seconds(),
             long_poll=len(self.queues) == 1 and not self._settings.originals,
             events=self._events,
-            on_start=self._announcements.add,
+            announcements=self._announcements,
             on_note=self._on_note,
             wake_keeper=self._keeper.wake,
         )
@@ -337,8 +335,9 @@ class Worker:
     def _on_note(self) -> None:
         """Renew soon, so that the note of a handler reaches Redis."""
         soon = time.monotonic() - self._lease_s() / 3 + MIN_NOTE_INTERVAL_S
-        self._renewed_at = min(self._renewed_at, soon)
-        self._keeper.wake()
+        if soon < self._renewed_at:
+            self._renewed_at = soon
+            self._keeper.wake()
 
     def _keep(self) -> float:
         """Check timeouts; renew leases every third of the lease, or when something changed.
@@ -353,16 +352,19 @@ class Worker:
         if any(each.has_unmarked for each in self._consumers):
             urgent = urgent or now >= self._renewed_at + MARK_INTERVAL_S
         if report or urgent or now >= self._renewed_at + third:
+            # Before the renewals read the notes: a note that comes later makes it earlier again.
+            # If a renewal fails, its queue is uncertain, and the next step renews.
+            self._renewed_at = now
             lease = timedelta(seconds=self._lease_s())
             with contextlib.ExitStack() as renewals:  # each queue, also if another one fails
                 for consumer in self._consumers:
                     status = self._reporter.report(consumer) if report else None
                     renewals.callback(consumer.renew, lease, status)
-            self._renewed_at = now
             if report:
                 self._reporter.mark_reported(now)
-        self._announcements.publish()
-        return max(0.01, min(soonest, self._renewed_at + third) - time.monotonic())
+        progress_due = self._announcements.publish()
+        wake_at = min(soonest, self._renewed_at + third, progress_due)
+        return max(0.01, wake_at - time.monotonic())
 
     def _lease_s(self) -> float:
         """Return the lease: the worker's own, or the shortest visibility timeout in flight."""
@@ -397,41 +399,6 @@ def recover(queue: Queue, worker: str, limits: DefaultLimits, events: Events) ->
         message = "queue %s: reclaimed %d jobs of dead workers"
         logger.warning(message, queue.name, reclaimed, extra=log_fields(queue=queue.name))
         events.emit(JobsRecovered(queue=queue.name, count=reclaimed, buried=dead))
-
-
-class _Announcements:
-    """Publishes that jobs are RUNNING, to installations that have listeners."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-        self._channels: dict[str, Channel] = {}  # by installation
-        self._watched: set[str] = set()
-        self._started: deque[Delivery] = deque()
-
-    def add(self, delivery: Delivery) -> bool:
-        """Note that a job starts; return whether it has to be published."""
-        installation = delivery.job.installation
-        if not installation:
-            return False
-        if installation not in self._channels:
-            self._channels[installation] = Channel(self._client, installation)
-        if installation not in self._watched:
-            return False
-        self._started.append(delivery)
-        return True
-
-    def publish(self) -> None:
-        """Publish what was added, and find out who listens. Nobody depends on it."""
-        with contextlib.suppress(QueueError):
-            started = [self._started.popleft() for _ in range(len(self._started))]
-            changes: dict[str, list[tuple[str, str, State]]] = {}
-            for each in started:
-                job = each.job
-                changes.setdefault(job.installation, []).append((job.tenant, job.id, State.RUNNING))
-            for installation, running in changes.items():
-                self._channels[installation].say(running, started[-1].started_at)
-            channels = list(self._channels.items())
-            self._watched = {name for name, channel in channels if channel.watched()}
 
 
 def _validate_count(value: object, name: str) -> None:

@@ -145,6 +145,7 @@ def test_what_a_ledger_feeds_is_read_as_it_was_written(data: st.DataObject) -> N
         feed=data.draw(st.integers(1, 2**40)),
         attempt=data.draw(st.integers(0, 100)),
         correlation_id=data.draw(st.none() | TEXTS),
+        idempotency_key=data.draw(st.none() | TEXTS.filter(bool)),
         created_at=data.draw(times),
         expires_at=data.draw(times),
         policy=data.draw(st.none() | st.just({"max_attempts": 7})),

@@ -154,6 +154,7 @@ def test_what_is_fetched_is_what_was_pushed(make_queue: MakeQueue) -> None:
             type=hostile,
             tags={hostile: hostile},
             correlation_id=hostile,
+            idempotency_key=hostile,
             payload=b"null",
         ),
         job(installation="", created_at=NOW.replace(microsecond=0)),

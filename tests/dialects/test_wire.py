@@ -7,11 +7,16 @@ import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scheduler.dialects.bullmq import wire as bullmq
+from scheduler.dialects.conveyor import wire as conveyor
 from scheduler.dialects.reliable import wire
+from scheduler.dialects.standard import messages as standard
 from scheduler.errors import WireError
 from scheduler.model.attempts import AttemptEnd, QueuedJob
 from scheduler.model.labels import Priority
 from scheduler.model.states import State
+from tests.conveyor.encoder import decode as conveyor_fields
+from tests.dialects.values import job
 
 TEXT = st.text(max_size=40)
 MOMENT = st.datetimes(datetime(1970, 1, 1), datetime(9990, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001 - Hypothesis adds the zone
@@ -39,6 +44,7 @@ JOBS = st.builds(
     policy=st.none() | st.dictionaries(TEXT, JSON, max_size=3),
     tags=st.none() | st.dictionaries(TEXT, TEXT, max_size=3),
     correlation_id=st.none() | TEXT,
+    idempotency_key=st.none() | TEXT,
     created_at=MOMENT,
     expires_at=MOMENT,
     installation=TEXT,
@@ -82,6 +88,15 @@ def test_a_job_is_read_as_it_was_written(job: QueuedJob) -> None:
     ]
     assert datetime.fromisoformat(outer["creation_time"]) == job.created_at
     assert orjson.loads(wire.entry_again(entry, 77)) == {**outer, "retries": 77}
+
+
+def test_a_job_without_an_idempotency_key_has_no_bytes_for_one() -> None:
+    keyed, plain = job(idempotency_key="k"), job()
+    for encode in (wire.record_of, standard.record_of, lambda each: bullmq.fields_of(each, 1)[8]):
+        assert b"idempotency_key" in encode(keyed)
+        assert b"idempotency_key" not in encode(plain)
+    assert 1013 in conveyor_fields(conveyor.raw_of(keyed))
+    assert 1013 not in conveyor_fields(conveyor.raw_of(plain))
 
 
 @given(st.lists(ENDS, max_size=3))

@@ -16,3 +16,12 @@ def permanent(ctx: JobContext, payload: bytes) -> None:
 def endless(ctx: JobContext, payload: object) -> None:
     while True:
         pass
+
+
+def reports(ctx: JobContext, payload: int) -> None:
+    for number in range(1, payload + 1):
+        ctx.progress(number, f"row {number}")
+
+
+def key(ctx: JobContext, payload: object) -> list[object]:
+    return [ctx.idempotency_key, "process" if Here.is_child else "thread"]

@@ -112,6 +112,28 @@ def test_jobs_that_ended_before_the_migration_are_found_after_it(dsn: str, schem
         assert [job.type for job in instance.find("t", queue="mail", type="y").jobs] == ["y"]
 
 
+KEYED = """
+INSERT INTO job_queue (tenant, id, type, queue, priority, run_at, created_at, updated_at, expires_at, json, payload)
+SELECT 't', ('00000000-0000-0000-0000-00000000000' || n)::uuid, 'x', 'mail', 2, now(), now(), now(),
+  now() + interval '1 day', true, 'null' FROM generate_series(1, 2) n;
+INSERT INTO job_key (tenant, type, key, job_id, expires_at)
+VALUES ('t', 'x', 'k', '00000000-0000-0000-0000-000000000001', now() + interval '1 day')"""
+
+
+def test_migration_gives_live_jobs_their_keys(dsn: str, schema: str) -> None:
+    database = Database.open(dsn, schema=schema, prepare=True)
+    with database.transaction() as connection:
+        store_schema.create(connection, schema, read("migrations/001.sql"), 1)
+        for version in range(2, 7):
+            store_schema.upgrade(connection, schema, version)
+        connection.execute(KEYED.encode())
+    assert store_schema.migrate(database) == (6, store_schema.VERSION)
+    database.close()
+    with Scheduler(dsn, schema=schema, lease="2s") as instance:
+        found = [instance.get("t", UUID(int=n)).idempotency_key for n in (1, 2)]
+        assert found == ["k", None]
+
+
 def test_twenty_instances_that_start_at_once_apply_it_once(dsn: str, schema: str) -> None:
     results: list[object] = []
 
@@ -153,13 +175,13 @@ def test_a_bad_schema_name_is_refused(name: Any) -> None:
 def test_without_migrate_a_mismatch_names_both_versions(
     dsn: str, schema: str, make_scheduler: MakeScheduler, connection: psycopg.Connection[Any]
 ) -> None:
-    with pytest.raises(SchemaMismatch, match=r"version 0.*needs version 6.*scheduler migrate"):
+    with pytest.raises(SchemaMismatch, match=r"version 0.*needs version 7.*scheduler migrate"):
         make_scheduler(migrate=False)
     make_scheduler()
     make_scheduler(migrate=False)
     connection.execute("INSERT INTO schema_version VALUES (99)")
     for migrate in (True, False):
-        with pytest.raises(SchemaMismatch, match="version 99.*needs version 6.*upgrade"):
+        with pytest.raises(SchemaMismatch, match="version 99.*needs version 7.*upgrade"):
             make_scheduler(migrate=migrate)
 
 

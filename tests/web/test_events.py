@@ -124,6 +124,36 @@ def test_a_reader_hears_of_the_jobs_of_its_tenant_and_of_no_other(
     assert all("payload" not in data for _, _, data in mine.heard)
 
 
+def test_progress_is_an_event_of_its_own(
+    client: MakeClient,
+    ring: Scheduler,
+    redis_server: EmbeddedRedis,
+    reader: Callable[..., Reader],
+) -> None:
+    mine = reader(client("acme"))
+
+    def rows(ctx: Any, payload: object) -> None:
+        for percent in (10, 20, 30):
+            ctx.progress(percent, f"{percent} rows")
+
+    def published() -> str | None:
+        job = str(ring.submit("acme", "rows", queue="mail").id)
+        ring.wait("acme", job, 10)
+        wait_for(lambda: "completed" in states(mine, job), "its end")
+        return job if "progress" in mine.names() else None
+
+    with working(redis_server, "rows", rows):
+        job = wait_for(published, "the worker publishes progress")
+    progress = [data for _, name, data in mine.heard if name == "progress" and data["id"] == job]
+    assert [(each["progress"], each["message"]) for each in (progress[0], progress[-1])] == [
+        (10, "10 rows"),
+        (30, "30 rows"),
+    ]
+    assert {each["state"] for each in progress} == {"running"}
+    assert progress[0].keys() == {"tenant", "id", "state", "at", "progress", "message"}
+    assert all("progress" not in data for _, name, data in mine.heard if name == "job")
+
+
 def test_who_comes_back_goes_on_where_it_was(
     client: MakeClient, ring: Scheduler, worker: None, reader: Callable[..., Reader]
 ) -> None:

@@ -11,6 +11,10 @@ def asks(ctx: JobContext, payload: object) -> None:
         time.sleep(0.01)
 
 
+def logs(ctx: JobContext, payload: object) -> None:
+    ctx.logger.warning("in a %s", ctx.type)
+
+
 def raises(ctx: JobContext, payload: object) -> None:
     ctx.progress(1)
     while True:

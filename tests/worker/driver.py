@@ -1,5 +1,6 @@
 """A consumer without threads: a test makes its calls and runs its jobs step by step."""
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -11,6 +12,7 @@ from scheduler.dialects.standard.queue import StandardQueue
 from scheduler.events import Events
 from scheduler.model.attempts import QueuedJob
 from scheduler.model.handling import Handler
+from scheduler.worker.announcements import Announcements
 from scheduler.worker.attempt import DEFAULT_LIMITS, Attempt
 from scheduler.worker.breaker import BreakerGuard
 from scheduler.worker.consumer import ConsumerOptions, Exchange, QueueConsumer
@@ -28,6 +30,8 @@ class Driver:
         self.attempts: list[Attempt] = []
         self.renewals_wanted = 0
         self.redis = redis
+        self.clock = time.monotonic()  # of the announcements; a test moves it
+        self.announcements = Announcements(redis, lambda: self.clock)
         self.queue = StandardQueue(redis, queue, worker="w", lease=LEASE)
         self.feed = StandardQueue(redis, queue, installation="3f1e")
         self.executor = Executor(concurrency)
@@ -44,7 +48,7 @@ class Driver:
             block_s=0.1,
             long_poll=False,
             events=Events(),
-            on_start=lambda _: False,
+            announcements=self.announcements,
             on_note=lambda: None,
             wake_keeper=self._wake_keeper,
         )

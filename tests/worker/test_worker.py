@@ -3,6 +3,7 @@
 import logging
 import threading
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -10,12 +11,14 @@ import scheduler
 from scheduler import PermanentError, QueueError, handler
 from scheduler.dialects.channel import Channel
 from scheduler.dialects.client import Client
+from scheduler.dialects.interface import Delivery, Note
 from scheduler.dialects.reliable.reaper import ReaperRule
 from scheduler.dialects.standard.queue import StandardQueue
 from scheduler.embedded.redis import EmbeddedRedis
 from tests.dialects.values import NOW, job
 from tests.queueing.conftest import MakeWorker
 from tests.support.waiting import WOKEN, rest, wait_for
+from tests.worker import children
 
 
 def test_a_job_that_comes_while_an_end_is_sent_is_taken_at_once(
@@ -113,6 +116,27 @@ def test_a_context_names_its_attempts_and_its_worker(
     assert [vars(each)["worker_id"] for each in lines] == [worker.name] * 2
 
 
+def test_logger_names_the_worker_wherever_handlers_run(
+    redis: Client, make_worker: MakeWorker, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def logs_on_loop(ctx: scheduler.JobContext, payload: object) -> None:
+        children.logs(ctx, payload)
+
+    handler("thread", queue="mail")(children.logs)
+    handler("process", queue="mail", executor="process")(children.logs)
+    handler("loop", queue="mail")(logs_on_loop)
+    queue = StandardQueue(redis, "mail", installation="3f1e")
+    later = NOW + timedelta(days=36_500)
+    kinds = ("thread", "loop", "process")
+    queue.push([job(type=kind, expires_at=later) for kind in kinds], epoch="")
+    worker = make_worker()
+    wait_for(lambda: queue.depths().unsettled == 3, "all have ended")
+    lines = [vars(each) for each in caplog.records if each.name == "scheduler.job"]
+    assert {each["message"]: each["worker_id"] for each in lines} == {
+        f"in a {kind}": worker.name for kind in kinds
+    }
+
+
 def test_a_checkpoint_is_copied_and_must_be_json() -> None:
     reported: list[object] = []
     ctx = scheduler.JobContext(
@@ -124,3 +148,34 @@ def test_a_checkpoint_is_copied_and_must_be_json() -> None:
     assert reported == [{"row": 7}]
     with pytest.raises(scheduler.InvalidPayload, match="checkpoint must be JSON"):
         ctx.checkpoint(b"row 7")
+
+
+def test_progress_that_comes_during_a_renewal_is_sent_with_the_next(
+    ring: scheduler.Scheduler, make_worker: MakeWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    renewing, reported, ended = threading.Event(), threading.Event(), threading.Event()
+
+    @handler("mail", queue="mail")
+    def mail(ctx: scheduler.JobContext, payload: object) -> None:
+        ctx.progress(10)
+        assert renewing.wait(60)
+        ctx.progress(50)
+        reported.set()
+        assert ended.wait(120)
+
+    worker = make_worker(lease="10m")
+    queue = worker._consumers[0].queue
+    renew = queue.renew
+
+    def slowly(notes: dict[Delivery, Note | None], **options: Any) -> Any:
+        if any(note is not None for note in notes.values()) and not renewing.is_set():
+            renewing.set()
+            assert reported.wait(60)
+        return renew(notes, **options)
+
+    monkeypatch.setattr(queue, "renew", slowly)
+    made = ring.submit("acme", "mail", queue="mail")
+    try:
+        wait_for(lambda: ring.get("acme", made.id).progress == 50, "Redis has the progress")
+    finally:
+        ended.set()

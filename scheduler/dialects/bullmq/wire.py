@@ -17,7 +17,7 @@ from scheduler.model.labels import Priority
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LATER = datetime(9999, 1, 1, tzinfo=UTC)
 MILLISECOND = timedelta(milliseconds=1)
-TRAVEL = ("policy", "tags", "correlation_id", "checkpoint", "trace")
+TRAVEL = ("policy", "tags", "correlation_id", "checkpoint", "trace", "idempotency_key")
 TOLD = 14  # values of a job, as scripts tell it
 
 

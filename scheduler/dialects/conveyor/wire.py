@@ -26,7 +26,7 @@ USUAL_RETRIES = 3
 RETRY_DELAY_US = 2_000_000
 LONGEST_FAILURE = 1000
 LARGEST = 2**31 - 1
-NOTHING = (None, None, None, None, None)
+NOTHING = (None,) * 6
 READ = (ValueError, KeyError, TypeError, AttributeError, OverflowError, DecodeError)
 
 
@@ -74,16 +74,16 @@ def _shared(
 
 def _rest(job: QueuedJob) -> bytes:
     """Write what most jobs do not have."""
-    if (
-        not job.attempt
-        and (job.policy, job.tags, job.correlation_id, job.checkpoint, job.trace) == NOTHING
-    ):
+    rare = job.policy, job.tags, job.correlation_id, job.checkpoint, job.trace, job.idempotency_key
+    if not job.attempt and rare == NOTHING:
         return b""
     part = Job(attempt=job.attempt)
     if job.correlation_id is not None:
         part.correlation_id = job.correlation_id
     if job.trace is not None:
         part.trace = job.trace
+    if job.idempotency_key is not None:
+        part.idempotency_key = job.idempotency_key
     for name in ("policy", "tags", "checkpoint"):
         value = getattr(job, name)
         if value is not None:
@@ -123,6 +123,7 @@ def delivery_of(
             installation=read.installation if fed else "",
             checkpoint=_json(read.checkpoint) if fed else None,
             trace=read.trace or None,
+            idempotency_key=(read.idempotency_key or None) if fed else None,
         )
         return Taken(
             job,

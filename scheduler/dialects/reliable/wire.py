@@ -87,6 +87,8 @@ def _head(job: QueuedJob) -> bytes:
         rare["checkpoint"] = job.checkpoint
     if job.trace is not None:
         rare["trace"] = job.trace
+    if job.idempotency_key is not None:
+        rare["idempotency_key"] = job.idempotency_key
     if job.form == "bytes":
         rare["form"] = "bytes"
     if rare:
@@ -130,6 +132,8 @@ def job_of(queue: str, entry: bytes, record: bytes, words: Sequence[str] = LEVEL
             head[5],
             rare.get("checkpoint"),
             rare.get("trace"),
+            0,
+            rare.get("idempotency_key"),
         )
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
         raise WireError(

@@ -90,6 +90,8 @@ def _head(job: QueuedJob) -> bytes:
         rare["checkpoint"] = job.checkpoint
     if job.trace is not None:
         rare["trace"] = job.trace
+    if job.idempotency_key is not None:
+        rare["idempotency_key"] = job.idempotency_key
     if job.form == "bytes":
         rare["form"] = "bytes"
     if rare:
@@ -134,6 +136,7 @@ def job_of(queue: str, id_: bytes, record: bytes) -> QueuedJob:
             rare.get("checkpoint"),
             rare.get("trace"),
             attempts - int(charged),
+            rare.get("idempotency_key"),
         )
     except READ_ERRORS as error:
         raise WireError(

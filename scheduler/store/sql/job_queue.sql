@@ -13,9 +13,9 @@ WITH p AS MATERIALIZED (
       (SELECT %(lifetimes)b::interval[]), (SELECT %(opens)b::int4[]), (SELECT %(depths)b::int2[]),
       (SELECT %(jsons)b::bool[]), (SELECT %(payloads)b::bytea[]), (SELECT %(policies)b::text[]),
       (SELECT %(tags)b::text[]), (SELECT %(correlations)b::text[]), (SELECT %(callbacks)b::text[]),
-      (SELECT %(retried)b::uuid[]), (SELECT %(traces)b::text[]))
+      (SELECT %(retried)b::uuid[]), (SELECT %(traces)b::text[]), (SELECT %(keys)b::text[]))
     AS p(tenant, id, type, queue, priority, given_run_at, delay, lifetime, open_dependencies, depth,
-      json, payload, policy, tags, correlation_id, callback_url, retried_from, trace)),
+      json, payload, policy, tags, correlation_id, callback_url, retried_from, trace, key)),
 straight AS MATERIALIZED (
   SELECT FROM {schema}.job_epoch e WHERE e.queue = %(straight)s::text AND e.epoch = %(epoch)s::int8
     AND e.paused_at IS NULL AND NOT EXISTS (
@@ -24,9 +24,10 @@ straight AS MATERIALIZED (
           AND r.run_at <= p.now LIMIT 1) r)),
 queued AS (
   INSERT INTO {schema}.job_queue (tenant, id, type, queue, priority, run_at, created_at, updated_at, expires_at,
-    open_dependencies, depth, json, payload, policy, tags, correlation_id, callback_url, retried_from, trace)
+    open_dependencies, depth, json, payload, policy, tags, correlation_id, callback_url, retried_from, trace,
+    idempotency_key)
   SELECT tenant, id, type, queue, priority, run_at, now, now, now + lifetime, open_dependencies, depth, json, payload,
-    policy::jsonb, tags::jsonb, correlation_id, callback_url, retried_from, trace FROM p
+    policy::jsonb, tags::jsonb, correlation_id, callback_url, retried_from, trace, key FROM p
   RETURNING queue, priority, tenant, run_at, seq, id, open_dependencies),
 ready AS (
   INSERT INTO {schema}.job_ready (queue, priority, tenant, run_at, seq, id)
@@ -49,10 +50,10 @@ straight AS MATERIALIZED (
         AND r.tenant = %(tenant)s AND r.run_at <= (SELECT now FROM t))),
 queued AS (
   INSERT INTO {schema}.job_queue (tenant, id, type, queue, priority, run_at, created_at, updated_at, expires_at, depth,
-    json, payload, policy, tags, correlation_id, callback_url, retried_from, trace)
+    json, payload, policy, tags, correlation_id, callback_url, retried_from, trace, idempotency_key)
   SELECT %(tenant)s, p.id, %(type)s, %(queue)s, %(priority)s, t.run_at, t.now, t.now, t.now + %(lifetime)s::interval,
     %(depth)s, %(json)s, p.payload, %(policy)s::jsonb, %(tags)s::jsonb, %(correlation_id)s, %(callback_url)s,
-    %(retried_from)s::uuid, %(trace)s
+    %(retried_from)s::uuid, %(trace)s, %(key)s
   FROM t CROSS JOIN unnest((SELECT %(ids)b::uuid[]), (SELECT %(payloads)b::bytea[])) AS p(id, payload)
   RETURNING queue, priority, tenant, run_at, seq, id),
 ready AS (
@@ -73,10 +74,10 @@ straight AS MATERIALIZED (
         AND r.tenant = %(tenant)s AND r.run_at <= (SELECT now FROM t))),
 queued AS (
   INSERT INTO {schema}.job_queue (tenant, id, type, queue, priority, run_at, created_at, updated_at, expires_at, depth,
-    json, payload, policy, tags, correlation_id, callback_url, retried_from, trace)
+    json, payload, policy, tags, correlation_id, callback_url, retried_from, trace, idempotency_key)
   SELECT %(tenant)s, %(id)s, %(type)s, %(queue)s, %(priority)s, run_at, now, now, now + %(lifetime)s::interval,
     %(depth)s, %(json)s, %(payload)s, %(policy)s::jsonb, %(tags)s::jsonb, %(correlation_id)s, %(callback_url)s,
-    %(retried_from)s::uuid, %(trace)s FROM t
+    %(retried_from)s::uuid, %(trace)s, %(key)s FROM t
   RETURNING queue, priority, tenant, run_at, seq, id),
 ready AS (
   INSERT INTO {schema}.job_ready (queue, priority, tenant, run_at, seq, id)
@@ -167,7 +168,7 @@ taken AS (
   DELETE FROM {schema}.job_ready r WHERE r.ctid = ANY(ARRAY(SELECT place FROM due)))
 SELECT m.epoch, d.tenant, d.id::text, d.priority, q.type, q.feed, q.attempt, q.json, q.payload, q.policy, q.tags,
        q.correlation_id, q.created_at, q.expires_at, q.attempts -> -1 -> 'checkpoint', q.trace,
-       q.attempts -> -1 -> 'uncharged'
+       q.attempts -> -1 -> 'uncharged', q.idempotency_key
 FROM mark m LEFT JOIN due d ON true
 LEFT JOIN LATERAL (
   -- By seq: those of a tenant lie side by side in that index, their ids all over the other. LIMIT: a probe each.
@@ -198,7 +199,7 @@ held AS MATERIALIZED (
 mine AS (  -- by its place, since we hold it; one that was changed after this statement began is not seen there
   DELETE FROM {schema}.job_queue q USING held h CROSS JOIN t WHERE q.ctid = h.place
   RETURNING h.*, t.now, q.json, q.type, q.queue, q.priority, q.run_at, q.created_at, q.policy, q.tags,
-    q.correlation_id, q.callback_url, q.retried_from, q.attempts, q.payload, q.seq, q.depth, q.retrying,
+    q.correlation_id, q.callback_url, q.retried_from, q.idempotency_key, q.attempts, q.payload, q.seq, q.depth, q.retrying,
     q.feed AS known_feed, q.attempt AS known_attempt, q.cancel_reason),
 unfed AS (  -- not for those that have just been fed; should that be undone, the row is dropped by the next feed
   DELETE FROM {schema}.job_ready r USING mine m
@@ -216,10 +217,11 @@ ledger AS (
     started_at, coalesce(finished_at, now), error,
     nullif(CASE WHEN record IS NULL THEN attempts ELSE attempts || record::jsonb END, '[]'),
     type, queue, priority, run_at, created_at, json,
-    CASE WHEN coalesce(policy, tags) IS NOT NULL OR coalesce(correlation_id, callback_url) IS NOT NULL
+    CASE WHEN coalesce(policy, tags) IS NOT NULL OR coalesce(correlation_id, callback_url, idempotency_key) IS NOT NULL
       OR retried_from IS NOT NULL
     THEN jsonb_strip_nulls(jsonb_build_object('policy', policy, 'tags', tags, 'correlation_id', correlation_id,
-      'callback_url', callback_url, 'retried_from', retried_from)) END, payload, result
+      'callback_url', callback_url, 'retried_from', retried_from, 'idempotency_key', idempotency_key)) END,
+    payload, result
   FROM mine),
 told AS (
   INSERT INTO {schema}.job_callback (tenant, job_id, url, state, due_at, created_at)
@@ -284,7 +286,7 @@ ON CONFLICT DO NOTHING RETURNING tenant, id;
 -- One live job, with whether it waits to be fed. No row: it has ended, or there is none.
 SELECT q.id, q.type, q.queue, q.priority, q.run_at, q.created_at, q.updated_at, q.expires_at, q.attempt, q.retrying,
        q.open_dependencies, q.json, q.payload, q.policy, q.tags, q.correlation_id, q.callback_url, q.retried_from,
-       q.attempts, r.id IS NOT NULL AS waits, q.cancel_requested_at, coalesce(%(now)s::timestamptz, now()), q.seq
+       q.idempotency_key, q.attempts, r.id IS NOT NULL AS waits, q.cancel_requested_at, coalesce(%(now)s::timestamptz, now()), q.seq
 FROM {schema}.job_queue q
 LEFT JOIN LATERAL (
   SELECT r.id FROM {schema}.job_ready r WHERE r.queue = q.queue AND r.priority = q.priority AND r.tenant = q.tenant
@@ -303,7 +305,7 @@ WHERE h.tenant = %(tenant)s AND h.job_id = %(id)s AND h.kind = 'job' LIMIT 1;
 -- among these; the last of them also if it does not fit: the look stopped there. No row: that was all.
 SELECT q.id, q.type, q.queue, q.priority, q.run_at, q.created_at, q.updated_at, q.expires_at, q.attempt, q.retrying,
        q.open_dependencies, q.json, q.payload, q.policy, q.tags, q.correlation_id, q.callback_url, q.retried_from,
-       q.attempts, r.id IS NOT NULL AS waits, q.cancel_requested_at, coalesce(%(now)s::timestamptz, now()), q.seq,
+       q.idempotency_key, q.attempts, r.id IS NOT NULL AS waits, q.cancel_requested_at, coalesce(%(now)s::timestamptz, now()), q.seq,
        q.fits, q.place
 FROM (
   SELECT q.*, f.fits FROM (
