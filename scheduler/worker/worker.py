@@ -26,7 +26,6 @@ from scheduler.dialects.client import Client
 from scheduler.dialects.interface import Delivery, Queue, Result
 from scheduler.dialects.opening import RELIABLE, open_queue
 from scheduler.dialects.reliable.keys import Keys
-from scheduler.dialects.reliable.reaper import ReaperRule
 from scheduler.dialects.reliable.wire import FILE
 from scheduler.errors import ConfigError, LifecycleError, QueueError
 from scheduler.events import Event, Events, JobsRecovered
@@ -36,6 +35,7 @@ from scheduler.model.breaker import BreakerRule
 from scheduler.model.durations import duration
 from scheduler.model.handling import Handler
 from scheduler.model.policies import RETRY
+from scheduler.model.reaper import ReaperRule
 from scheduler.model.retries import RetryPolicy
 from scheduler.model.states import State
 from scheduler.service import Asked, Service, collect_rarely, heard

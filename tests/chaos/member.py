@@ -31,7 +31,7 @@ from scheduler.dialects.bullmq.queue import BullMQQueue
 from scheduler.dialects.conveyor.queue import ConveyorQueue
 from scheduler.dialects.interface import Delivery, Result
 from scheduler.dialects.reliable.queue import ReliableQueue
-from scheduler.dialects.reliable.reaper import ReaperRule
+from scheduler.model.reaper import ReaperRule
 from tests.chaos.diary import Diary
 from tests.chaos.orders import PATIENT, QUEUES, SCHEMA, TENANT, TYPE, VISIBLE, Submitter
 from tests.chaos.plan import LEASE

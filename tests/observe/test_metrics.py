@@ -12,7 +12,6 @@ import pytest
 
 from scheduler import BreakerRule, PermanentError, RetryPolicy, Scheduler, Worker, handler
 from scheduler.dialects.client import Client
-from scheduler.dialects.reliable.reaper import ReaperRule
 from scheduler.events import (
     BreakerChanged,
     Event,
@@ -24,6 +23,7 @@ from scheduler.events import (
 )
 from scheduler.model.attempts import AttemptEnd
 from scheduler.model.breaker import BreakerState
+from scheduler.model.reaper import ReaperRule
 from scheduler.model.states import State
 from scheduler.observe.health import Pages, Server, reasons
 from scheduler.observe.metrics import Metrics, exposed

@@ -26,7 +26,7 @@ from scheduler.dialects.conveyor.queue import ConveyorQueue
 from scheduler.dialects.interface import Delivery, Result
 from scheduler.dialects.reliable.keys import Keys
 from scheduler.dialects.reliable.queue import ReliableQueue
-from scheduler.dialects.reliable.reaper import ReaperRule
+from scheduler.model.reaper import ReaperRule
 from tests.support.lines import append
 from tests.support.ring_mutants import mutate
 from tests.support.ring_points import Points

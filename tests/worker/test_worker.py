@@ -11,8 +11,8 @@ from scheduler import PermanentError, QueueError, handler
 from scheduler.dialects.channel import Channel
 from scheduler.dialects.client import Client
 from scheduler.dialects.reliable.queue import ReliableQueue
-from scheduler.dialects.reliable.reaper import ReaperRule
 from scheduler.embedded.redis import EmbeddedRedis
+from scheduler.model.reaper import ReaperRule
 from tests.dialects.values import NOW, job
 from tests.queueing.conftest import MakeWorker
 from tests.support.waiting import WOKEN, rest, wait_for

@@ -45,12 +45,13 @@ from scheduler.dialects.reliable.exchange import (
     calls,
 )
 from scheduler.dialects.reliable.keys import Keys
-from scheduler.dialects.reliable.reaper import Reaper, ReaperRule
+from scheduler.dialects.reliable.reaper import Reaper
 from scheduler.dialects.settling.fence import Fence, pushed
 from scheduler.dialects.settling.reading import Settling
 from scheduler.errors import ConfigError, QueueUnavailable, WireError
 from scheduler.model.attempts import QueuedJob
 from scheduler.model.labels import Priority
+from scheduler.model.reaper import ReaperRule
 
 MOST_UNSETTLED = 100_000
 KEPT = 1000

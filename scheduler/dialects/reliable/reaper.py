@@ -3,7 +3,6 @@
 import random
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -12,22 +11,12 @@ from scheduler.dialects.interface import Delivery, Result
 from scheduler.dialects.looking import glob
 from scheduler.dialects.reliable.exchange import Call, Exchange, Held, buried, dropped, written_of
 from scheduler.dialects.reliable.keys import Keys
+from scheduler.model.reaper import ReaperRule
 
 MOST_WORKERS = 100
 MOST_HELD = 100
 SCAN_SECONDS = 0.2
 LEASE = timedelta(seconds=30)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReaperRule:
-    """How often silent workers are looked for, and how gently: the pause between pages of a scan,
-    and their size.
-    """
-
-    interval: timedelta = timedelta(seconds=5)
-    base_delay: timedelta = timedelta(milliseconds=10)
-    scan_count: int = 100
 
 
 class Reaper:
