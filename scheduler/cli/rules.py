@@ -149,6 +149,7 @@ def scheduler_options(config: Configuration) -> SchedulerOptions:
         "retention": own.retention,
         "callback_secret": own.callback_secret,
         "callback_private": own.callback_private,
+        "reaper": reaper_rule(config),
     }
 
 

@@ -23,7 +23,7 @@ from scheduler.dialects.reliable.keys import Keys
 from scheduler.dialects.reliable.queue import ReliableQueue
 from scheduler.embedded.postgres import EmbeddedPostgres
 from scheduler.embedded.redis import EmbeddedRedis
-from scheduler.worker.attempt import orphaned_result
+from scheduler.recovery import orphaned_result
 from tests.support.ring_fleet import MortalRedis, RingFleet, suspended
 from tests.support.waiting import rest, wait_for
 
@@ -300,7 +300,7 @@ def test_a_suspended_worker_does_not_end_what_was_given_to_itself_again(
     with closing(Client(fleet.redis)) as client:
         reaper = ReliableQueue(client, "work", worker="reaper")
         wait_for(
-            lambda: reaper.recover(lambda delivery: orphaned_result(delivery, "reaper", {})),
+            lambda: reaper.recover(orphaned_result),
             "it is taken back",
         )
     fleet.signal(worker, signal.SIGCONT)

@@ -34,12 +34,14 @@ class Reaper:
         self._suspects: set[str] = set()  # silent in the round before
         self._seen: set[str] = set()  # silent in this round
 
-    def recover(self, decide: Callable[[Delivery], Result]) -> int:
-        """Take back what silent workers hold, as `decide` says; return how many."""
+    def recover(self, decide: Callable[[Delivery], Result], *, foreign: bool) -> int:
+        """Reclaim the leases of dead workers, with the results that `decide` returns; return how
+        many. foreign: also scan for workers of the original.
+        """
         moved = 0
         for worker in self._silent():
             moved += self._take_back(worker, decide, ours=True)
-        for worker in self._strangers():
+        for worker in self._strangers() if foreign else ():
             moved += self._take_back(worker, decide, ours=False)
         return moved
 
@@ -110,6 +112,7 @@ def _take(
     elif held.owner != worker and (ours or held.owner is not None):
         call.add(dropped(held.entry))
     else:
+        held.delivery.worker = worker
         installation = held.delivery.job.installation
         ledger = call.ledger(installation)
         call.add(
