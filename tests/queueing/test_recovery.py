@@ -1,0 +1,174 @@
+"""Instances reclaim the jobs of dead workers: also if no worker lives, and each job once."""
+
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from scheduler import NewJob, ReaperRule, RetryPolicy, Scheduler, State, Submission, handler
+from scheduler.config import DIALECTS
+from scheduler.dialects.client import Client
+from scheduler.embedded.redis import EmbeddedRedis
+from scheduler.events import Event, JobsRecovered
+from scheduler.model.oneshot import Job
+from tests.queueing.conftest import MakeWorker
+from tests.support.waiting import wait_for
+
+REAPER = ReaperRule(interval=timedelta(milliseconds=200))
+LATER = RetryPolicy(backoff="constant", initial_delay="1h", jitter=False)
+ONCE = RetryPolicy(max_attempts=1)
+SOON = RetryPolicy(backoff="constant", initial_delay="10ms", jitter=False)
+# A worker whose own default is one attempt. It has the custom backoff that its jobs ask for.
+PROGRAM = """
+    import os, sys, time
+    from datetime import timedelta
+    import scheduler
+
+    @scheduler.handler("slow", queue="mail")
+    def slow(ctx, payload):
+        os.write(1, f"{ctx.worker} {ctx.id}\\n".encode())
+        time.sleep(600)
+
+    @scheduler.backoff("fibonacci")
+    def fibonacci(attempt, initial, longest):
+        return timedelta(seconds=1)
+
+    scheduler.Worker(
+        sys.argv[1],
+        ["mail"],
+        dialect=sys.argv[2],
+        lease="1s",
+        retry=scheduler.RetryPolicy(max_attempts=int(sys.argv[3])),
+        reaper=scheduler.ReaperRule(interval=timedelta(milliseconds=200)),
+    ).run()
+"""
+MakeInstance = Callable[[], Scheduler]
+Kill = Callable[..., dict[str, str]]
+
+
+@pytest.fixture(params=sorted(DIALECTS))
+def dialect(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def make_instance(
+    dsn: str, schema: str, redis: Client, redis_server: EmbeddedRedis, dialect: str
+) -> Iterator[MakeInstance]:
+    queues = {"mail": {"dialect": dialect}}
+    with ExitStack() as stack:
+        yield lambda: stack.enter_context(
+            Scheduler(dsn, schema=schema, redis=redis_server.url, queues=queues, reaper=REAPER)
+        )
+
+
+@pytest.fixture
+def kill_worker(redis_server: EmbeddedRedis, dialect: str, tmp_path: Path) -> Iterator[Kill]:
+    """Start a worker, kill it while it runs so many jobs, and return its name by job."""
+    program = tmp_path / "worker.py"
+    program.write_text(textwrap.dedent(PROGRAM))
+    started: list[subprocess.Popen[str]] = []
+
+    def kill(jobs: int, max_attempts: int = 3) -> dict[str, str]:
+        command = [sys.executable, str(program), redis_server.url, dialect, str(max_attempts)]
+        worker = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        started.append(worker)
+        assert worker.stdout is not None
+        lines = [worker.stdout.readline().split() for _ in range(jobs)]
+        worker.send_signal(signal.SIGKILL)
+        worker.wait()
+        return {job: name for name, job in lines}
+
+    yield kill
+    for worker in started:
+        worker.kill()
+        worker.communicate()
+
+
+def recovered(instance: Scheduler, job: Submission) -> Job:
+    """Wait until the first attempt of a job is in the ledger."""
+    wait_for(lambda: instance.get("acme", job.id).attempts, "the job is reclaimed")
+    return instance.get("acme", job.id)
+
+
+def test_instance_alone_reclaims_jobs_by_their_policies(
+    make_instance: MakeInstance, kill_worker: Kill, make_worker: MakeWorker
+) -> None:
+    instance = make_instance()
+    events: list[Event] = []
+    instance.subscribe(events.append)
+    once = instance.submit("acme", "slow", queue="mail", retry=ONCE)
+    later = instance.submit("acme", "slow", queue="mail", retry=LATER)
+    soon = instance.submit("acme", "slow", queue="mail", retry=SOON)
+    workers = kill_worker(3)
+    assert instance.wait("acme", once.id, timeout=60).state is State.DEAD_LETTER
+    waiting = recovered(instance, later)
+    assert (waiting.state, waiting.attempt) == (State.RETRYING, 1)
+    recovered(instance, soon)
+    for job in (once, later, soon):
+        [attempt] = instance.get("acme", job.id).attempts
+        assert attempt["worker"] == workers[str(job.id)]
+        assert attempt["category"] == "system"
+    found = [each for each in events if isinstance(each, JobsRecovered)]
+    assert sum(each.count for each in found) == 3
+    assert sum(each.buried for each in found) == 1
+
+    handler("slow", queue="mail")(lambda ctx, payload: ctx.attempt)
+    make_worker(queues=["mail"])
+    assert instance.wait("acme", soon.id, timeout=60).result == 2
+
+
+def test_job_without_policy_follows_the_default_of_its_worker(
+    make_instance: MakeInstance, kill_worker: Kill
+) -> None:
+    instance = make_instance()
+    made = instance.submit("acme", "slow", queue="mail")
+    kill_worker(1, max_attempts=1)
+    assert instance.wait("acme", made.id, timeout=60).state is State.DEAD_LETTER
+
+
+def test_unknown_custom_backoff_is_exponential(
+    make_instance: MakeInstance, kill_worker: Kill, dialect: str
+) -> None:
+    if dialect == "bullmq":
+        pytest.skip("BullMQ refuses custom backoffs at submit")
+    instance = make_instance()
+    retry = RetryPolicy(backoff="fibonacci", initial_delay="1h", max_delay="1d", jitter=False)
+    made = instance.submit("acme", "slow", queue="mail", retry=retry)
+    kill_worker(1)
+    job = recovered(instance, made)
+    assert job.state is State.RETRYING
+    assert timedelta(minutes=50) < job.run_at - job.created_at < timedelta(minutes=70)
+
+
+def test_instances_and_worker_reclaim_each_job_once(
+    make_instance: MakeInstance, kill_worker: Kill, make_worker: MakeWorker
+) -> None:
+    instances = [make_instance() for _ in range(2)]
+    events: list[Event] = []
+    for each in instances:
+        each.subscribe(events.append)
+    made = instances[0].submit_many(
+        [NewJob("acme", "slow", None, queue="mail", retry=LATER) for _ in range(40)]
+    )
+    workers = kill_worker(40)
+    handler("slow", queue="mail")(lambda ctx, payload: None)
+    make_worker(queues=["mail"], reaper=REAPER).subscribe(events.append)
+    for job in made:
+        [attempt] = recovered(instances[0], job).attempts
+        assert attempt["worker"] == workers[str(job.id)]
+    wait_for(
+        lambda: sum(each.count for each in events if isinstance(each, JobsRecovered)) >= 40,
+        "all are reclaimed",
+    )
+    upkeeps = [each._running().ring.upkeep for each in instances]  # type: ignore[union-attr]
+    until = [(each, each._steps + 2) for each in upkeeps]
+    wait_for(lambda: all(each._steps >= n for each, n in until), "all have checked again")
+    assert sum(each.count for each in events if isinstance(each, JobsRecovered)) == 40
+    assert {instances[0].get("acme", job.id).attempt for job in made} == {1}
