@@ -67,7 +67,7 @@ def recover(
     default: RetryPolicy = RETRY,
     foreign: bool = False,
 ) -> None:
-    """Reclaim the jobs of dead workers, each as its retry policy says.
+    """Reclaim the jobs of dead workers, each by its retry policy.
 
     A job without a policy follows the policy that its worker stored, else `default`. foreign: see
     `Queue.recover`.

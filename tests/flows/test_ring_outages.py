@@ -23,7 +23,6 @@ from scheduler.dialects.reliable.keys import Keys
 from scheduler.dialects.reliable.queue import ReliableQueue
 from scheduler.embedded.postgres import EmbeddedPostgres
 from scheduler.embedded.redis import EmbeddedRedis
-from scheduler.recovery import orphaned_result
 from tests.support.ring_fleet import MortalRedis, RingFleet, suspended
 from tests.support.waiting import rest, wait_for
 
@@ -298,11 +297,8 @@ def test_a_suspended_worker_does_not_end_what_was_given_to_itself_again(
     fleet.signal(worker, signal.SIGSTOP)
     fleet.killed.add(worker)  # as far as others can tell
     with closing(Client(fleet.redis)) as client:
-        reaper = ReliableQueue(client, "work", worker="reaper")
-        wait_for(
-            lambda: reaper.recover(orphaned_result),
-            "it is taken back",
-        )
+        queue = ReliableQueue(client, "work")
+        wait_for(lambda: not queue.depths().running, "the instance reclaims it")
     fleet.signal(worker, signal.SIGCONT)
     fleet.all_end(timeout=60)
     fleet.stop(instance, worker)

@@ -225,7 +225,7 @@ def test_what_is_taken_back_from_a_silent_worker(
     wait_for(silent._in_flight, "it runs")
     silent._keeper.stop()
     other = make_worker(lease="1s", reaper=ReaperRule(interval=timedelta(milliseconds=200)))
-    address = served(other, silent)
+    address = served(ring, other, silent)  # any of them reclaims it
     wait_for(
         lambda: (Scrape.of(address).value("reaper_jobs_moved_total") or 0) >= 1, "it is taken back"
     )
@@ -249,13 +249,11 @@ def test_a_job_that_costs_its_worker_its_last_attempt_is_a_dead_letter(
     def slow(_: Any, __: Any) -> None:
         wait_for(lambda: release, "it was given up")
 
-    silent = make_worker(lease="1s")
+    silent = make_worker(lease="1s", reaper=ReaperRule(interval=timedelta(hours=1)))
     ring.submit("acme", "slow", queue="mail", retry=ONCE)
     wait_for(silent._in_flight, "it runs")
     silent._keeper.stop()
-    address = served(
-        make_worker(lease="1s", reaper=ReaperRule(interval=timedelta(milliseconds=200)))
-    )
+    address = served(ring)  # no worker is left that could reclaim it
     wait_for(
         lambda: Scrape.of(address).value("jobs_dead_letter_total", queue="mail") == 1,
         "it is given up",

@@ -8,21 +8,27 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from scheduler import NewJob, ReaperRule, RetryPolicy, Scheduler, State, Submission, handler
 from scheduler.config import DIALECTS
 from scheduler.dialects.client import Client
+from scheduler.dialects.interface import Outcomes
+from scheduler.dialects.reliable.queue import ReliableQueue
 from scheduler.embedded.redis import EmbeddedRedis
-from scheduler.events import Event, JobsRecovered
+from scheduler.events import Event, Events, JobsRecovered
 from scheduler.model.oneshot import Job
+from scheduler.model.policies import RETRY
+from scheduler.recovery import recover
+from tests.dialects.values import job as queued_job
 from tests.queueing.conftest import MakeWorker
 from tests.support.waiting import wait_for
 
 REAPER = ReaperRule(interval=timedelta(milliseconds=200))
 LATER = RetryPolicy(backoff="constant", initial_delay="1h", jitter=False)
-ONCE = RetryPolicy(max_attempts=1)
+ONCE = RetryPolicy(max_attempts=1).checked()
 SOON = RetryPolicy(backoff="constant", initial_delay="10ms", jitter=False)
 # A worker whose own default is one attempt. It has the custom backoff that its jobs ask for.
 PROGRAM = """
@@ -172,3 +178,55 @@ def test_instances_and_worker_reclaim_each_job_once(
     wait_for(lambda: all(each._steps >= n for each, n in until), "all have checked again")
     assert sum(each.count for each in events if isinstance(each, JobsRecovered)) == 40
     assert {instances[0].get("acme", job.id).attempt for job in made} == {1}
+
+
+@pytest.mark.parametrize(
+    ("own", "stored", "default", "state"),
+    [
+        ({"max_attempts": 1}, RETRY, RETRY, State.DEAD_LETTER),
+        ({"max_attempts": 2}, ONCE, ONCE, State.RETRYING),
+        (None, ONCE, RETRY, State.DEAD_LETTER),
+        (None, RETRY, ONCE, State.RETRYING),
+        (None, None, ONCE, State.DEAD_LETTER),
+        ({"max_attempts": "many"}, ONCE, RETRY, State.FAILED),
+        ({"no_such_key": 1}, ONCE, RETRY, State.DEAD_LETTER),
+    ],
+)
+def test_policy_of_job_then_of_worker_then_default(
+    redis: Client,
+    own: dict[str, Any] | None,
+    stored: RetryPolicy | None,
+    default: RetryPolicy,
+    state: State,
+) -> None:
+    dead = ReliableQueue(redis, "mail", worker="dead", lease=timedelta(milliseconds=50))
+    if stored is not None:
+        dead.retry_defaults.store(stored)
+    dead.push([queued_job(policy=own)], epoch="")
+    dead.fetch(1, timeout=0)
+    queue = ReliableQueue(redis, "mail", installation="3f1e")
+
+    def reclaimed() -> list[Outcomes]:
+        recover(queue, Events(), {}, default=default)
+        return queue.outcomes(1, timeout=0.05)
+
+    [outcomes] = wait_for(reclaimed, "the lease is recovered")
+    [end] = outcomes.ends
+    assert (end.state, end.worker) == (state, "dead")
+
+
+def test_worker_stores_its_default_before_it_leases_a_job(
+    redis: Client, make_worker: MakeWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored: list[object] = []
+    finish = ReliableQueue.finish
+
+    def first(queue: ReliableQueue, *args: Any, **options: Any) -> Any:
+        stored.append(queue.retry_defaults.read(queue._worker))
+        return finish(queue, *args, **options)
+
+    monkeypatch.setattr(ReliableQueue, "finish", first)
+    handler("slow", queue="mail")(lambda ctx, payload: None)
+    make_worker(queues=["mail"], dialect="reliable", retry=ONCE)
+    wait_for(lambda: stored, "the first fetch")
+    assert stored[0] == ONCE

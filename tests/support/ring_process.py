@@ -83,8 +83,6 @@ def be_hasty(seconds: float) -> None:
     scheduler.queueing.upkeep.YOUNG_US = (1_000_000, 60_000_000)
     defaults: dict[str, Any] = ReliableQueue.__init__.__kwdefaults__  # type: ignore[assignment]
     defaults["settler_silence"] = timedelta(seconds=max(1.0, seconds))
-    worker: dict[str, Any] = Worker.__init__.__kwdefaults__  # type: ignore[assignment]
-    worker["reaper"] = ReaperRule(interval=timedelta(seconds=seconds))
 
 
 def note_accepted(options: Options) -> None:
@@ -163,6 +161,9 @@ def main(options: Options) -> None:
         note_accepted(options)
         for queue in queues_of(options):
             handler("job", queue=queue)(lambda ctx, payload: body(options, ctx, payload))
+    reaper = ReaperRule()
+    if options.hasty is not None:
+        reaper = ReaperRule(interval=timedelta(seconds=options.hasty))
     workers = (
         []
         if options.role != "worker"
@@ -173,6 +174,7 @@ def main(options: Options) -> None:
                 dialect=options.dialect,
                 lease=options.lease,
                 concurrency=options.concurrency,
+                reaper=reaper,
             )
             for _ in range(options.workers)
         ]
@@ -189,7 +191,7 @@ def main(options: Options) -> None:
     if options.role == "instance":
         queues = {options.queue: {"dialect": options.dialect}}
         instance = Scheduler(
-            options.dsn, schema=options.schema, redis=options.redis, queues=queues
+            options.dsn, schema=options.schema, redis=options.redis, queues=queues, reaper=reaper
         ).start()
     for worker in workers:
         worker.start()

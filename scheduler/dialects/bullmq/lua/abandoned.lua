@@ -1,8 +1,8 @@
 -- List jobs of ledgers that no worker will find: active without a lock at the last check too, and no worker checks.
 -- KEYS[1] hash: meta of the queue; the names of all other keys begin as this does
 -- ARGV[1] how long an instance does not check again, in ms; 0: check now
--- ARGV[2] most jobs that are told
--- Returns of each what `job` tells
+-- ARGV[2] maximum of jobs
+-- Returns the values of each job that `tell_job` appends
 --
 -- Workers check for stalled jobs as long as one of them lives: each check sets `stalled-check` for its interval. While
 -- that key exists, this script leaves all jobs to them. It never sets the key, or it would keep workers from checking;
