@@ -12,7 +12,6 @@ from uuid import UUID
 
 from scheduler.app import F, Scheduler, in_thread
 from scheduler.config import SchedulerOptions
-from scheduler.dialects.reliable.reaper import ReaperRule
 from scheduler.errors import (
     AlreadyInitialised,
     ConfigError,
@@ -57,6 +56,7 @@ from scheduler.model.oneshot import Job, JobChange
 from scheduler.model.outcomes import Outcome
 from scheduler.model.policies import Timeouts
 from scheduler.model.queues import QueueEntry, QueueKey, QueueStats, Requeued, Totals
+from scheduler.model.reaper import ReaperRule
 from scheduler.model.retries import RetryPolicy
 from scheduler.model.schedules import CatchUp
 from scheduler.model.states import State

@@ -93,6 +93,7 @@ class Scheduler(QueueCalls):
         callback_secret: Key that signs callbacks, at least 16 characters. With None no callbacks
             are sent.
         callback_private: Allow callbacks to private, loopback and link-local addresses (False).
+        reaper: How often the jobs of dead workers are reclaimed, a `ReaperRule`.
         loop: The asyncio loop that runs `async def` jobs. The default is a loop in its own thread.
     """
 

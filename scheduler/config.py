@@ -12,6 +12,7 @@ from scheduler.model.addresses import RedisOptions
 from scheduler.model.durations import duration
 from scheduler.model.labels import checked_queue
 from scheduler.model.payloads import DEFAULT_LIMIT, LARGEST_LIMIT
+from scheduler.model.reaper import ReaperRule
 from scheduler.model.texts import name, storable
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ class Settings:
     retention: timedelta | None
     callback_secret: str | None = field(repr=False)
     callback_private: bool
+    reaper: ReaperRule
     loop: asyncio.AbstractEventLoop | None
 
 
@@ -74,6 +76,7 @@ class SchedulerOptions(TypedDict, total=False):
     retention: timedelta | str | None
     callback_secret: str | None
     callback_private: bool
+    reaper: ReaperRule
     loop: asyncio.AbstractEventLoop | None
 
 
@@ -93,6 +96,7 @@ DEFAULTS: SchedulerOptions = {
     "retention": "30d",
     "callback_secret": None,
     "callback_private": False,
+    "reaper": ReaperRule(),
     "loop": None,
 }
 
@@ -128,6 +132,7 @@ def checked_settings(database: object, options: SchedulerOptions) -> Settings:
         else duration(retention, name="retention", error=ConfigError),
         callback_secret=_secret(given["callback_secret"]),
         callback_private=_switch(given["callback_private"], name="callback_private"),
+        reaper=_reaper(given["reaper"]),
         loop=_loop(given["loop"]),
     )
 
@@ -224,6 +229,12 @@ def _loop(loop: object) -> asyncio.AbstractEventLoop | None:
     raise ConfigError(
         f"loop: must be an asyncio loop, like asyncio.get_running_loop(), not {type(loop).__name__}"
     )
+
+
+def _reaper(reaper: object) -> ReaperRule:
+    if not isinstance(reaper, ReaperRule):
+        raise ConfigError(f"reaper: must be a scheduler.ReaperRule, not {type(reaper).__name__}")
+    return reaper
 
 
 def _switch(value: object, *, name: str) -> bool:

@@ -51,6 +51,7 @@ from scheduler.store.pages import PagesTable
 from scheduler.store.ring import RingTable
 from scheduler.store.steps import Databases
 from scheduler.store.steps import run as run_steps
+from scheduler.worker.handlers import backoffs
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -193,7 +194,13 @@ class Instance:
         ledger = Ledger(
             databases=self.databases, jobs=self.queue, ring=ring_table, installation=installation
         )
-        ring = Ring(Client(redis), self.settings.queues, installation, self.database_clock.now)
+        ring = Ring(
+            Client(redis),
+            self.settings.queues,
+            installation,
+            self.database_clock.now,
+            self.settings.reaper,
+        )
         callbacks = Callbacks(
             ledger,
             CallbackTable(self.settings.schema, self._now),
@@ -208,6 +215,7 @@ class Instance:
             now=self.database_clock.now,
             callbacks=callbacks,
             quick=Client(redis.quick()),
+            backoffs=backoffs,
         )
 
     def look(self, known: Collection[str], others: int) -> Sight:

@@ -10,12 +10,12 @@ from urllib.parse import parse_qsl
 from scheduler.cli.options import Configuration
 from scheduler.config import SchedulerOptions
 from scheduler.dialects.reliable.keys import OWN, Keys
-from scheduler.dialects.reliable.reaper import ReaperRule
 from scheduler.errors import ConfigError
 from scheduler.model.addresses import RedisOptions, Tls
 from scheduler.model.breaker import BreakerRule
 from scheduler.model.durations import brief
 from scheduler.model.files import ProducerRule
+from scheduler.model.reaper import ReaperRule
 from scheduler.model.retries import RetryPolicy
 from scheduler.web.access import Token, loopback
 
@@ -149,6 +149,7 @@ def scheduler_options(config: Configuration) -> SchedulerOptions:
         "retention": own.retention,
         "callback_secret": own.callback_secret,
         "callback_private": own.callback_private,
+        "reaper": reaper_rule(config),
     }
 
 

@@ -12,6 +12,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+from scheduler.dialects.crew.retry_defaults import RetryDefaults
 from scheduler.model.attempts import AttemptEnd, QueuedJob
 from scheduler.model.breaker import BreakerState
 from scheduler.model.labels import Priority
@@ -88,7 +89,8 @@ class Delivery:
     job. sequence: the number that its worker gave to the lease, see `Queue.fetch`. raw: what the
     dialect needs to end it. uncharged: how many of the leases before this one do not count towards
     `max_attempts`, because the job was returned. begun: False for a lease that is recovered and
-    whose worker had not begun the attempt.
+    whose worker had not begun the attempt. worker: for a lease that is recovered, the name of the
+    worker that held it.
     """
 
     job: QueuedJob
@@ -98,6 +100,7 @@ class Delivery:
     sequence: int = 0
     uncharged: int = 0
     begun: bool = True
+    worker: str = ""
 
     @property
     def charged(self) -> int:
@@ -207,6 +210,7 @@ class Queue(Protocol):
 
     name: str
     lease: timedelta
+    retry_defaults: RetryDefaults
 
     def push(
         self, jobs: Sequence[QueuedJob], *, epoch: str, began: float | None = None
@@ -274,8 +278,13 @@ class Queue(Protocol):
     def held(self) -> list[Delivery]:
         """List what this worker holds: also what an answer that never came should have told it."""
 
-    def recover(self, decide: Callable[[Delivery], Result]) -> int:
-        """Take back what silent workers hold, as `decide` says; return how many."""
+    def recover(self, decide: Callable[[Delivery], Result], *, foreign: bool = True) -> int:
+        """Reclaim the leases of dead workers, with the results that `decide` returns; return how
+        many.
+
+        foreign: also of workers of other projects, and also foreign jobs of BullMQ. Instances leave
+        these to workers.
+        """
 
     def outcomes(self, n: int, *, timeout: float) -> list[Outcomes]:
         """Read ends of attempts, about n; wait up to `timeout` seconds for one. The unacknowledged

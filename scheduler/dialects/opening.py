@@ -12,10 +12,10 @@ from scheduler.dialects.interface import Admin, Queue
 from scheduler.dialects.reliable.admin import ReliableAdmin
 from scheduler.dialects.reliable.keys import Keys
 from scheduler.dialects.reliable.queue import ReliableQueue
-from scheduler.dialects.reliable.reaper import ReaperRule
 from scheduler.dialects.standard.admin import StandardAdmin
 from scheduler.dialects.standard.queue import StandardQueue
 from scheduler.errors import ConfigError
+from scheduler.model.reaper import ReaperRule
 from scheduler.model.retries import RetryPolicy
 
 DEFAULT: Mapping[str, str] = {"dialect": "standard"}

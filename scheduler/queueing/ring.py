@@ -21,6 +21,7 @@ from scheduler.errors import QueueError, UnsupportedByDialect
 from scheduler.log import keys
 from scheduler.model.oneshot import Job
 from scheduler.model.policies import policy_of
+from scheduler.model.reaper import ReaperRule
 from scheduler.model.states import State
 from scheduler.model.submission import Draft
 from scheduler.store.job_queue import JobKey
@@ -39,11 +40,13 @@ class Ring:
         dialects: Mapping[str, Mapping[str, str]],
         installation: str,
         now: Callable[[], datetime],
+        reaper: ReaperRule = ReaperRule(),  # noqa: B008 - frozen
     ) -> None:
         self._client = client
         self._dialects = dialects
         self._installation = installation
         self._now = now
+        self.reaper = reaper
         self.channel = Channel(client, installation)
         self._reader = f"{socket.gethostname()}-{os.getpid()}-{os.urandom(4).hex()}"
         self._lock = threading.Lock()
@@ -61,6 +64,7 @@ class Ring:
                     options,
                     installation=self._installation,
                     worker=self._reader,
+                    reaper=self.reaper,
                 )
                 self._queues[name] = found
             return found

@@ -4,12 +4,13 @@ that settles.
 
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from datetime import datetime
 
 from scheduler.dialects.client import Client
 from scheduler.events import Events
+from scheduler.model.retries import Backoff
 from scheduler.queueing.admin import Queues
 from scheduler.queueing.callbacks import Callbacks
 from scheduler.queueing.feeder import Feeder
@@ -38,9 +39,10 @@ class RingServices:
         now: Callable[[], datetime],
         callbacks: Callbacks,
         quick: Client,
+        backoffs: Mapping[str, Backoff],
     ) -> None:
         """Put them together; `quick`: a client that gives up soon, for those who wait for
-        `submit`.
+        `submit`. `backoffs`: see `Upkeep`.
         """
         self.ring = ring
         self._quick = quick
@@ -50,7 +52,14 @@ class RingServices:
         self.feeder = Feeder(ledger, ring, events, now=now, lost=lambda _: self.tend())
         self.shortcut = Shortcut(ledger, ring, self.feeder, client=quick, events=events)
         self.feeder.before = self.shortcut.wait
-        self.upkeep = Upkeep(ledger, ring, events, self.settle, self.shortcut.marked)
+        self.upkeep = Upkeep(
+            ledger,
+            ring,
+            events,
+            self.settle,
+            self.shortcut.marked,
+            backoffs=backoffs,
+        )
         self.queues = Queues(ring, ledger)
         self._feeding = Service("feed", self.feeder.step, last_backoff=LAST_BACKOFF)
         self._tending = Service("tend", self.upkeep.step, last_backoff=LAST_BACKOFF)

@@ -3,26 +3,30 @@ claimed, not parts.
 
 Lost memory: a queue's mark is gone, and all that was fed is fed again. A lost job: fed, silent for
 longer than it may be, and unknown to Redis. Cancels that could not be said at once, lifetimes, and
-edges that a race left behind.
+edges that a race left behind. Jobs of dead workers, which are reclaimed even if no worker lives.
 """
 
 import logging
+import random
+import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from uuid import UUID
 
 from scheduler.dialects.interface import Cancelling, Queue
-from scheduler.errors import QueueError, SchedulerError
+from scheduler.errors import QueueError, QueueUnavailable, SchedulerError
 from scheduler.events import Events, JobsExpired, JobsFedAgain, RedisLost
 from scheduler.log import keys
 from scheduler.model.durations import duration, microseconds
 from scheduler.model.policies import TIMEOUTS
+from scheduler.model.retries import Backoff
 from scheduler.model.states import State
 from scheduler.queueing.ending import Ended, end, propagate
 from scheduler.queueing.ledger import Ledger
 from scheduler.queueing.pausing import Pausing
 from scheduler.queueing.ring import Ring
+from scheduler.recovery import recover
 from scheduler.store.job_queue import Ending, JobKey
 from scheduler.store.ring import NIL, NOBODY
 from scheduler.store.steps import Steps
@@ -45,7 +49,7 @@ class Upkeep:
     """Looks after all queues of the installation.
 
     `found` is called with the name of each, `marked` with its mark if Redis has it too, else with
-    None.
+    None. `backoffs`: custom backoffs of this process.
     """
 
     def __init__(
@@ -55,6 +59,8 @@ class Upkeep:
         events: Events,
         found: Callable[[str], None],
         marked: Callable[[str, int | None], None] = lambda *_: None,
+        *,
+        backoffs: Mapping[str, Backoff] | None = None,
     ) -> None:
         self._ledger = ledger
         self._ring = ring
@@ -66,13 +72,16 @@ class Upkeep:
         self._edge = (NOBODY, NIL)
         self._asked: tuple[datetime | None, JobKey] = (None, NOBODY)
         self._pausing = Pausing(ledger, ring)
+        self._backoffs = backoffs or {}
+        self._queues: list[str] = []
+        self._recover_at = 0.0
 
     def step(self) -> float:
         """Look after everything once; what fails does not keep the rest from it."""
         failed: SchedulerError | None = None
         self._steps += 1
         sweeps = (self.sweep, self.sweep_edges) if self._steps % SWEEP_EVERY == 0 else ()
-        for part in (self.marks, self.pauses, self.asked, *sweeps):
+        for part in (self.marks, self.pauses, self.asked, self.recover, *sweeps):
             try:
                 part()
             except QueueError as error:
@@ -83,7 +92,9 @@ class Upkeep:
 
     def marks(self) -> None:
         """Feed all of a queue again whose Redis has lost its memory."""
-        for name, epoch in self._ledger.rows(self._ledger.ring.epochs()):
+        epochs = self._ledger.rows(self._ledger.ring.epochs())
+        self._queues = [name for name, _ in epochs]
+        for name, epoch in epochs:
             self._found(name)
             queue = self._ring.queue(name)
             mark = queue.epoch()
@@ -99,6 +110,28 @@ class Upkeep:
         """
         for name, paused in self._ledger.rows(self._ledger.jobs.queues.pauses()):
             self._pausing.align(name, paused=paused)
+
+    def recover(self) -> None:
+        """Reclaim the jobs of dead workers, of all queues, once in each interval.
+
+        A queue without dead workers costs one short call.
+        """
+        now = time.monotonic()
+        if now < self._recover_at:
+            return
+        # Jitter, so that instances do not check at the same moment.
+        interval = self._ring.reaper.interval.total_seconds()
+        self._recover_at = now + interval * random.uniform(0.75, 1.25)  # noqa: S311
+        failed: QueueError | None = None
+        for name in self._queues:
+            try:
+                recover(self._ring.queue(name), self._events, self._backoffs)
+            except QueueUnavailable:
+                raise  # so are the other queues
+            except QueueError as error:
+                failed = error
+        if failed is not None:
+            raise failed
 
     def asked(self) -> None:
         """End jobs that somebody wants to end, if no worker has them or they are forced; ask the

@@ -6,7 +6,6 @@ back. Whatever the handler returns or raises, making the result never raises.
 
 import contextlib
 import logging
-import random
 import time
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
@@ -25,14 +24,14 @@ from scheduler.model.failures import (
     Category,
     Failure,
     classify,
-    describe,
     named,
 )
 from scheduler.model.handling import Handler, JobContext
 from scheduler.model.payloads import DEFAULT_LIMIT, decode, encode
 from scheduler.model.policies import RETRY, TIMEOUTS, Timeouts
-from scheduler.model.retries import Backoff, Bury, Cancel, Fail, Retry, RetryPolicy, decide
+from scheduler.model.retries import Backoff, RetryPolicy
 from scheduler.model.states import State
+from scheduler.recovery import failed_result
 from scheduler.trace import Spans, Work
 
 if TYPE_CHECKING:
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
 
 LEASE_LOST = "its lease was lost"
 STOPPING = "the worker is stopping"
-WORKER_LOST = Failure(category=Category.SYSTEM, message="its worker was lost")
 NO_NOTE = Note()
 COMPLETED = State.COMPLETED  # reading a member of an enum is slow, and every attempt needs it
 MISSING_HANDLER = Handler(type="", queue="", fn=lambda *_: None)
@@ -309,7 +307,7 @@ class Attempt:
     def _failed(self, failure: Failure, backoffs: Mapping[str, Backoff]) -> Result:
         now = self._redis_time(time.monotonic())
         started = self._redis_time(self.started or self.received)
-        result = failed(self, failure, started, now, backoffs)
+        result = failed_result(self, failure, started, now, backoffs)
         result.note = self.unsent_note()
         if result.end is not None:
             result.end.checkpoint = self.note.checkpoint
@@ -348,90 +346,6 @@ class Attempt:
     def _redis_time(self, monotonic: float) -> datetime:
         """Convert an instant of this process's monotonic clock to Redis's clock."""
         return self.delivery.started_at + timedelta(0, monotonic - self.received)
-
-
-class _Orphan(NamedTuple):
-    """What the retry decision needs to know of a job whose worker is gone."""
-
-    delivery: Delivery
-    worker: str
-    retry: RetryPolicy
-
-    @property
-    def attempt(self) -> int:
-        return self.delivery.attempt
-
-    @property
-    def charged(self) -> int:
-        return self.delivery.charged
-
-    @property
-    def expires_at(self) -> datetime:
-        return self.delivery.job.expires_at
-
-
-def orphaned_result(
-    delivery: Delivery,
-    worker: str,
-    backoffs: Mapping[str, Backoff],
-    limits: DefaultLimits = DEFAULT_LIMITS,
-) -> Result:
-    """Decide what becomes of a leased job whose worker is gone."""
-    job = delivery.job
-    retry = limits(MISSING_HANDLER).retry
-    if job.policy is not None:
-        with contextlib.suppress(Exception):  # a policy that cannot be read
-            retry = job.policies()[0]
-    at = delivery.started_at
-    result = failed(_Orphan(delivery, worker, retry), WORKER_LOST, at, at, backoffs)
-    if result.end is not None:
-        result.end.checkpoint = job.checkpoint
-    return result
-
-
-def failed(
-    attempt: "Attempt | _Orphan",
-    failure: Failure,
-    started_at: datetime,
-    now: datetime,
-    backoffs: Mapping[str, Backoff],
-) -> Result:
-    """Decide what follows a failed attempt, and make its result."""
-    delay: timedelta | None = None
-    try:
-        decision = decide(attempt, failure, now=now, rng=random, backoffs=backoffs)  # type: ignore[arg-type]
-    except Exception as error:  # noqa: BLE001 - a backoff function of the user
-        decision = Fail()
-        message = f"its backoff raised: {describe(error)}"
-        failure = Failure(category=Category.PERMANENT, message=message)
-    match decision:
-        case Retry(wait):
-            state, delay = State.RETRYING, wait
-        case Bury():
-            state = State.DEAD_LETTER
-        case Cancel():
-            state = State.CANCELLED
-        case Fail():
-            state = State.FAILED
-    job = attempt.delivery.job
-    return Result(
-        attempt.delivery,
-        AttemptEnd(
-            tenant=job.tenant,
-            job_id=job.id,
-            feed=job.feed,
-            attempt=attempt.attempt,
-            state=state,
-            started_at=started_at,
-            ended_at=now,
-            worker=attempt.worker,
-            delay=delay,
-            category=failure.category,
-            code=failure.code or None,
-            error=failure.message,
-            uncharged=attempt.delivery.uncharged,
-        ),
-    )
 
 
 def cancel_overdue(attempts: Iterable[Attempt], now: float) -> tuple[float, list[Attempt]]:

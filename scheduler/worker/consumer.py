@@ -407,6 +407,14 @@ class QueueConsumer:
             self._executor.wake()
         if any(self.guard.on_lost(attempt) for attempt in lost):
             self._breaker_changed()
+        if report is not None:
+            self._store_retry_default()  # again, because it expires, and Redis can lose it
+
+    def _store_retry_default(self) -> None:
+        """Store the retry policy that this worker applies to jobs without one. The process that
+        reclaims such a job after the death of this worker reads it.
+        """
+        self.queue.retry_defaults.store(self.default_limits(MISSING_HANDLER).retry)
 
     def _confirm(self, attempts: Iterable[Attempt], generation: int) -> None:
         """Let jobs start whose leases Redis has confirmed; forget those that it has lost."""
@@ -543,6 +551,8 @@ class QueueConsumer:
             if time.monotonic() >= self._read_back_at:
                 self._read_back_at = math.inf
         try:
+            # The first fetch, and each after a failed call, comes after this.
+            self._store_retry_default()
             leases = self.queue.held()
         except BaseException:
             self._uncertain()

@@ -21,30 +21,24 @@ from typing import Any, TypedDict, Unpack
 
 from scheduler.config import checked_queues
 from scheduler.dialects.client import Client
-from scheduler.dialects.interface import Delivery, Queue, Result
 from scheduler.dialects.opening import DEFAULT, RELIABLE, open_queue
 from scheduler.dialects.reliable.keys import Keys
-from scheduler.dialects.reliable.reaper import ReaperRule
 from scheduler.dialects.reliable.wire import FILE
 from scheduler.errors import ConfigError, LifecycleError
-from scheduler.events import Event, Events, JobsRecovered
+from scheduler.events import Event, Events
 from scheduler.log import keys as log_fields
 from scheduler.model.addresses import RedisOptions
 from scheduler.model.breaker import BreakerRule
 from scheduler.model.durations import duration
 from scheduler.model.handling import Handler
 from scheduler.model.policies import RETRY
+from scheduler.model.reaper import ReaperRule
 from scheduler.model.retries import RetryPolicy
+from scheduler.recovery import recover
 from scheduler.service import Asked, Service, collect_rarely, heard
 from scheduler.sight import Sight
 from scheduler.worker.announcements import Announcements
-from scheduler.worker.attempt import (
-    STOPPING,
-    Attempt,
-    DefaultLimits,
-    default_limits,
-    orphaned_result,
-)
+from scheduler.worker.attempt import STOPPING, Attempt, default_limits
 from scheduler.worker.breaker import BreakerGuard
 from scheduler.worker.consumer import ConsumerOptions, QueueConsumer
 from scheduler.worker.executor import Executor, on_event_loop
@@ -373,7 +367,8 @@ class Worker:
 
     def _recover(self) -> float:
         for consumer in self._consumers:
-            recover(consumer.queue, self.name, self._limits, self._events)
+            retry = self._settings.retry
+            recover(consumer.queue, self._events, backoffs, default=retry, foreign=True)
         # Jitter, so that the workers of a fleet do not scan at the same moment.
         return self._settings.reaper.interval.total_seconds() * random.uniform(0.75, 1.25)  # noqa: S311
 
@@ -383,22 +378,6 @@ class Worker:
     def _wait_for_handlers(self, until: float) -> None:
         while self._in_flight() and time.monotonic() < until:
             time.sleep(0.01)
-
-
-def recover(queue: Queue, worker: str, limits: DefaultLimits, events: Events) -> None:
-    """Reclaim the jobs of dead workers, each as its retry policy says."""
-    dead = 0
-
-    def decide(delivery: Delivery) -> Result:
-        nonlocal dead
-        result = orphaned_result(delivery, worker, backoffs, limits)
-        dead += result.end is not None and result.end.state.terminal
-        return result
-
-    if reclaimed := queue.recover(decide):
-        message = "queue %s: reclaimed %d jobs of dead workers"
-        logger.warning(message, queue.name, reclaimed, extra=log_fields(queue=queue.name))
-        events.emit(JobsRecovered(queue=queue.name, count=reclaimed, buried=dead))
 
 
 def _validate_count(value: object, name: str) -> None:

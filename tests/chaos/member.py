@@ -30,9 +30,9 @@ from scheduler import (
 from scheduler.dialects.bullmq.queue import BullMQQueue
 from scheduler.dialects.conveyor.queue import ConveyorQueue
 from scheduler.dialects.interface import Delivery, Result
-from scheduler.dialects.reliable.reaper import ReaperRule
 from scheduler.dialects.standard.finish import Bounds
 from scheduler.dialects.standard.queue import StandardQueue
+from scheduler.model.reaper import ReaperRule
 from tests.chaos.diary import Diary
 from tests.chaos.orders import PATIENT, QUEUES, SCHEMA, TENANT, TYPE, VISIBLE, Submitter
 from tests.chaos.plan import LEASE

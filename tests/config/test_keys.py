@@ -7,6 +7,7 @@ import pytest
 
 from scheduler.cli import rules
 from scheduler.model.addresses import RedisOptions
+from scheduler.model.reaper import ReaperRule
 from tests.config.conftest import Read, Wrong
 
 CPUS = os.cpu_count() or 1
@@ -366,6 +367,7 @@ def test_scheduler_keys_are_the_arguments_of_scheduler(read: Read, wrong: Wrong)
         "retention": None,
         "callback_secret": "0123456789abcdef",
         "callback_private": True,
+        "reaper": ReaperRule(),
     }
     lines = wrong(
         "scheduler: {lease: 2h, max_workers: 0, tenants: 5}\nqueues: {mail: {dialect: kafka}}"

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 from scheduler import JobContext, TemporaryError, Worker, handler
 from scheduler.dialects.conveyor import queue
-from scheduler.dialects.reliable.reaper import ReaperRule
+from scheduler.model.reaper import ReaperRule
 from tests.conveyor.work import Fails, work
 
 URL, QUEUE = sys.argv[1:]

@@ -13,6 +13,7 @@ from scheduler.dialects.conveyor.queue import ConveyorQueue
 from scheduler.dialects.interface import Cancelling, Known, Note, Renewed
 from scheduler.embedded.redis import EmbeddedRedis
 from scheduler.errors import QueueError
+from scheduler.model.policies import RETRY
 from scheduler.model.states import State
 from tests.dialects.values import ABOUT, back, ended, job, retried
 from tests.support.redis_urls import with_credentials
@@ -25,10 +26,11 @@ LINES = {
     for words in map(str.split, re.findall(r"^ACL SETUSER .+$", DOCUMENT, re.MULTILINE))
 }
 SCRIPTS = {
-    "worker": ["finish", "leave", "renew", "silent", "held", "waits"],
+    "worker": ["finish", "leave", "renew", "silent", "held", "waits", "crew/store"],
     "scheduler": [
         *("settling/acknowledge", "settling/hand_over", "crew/live"),
         *("push", "known", "cancel", "depths", "begin", "waits", "others"),
+        *("silent", "held", "finish"),
     ],
     "client": ["add"],
 }
@@ -76,6 +78,8 @@ def test_few_rights_are_enough_for_conveyor(redis: Client, redis_server: Embedde
         assert [each.holds for each in crew.workers] == [ABOUT.holds]
         assert len(queue.held()) == 4
         assert queue.recover(retried) == 0
+        queue.retry_defaults.store(RETRY)
+        assert ring.retry_defaults.read("w1") == queue.retry_defaults.read("w1") == RETRY
         ends = [
             ended(one),
             ended(two, State.FAILED, error="x"),
@@ -95,6 +99,13 @@ def test_few_rights_are_enough_for_conveyor(redis: Client, redis_server: Embedde
             client.add(b"", type="mail", predecessor=parent)
         for _ in range(4):
             queue.finish([ended(each) for each in queue.fetch(5, timeout=0)])
+        queue.leave()
+        ring.push([job()], epoch="1")
+        lost = ConveyorQueue(
+            as_worker, "mail", worker="w2", keys="upstream", lease=timedelta(milliseconds=50)
+        )
+        assert len(lost.fetch(1, timeout=1)) == 1
+        wait_for(lambda: ring.recover(retried, foreign=False), "the lease is recovered")
         for opened in (as_worker, as_scheduler):
             with pytest.raises(QueueError):
                 opened.call("GET", "elsewhere")

@@ -18,9 +18,19 @@ from scheduler.dialects.bullmq.keys import Keys
 from scheduler.dialects.bullmq.options import keep, read_options
 from scheduler.dialects.bullmq.queue import BullMQQueue
 from scheduler.dialects.client import Client, script
-from scheduler.dialects.interface import Cancelling, Handled, Known, Note, Pushed, Renewed
+from scheduler.dialects.interface import (
+    Cancelling,
+    Delivery,
+    Handled,
+    Known,
+    Note,
+    Pushed,
+    Renewed,
+    Result,
+)
 from scheduler.errors import ConfigError, QueueError
 from scheduler.model.labels import Priority
+from scheduler.model.policies import RETRY
 from scheduler.model.states import State
 from tests.dialects.servers import House
 from tests.dialects.values import ABOUT, NOW, back, ended, fetch_all, job, retried
@@ -34,14 +44,16 @@ LINES = {
     for words in map(str.split, re.findall(r"^ACL SETUSER .+$", DOCUMENT, re.MULTILINE))
 }
 SCRIPTS = {
-    "worker": ["finish", "held", "iterate", "leave", "renew", "stalled", "waits"],
+    "worker": ["finish", "held", "iterate", "leave", "renew", "stalled", "waits", "crew/store"],
     "scheduler": [
+        "abandoned",
         "acknowledge",
         "begin",
         "cancel",
         "collect",
         "crew/live",
         "depths",
+        "finish",
         "known",
         "pause",
         "push",
@@ -214,6 +226,56 @@ def test_a_job_of_others_that_is_lost_too_often_fails_without_being_run(
     assert "defa" not in found
 
 
+def test_instance_leaves_foreign_jobs_and_their_check_alone(
+    client: Client, open_queue: MakeOpen
+) -> None:
+    queue, instance = open_queue(lease=SOON), open_queue("s1", stalled_interval=SOON)
+    add(client, KEYS, [NewJob(name="send")])
+    fed = job()
+    queue.push([fed], epoch="")
+    fetch_all(queue)
+    reclaimed: list[str] = []
+
+    def decide(delivery: Delivery) -> Result:
+        reclaimed.append(delivery.job.id)
+        return retried(delivery)
+
+    wait_for(lambda: instance.recover(decide, foreign=False), "the job of the ledger is reclaimed")
+    assert reclaimed == [fed.id]
+    assert client.call("LRANGE", "bull:mail:active", 0, -1) == [b"1"]
+    assert client.call("HGET", "bull:mail:1", "stc") is None
+    assert client.call("EXISTS", "bull:mail:stalled-check", "bull:mail:stalled") == 0
+
+
+def test_instance_leaves_jobs_to_workers_that_check(client: Client, open_queue: MakeOpen) -> None:
+    queue, instance = open_queue(lease=SOON), open_queue("s1", stalled_interval=SOON)
+    queue.push([job()], epoch="")
+    fetch_all(queue)
+    wait_for(lambda: not client.call("KEYS", "bull:mail:*:lock"), "the lock expires")
+    client.call("SET", "bull:mail:stalled-check", "1", "PX", 3_600_000)  # as a worker on Node does
+    for _ in range(3):
+        assert instance.recover(retried, foreign=False) == 0
+    assert client.call("EXISTS", "bull:mail:ring:stalled") == 0
+    client.call("DEL", "bull:mail:stalled-check")
+    wait_for(lambda: instance.recover(retried, foreign=False), "the job is reclaimed")
+
+
+def test_instance_waits_an_interval_for_each_lease(client: Client, open_queue: MakeOpen) -> None:
+    hour = timedelta(hours=1)
+    queue, instance = open_queue(lease=SOON), open_queue("s1", stalled_interval=hour)
+    queue.push([job()], epoch="")
+    checks = "bull:mail:ring:stalled-check"
+    for attempt in (1, 2):  # an earlier lease of the job that was seen does not count
+        assert [each.attempt for each in fetch_all(queue)] == [attempt]
+        wait_for(lambda: not client.call("KEYS", "bull:mail:*:lock"), "the lock expires")
+        assert instance.recover(retried, foreign=False) == 0
+        assert instance.recover(retried, foreign=False) == 0
+        assert 0 < client.call("PTTL", checks) <= 3_600_000
+        client.call("DEL", checks)  # as if the hour had passed
+        assert instance.recover(retried, foreign=False) == 1
+        client.call("DEL", checks)
+
+
 def test_looks_for_lost_jobs_are_an_interval_apart_whoever_looks(
     client: Client, open_queue: MakeOpen
 ) -> None:
@@ -351,11 +413,19 @@ def test_few_rights_are_enough(lone: House, client: Client) -> None:
     ]
     assert len(queue.held()) == 4
     assert queue.recover(retried) == 0
+    queue.retry_defaults.store(RETRY)
+    assert ring.retry_defaults.read("w1") == queue.retry_defaults.read("w1") == RETRY
     queue.finish(
         [ended(one), ended(two, State.FAILED, error="x"), retried(three, SOON), back(four)], fetch=0
     )
     assert ring.known([one.job.id]) == [Known(None, 1)]
     assert ring.depths().unsettled == 2
+    queue.leave()
+    lost = BullMQQueue(as_worker, "mail", worker="w2", lease=SOON)
+    assert len(lost.fetch(1, timeout=1)) == 1
+    ring._stalled_ms = 1
+    client.call("DEL", "bull:mail:stalled-check")
+    wait_for(lambda: ring.recover(back, foreign=False), "the job is reclaimed")
     ring.outcomes(10, timeout=0)
     ring.hand_over(ring.outcomes(10, timeout=1))
     ring.acknowledge(wait_for(lambda: ring.outcomes(10, timeout=1), "what was handed over"))

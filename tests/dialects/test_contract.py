@@ -31,6 +31,8 @@ from scheduler.dialects.interface import (
 from scheduler.errors import EpochLost, QueueUnavailable
 from scheduler.model.attempts import AttemptEnd
 from scheduler.model.labels import Priority
+from scheduler.model.policies import RETRY
+from scheduler.model.retries import RetryPolicy
 from scheduler.model.states import State
 from tests.dialects.conftest import MakeQueue, Protocol
 from tests.dialects.servers import House
@@ -545,6 +547,56 @@ def test_recover_tells_which_attempt_it_was(make_queue: MakeQueue) -> None:
     recovered(make_queue("reaper"), decide)
     [found] = seen
     assert (found.job, found.attempt, found.started_at) == (delivery.job, 5, delivery.started_at)
+
+
+@pytest.mark.parametrize("foreign", [True, False])
+def test_recovered_delivery_names_its_worker(make_queue: MakeQueue, foreign: bool) -> None:
+    dead, seen = make_queue("dead", lease=SOON), []
+    dead.push([job()], epoch="")
+    dead.fetch(1, timeout=0)
+
+    def decide(found: Delivery) -> Result:
+        seen.append(found.worker)
+        return ended(found, State.DEAD_LETTER)
+
+    reaper = make_queue("reaper")
+    wait_for(lambda: reaper.recover(decide, foreign=foreign), "the lease is recovered")
+    assert seen == ["dead"]
+    assert [end.state for end in settle(reaper)] == [State.DEAD_LETTER]
+
+
+def test_default_retry_policy_outlives_its_worker(make_queue: MakeQueue) -> None:
+    worker, reaper = make_queue("w1", lease=SOON), make_queue("reaper")
+    assert reaper.retry_defaults.read("w1") is None
+    policy = RetryPolicy(max_attempts=7, backoff="mine", initial_delay="3s").checked()
+    worker.retry_defaults.store(policy)
+    worker.push([job()], epoch="")
+    worker.fetch(1, timeout=0)
+    recovered(reaper, retried)
+    assert reaper.retry_defaults.read("w1") == policy
+    worker.retry_defaults.store(RETRY)
+    assert reaper.retry_defaults.read("w1") == RETRY
+
+
+def test_unreadable_default_retry_policy_is_none(make_queue: MakeQueue, client: Client) -> None:
+    queue = make_queue("w1")
+    for text in ("", "{", "[1]", "7", '{"max_attempts":0}', '{"later":1}', '{"max_delay_us":"x"}'):
+        client.call("SET", queue.retry_defaults.key("w1"), text)
+        assert queue.retry_defaults.read("w1") is None, text
+
+
+def test_worker_that_leaves_takes_its_default_retry_policy(
+    make_queue: MakeQueue, client: Client
+) -> None:
+    queue = make_queue("w1")
+    queue.retry_defaults.store(RETRY)
+    queue.push([job()], epoch="")
+    [delivery] = queue.fetch(1, timeout=0)
+    queue.leave()
+    assert queue.retry_defaults.read("w1") == RETRY, "it still leases a job"
+    queue.finish([ended(delivery)])
+    queue.leave()
+    assert client.call("PTTL", queue.retry_defaults.key("w1")) <= 3_600_000
 
 
 def test_of_two_reapers_one_takes_it_back(make_queue: MakeQueue) -> None:

@@ -8,9 +8,9 @@ import pytest
 from scheduler.config import DIALECTS
 from scheduler.dialects.client import Client
 from scheduler.dialects.opening import open_queue
-from scheduler.dialects.reliable.reaper import ReaperRule
 from scheduler.embedded.redis import EmbeddedRedis
 from scheduler.errors import ConfigError
+from scheduler.model.reaper import ReaperRule
 from tests.dialects import conftest
 from tests.dialects.values import back
 

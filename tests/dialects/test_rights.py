@@ -23,6 +23,7 @@ from scheduler.dialects.standard.queue import StandardQueue
 from scheduler.errors import QueueError, QueueUnavailable
 from scheduler.model.files import ProducerRule
 from scheduler.model.oneshot import JobChange
+from scheduler.model.policies import RETRY
 from scheduler.model.states import State
 from scheduler.queueing.producer import Producer
 from tests.dialects.servers import House
@@ -36,7 +37,7 @@ LINES = {
 }
 SCRIPTS = {
     "worker": [
-        *("finish", "leave", "renew", "silent", "waits"),
+        *("finish", "leave", "renew", "silent", "waits", "crew/store"),
         *("standard/expired", "standard/finish", "standard/leave", "standard/renew"),
         *("standard/signal", "standard/waits"),
     ],
@@ -46,6 +47,7 @@ SCRIPTS = {
         *("standard/acknowledge", "standard/begin", "standard/bury", "standard/cancel"),
         *("standard/depths", "standard/known", "standard/pause", "standard/push"),
         "standard/waits",
+        *("finish", "silent", "standard/expired", "standard/finish", "standard/signal"),
     ],
     "producer": ["produce"],
     "admin": [
@@ -113,6 +115,12 @@ def test_everything_that_a_scheduler_and_a_worker_do(
     silent = ReliableQueue(worker, "mail", worker="w2", lease=timedelta(milliseconds=50))
     assert len(silent.fetch(1, timeout=1)) == 1
     wait_for(lambda: ours.recover(retried) == 1, "what a silent worker had is taken back")
+    silent.renew({}, lease=silent.lease)
+    assert len(silent.fetch(1, timeout=1)) == 1
+    wait_for(lambda: ledger.recover(retried, foreign=False) == 1, "an instance takes it back")
+    ours.retry_defaults.store(RETRY)
+    assert ledger.retry_defaults.read("w1") == ours.retry_defaults.read("w1") == RETRY
+    ours.leave()
     house.run("LPUSH", "jobqueue:{mail}:critical", "not a job")
     ours.fetch(5, timeout=0)
     assert ledger.depths().dead == 2  # the fourth, and this
@@ -142,6 +150,10 @@ def test_everything_that_a_scheduler_and_a_worker_do_in_the_standard_dialect(
     dead = StandardQueue(worker, "mail", worker="w2", lease=timedelta(milliseconds=50))
     assert len(dead.fetch(1, timeout=1)) == 1
     wait_for(lambda: queue.recover(retried) == 1, "the lease is recovered")
+    assert len(dead.fetch(1, timeout=1)) == 1
+    wait_for(lambda: ledger.recover(retried, foreign=False) == 1, "an instance recovers it")
+    queue.retry_defaults.store(RETRY)
+    assert ledger.retry_defaults.read("w1") == queue.retry_defaults.read("w1") == RETRY
     house.run("ZADD", "jobqueue:{mail}:waiting", 0, "not a job")
     queue.fetch(5, timeout=0)
     assert ledger.depths().dead == 2

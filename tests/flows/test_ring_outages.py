@@ -24,7 +24,6 @@ from scheduler.dialects.standard.messages import RESULT_FIELD
 from scheduler.dialects.standard.queue import StandardQueue
 from scheduler.embedded.postgres import EmbeddedPostgres
 from scheduler.embedded.redis import EmbeddedRedis
-from scheduler.worker.attempt import orphaned_result
 from tests.support.ring_fleet import MortalRedis, RingFleet, suspended
 from tests.support.waiting import rest, wait_for
 
@@ -299,11 +298,8 @@ def test_a_suspended_worker_does_not_end_what_was_given_to_itself_again(
     fleet.signal(worker, signal.SIGSTOP)
     fleet.killed.add(worker)  # as far as others can tell
     with closing(Client(fleet.redis)) as client:
-        reaper = StandardQueue(client, "work", worker="reaper")
-        wait_for(
-            lambda: reaper.recover(lambda delivery: orphaned_result(delivery, "reaper", {})),
-            "it is taken back",
-        )
+        queue = StandardQueue(client, "work")
+        wait_for(lambda: not queue.depths().running, "the instance reclaims it")
     fleet.signal(worker, signal.SIGCONT)
     fleet.all_end(timeout=60)
     fleet.stop(instance, worker)

@@ -9,7 +9,7 @@ from typing import Any
 from scheduler import JobContext, PermanentError, Worker, handler
 from scheduler.bullmq import NewJob, Queue
 from scheduler.dialects.bullmq.admin import BullMQAdmin
-from scheduler.dialects.reliable.reaper import ReaperRule
+from scheduler.model.reaper import ReaperRule
 from scheduler.worker.handlers import handlers
 from tests.interop.peers import Peer
 from tests.support.waiting import rest, wait_for

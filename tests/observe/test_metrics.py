@@ -12,7 +12,6 @@ import pytest
 
 from scheduler import BreakerRule, PermanentError, RetryPolicy, Scheduler, Worker, handler
 from scheduler.dialects.client import Client
-from scheduler.dialects.reliable.reaper import ReaperRule
 from scheduler.events import (
     BreakerChanged,
     Event,
@@ -24,6 +23,7 @@ from scheduler.events import (
 )
 from scheduler.model.attempts import AttemptEnd
 from scheduler.model.breaker import BreakerState
+from scheduler.model.reaper import ReaperRule
 from scheduler.model.states import State
 from scheduler.observe.health import Pages, Server, reasons
 from scheduler.observe.metrics import Metrics, exposed
@@ -223,10 +223,10 @@ def test_what_is_taken_back_from_a_silent_worker(
 
     silent = make_worker(lease="1s", reaper=ReaperRule(interval=timedelta(milliseconds=200)))
     ring.submit("acme", "slow", queue="mail")
-    wait_for(lambda: begun(redis, "mail", silent), "its lease is marked as begun")
+    wait_for(lambda: begun(redis, "mail", silent.name), "its lease is marked as begun")
     silent._keeper.stop()
     other = make_worker(lease="1s", reaper=ReaperRule(interval=timedelta(milliseconds=200)))
-    address = served(other, silent)
+    address = served(ring, other, silent)  # any of them reclaims it
     wait_for(
         lambda: (Scrape.of(address).value("reaper_jobs_moved_total") or 0) >= 1, "it is taken back"
     )
@@ -250,13 +250,11 @@ def test_a_job_that_costs_its_worker_its_last_attempt_is_a_dead_letter(
     def slow(_: Any, __: Any) -> None:
         wait_for(lambda: release, "it was given up")
 
-    silent = make_worker(lease="1s")
+    silent = make_worker(lease="1s", reaper=ReaperRule(interval=timedelta(hours=1)))
     ring.submit("acme", "slow", queue="mail", retry=ONCE)
-    wait_for(lambda: begun(redis, "mail", silent), "its lease is marked as begun")
+    wait_for(lambda: begun(redis, "mail", silent.name), "its lease is marked as begun")
     silent._keeper.stop()
-    address = served(
-        make_worker(lease="1s", reaper=ReaperRule(interval=timedelta(milliseconds=200)))
-    )
+    address = served(ring)  # no worker is left that could reclaim it
     wait_for(
         lambda: Scrape.of(address).value("jobs_dead_letter_total", queue="mail") == 1,
         "it is given up",

@@ -24,10 +24,10 @@ from scheduler.dialects.bullmq.queue import BullMQQueue
 from scheduler.dialects.client import Client
 from scheduler.dialects.conveyor.queue import ConveyorQueue
 from scheduler.dialects.interface import Delivery, Result
-from scheduler.dialects.reliable.reaper import ReaperRule
 from scheduler.dialects.standard.finish import Bounds
 from scheduler.dialects.standard.keys import Keys
 from scheduler.dialects.standard.queue import StandardQueue
+from scheduler.model.reaper import ReaperRule
 from tests.support.lines import append
 from tests.support.ring_mutants import mutate
 from tests.support.ring_points import Points
@@ -84,8 +84,6 @@ def be_hasty(seconds: float) -> None:
     scheduler.queueing.upkeep.YOUNG_US = (1_000_000, 60_000_000)
     defaults: dict[str, Any] = StandardQueue.__init__.__kwdefaults__  # type: ignore[assignment]
     defaults["bounds"] = Bounds(settler_silence=timedelta(seconds=max(1.0, seconds)))
-    worker: dict[str, Any] = Worker.__init__.__kwdefaults__  # type: ignore[assignment]
-    worker["reaper"] = ReaperRule(interval=timedelta(seconds=seconds))
 
 
 def note_accepted(options: Options) -> None:
@@ -164,6 +162,9 @@ def main(options: Options) -> None:
         note_accepted(options)
         for queue in queues_of(options):
             handler("job", queue=queue)(lambda ctx, payload: body(options, ctx, payload))
+    reaper = ReaperRule()
+    if options.hasty is not None:
+        reaper = ReaperRule(interval=timedelta(seconds=options.hasty))
     workers = (
         []
         if options.role != "worker"
@@ -174,6 +175,7 @@ def main(options: Options) -> None:
                 dialect=options.dialect,
                 lease=options.lease,
                 concurrency=options.concurrency,
+                reaper=reaper,
             )
             for _ in range(options.workers)
         ]
@@ -190,7 +192,7 @@ def main(options: Options) -> None:
     if options.role == "instance":
         queues = {options.queue: {"dialect": options.dialect}}
         instance = Scheduler(
-            options.dsn, schema=options.schema, redis=options.redis, queues=queues
+            options.dsn, schema=options.schema, redis=options.redis, queues=queues, reaper=reaper
         ).start()
     for worker in workers:
         worker.start()

@@ -12,9 +12,9 @@ from scheduler import PermanentError, QueueError, handler
 from scheduler.dialects.channel import Channel
 from scheduler.dialects.client import Client
 from scheduler.dialects.interface import Delivery, Note
-from scheduler.dialects.reliable.reaper import ReaperRule
 from scheduler.dialects.standard.queue import StandardQueue
 from scheduler.embedded.redis import EmbeddedRedis
+from scheduler.model.reaper import ReaperRule
 from tests.dialects.values import NOW, job
 from tests.queueing.conftest import MakeWorker
 from tests.support.waiting import WOKEN, rest, wait_for

@@ -25,6 +25,7 @@ from scheduler.dialects.bullmq.exchange import (
 from scheduler.dialects.bullmq.keys import Keys
 from scheduler.dialects.bullmq.outcomes import Settling
 from scheduler.dialects.client import LONGEST_BLOCK, Client, script
+from scheduler.dialects.crew.retry_defaults import RetryDefaults
 from scheduler.dialects.crew.said import about_bytes
 from scheduler.dialects.ends import note_bytes
 from scheduler.dialects.interface import (
@@ -102,6 +103,7 @@ class BullMQQueue:
         self._numbers = SequenceNumbers()
         self._client = client
         self._keys = Keys(name, prefix)
+        self.retry_defaults = RetryDefaults(client, self._keys.own("retry:"), worker)
         self._installation = installation
         self._worker = worker
         self._compat = compat
@@ -228,12 +230,19 @@ class BullMQQueue:
         self._numbers.skip(held)
         return held
 
-    def recover(self, decide: Callable[[Delivery], Result]) -> int:
-        """Take back what silent workers hold: what was active without a lock twice,
-        `stalled_interval` apart.
+    def recover(self, decide: Callable[[Delivery], Result], *, foreign: bool = True) -> int:
+        """Reclaim jobs that were active without a lock at two checks, `stalled_interval` apart.
+
+        With `foreign` this is the check for stalled jobs that each worker of BullMQ makes. Without
+        it, only jobs of ledgers are reclaimed, and only while no worker checks.
         """
-        args = [self._compat, self._stalled_ms, MOST_STALLED, MOST_TAKEN_BACK]
-        moved, told = self._client.run(script("bullmq", "stalled"), [self._keys.meta], args)
+        keys, moved = [self._keys.meta], 0
+        if foreign:
+            args = [self._compat, self._stalled_ms, MOST_STALLED, MOST_TAKEN_BACK]
+            moved, told = self._client.run(script("bullmq", "stalled"), keys, args)
+        else:
+            args = [self._stalled_ms, MOST_TAKEN_BACK]
+            told = self._client.run(script("bullmq", "abandoned"), keys, args)
         found, unreadable = self._exchange.deliveries(told)
         written = [*unreadable, *(value for each in found for value in written_of(decide(each)))]
         return int(moved) + (

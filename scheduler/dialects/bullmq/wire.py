@@ -74,8 +74,9 @@ def delivery_of(queue: str, told: Sequence[bytes]) -> Taken:
         rjk,
     ) = told
     try:
-        _, _, number, _, began, _, sequence = token.rsplit(b":", 6)
+        worker, _, number, _, began, _, sequence = token.rsplit(b":", 6)
         lease = int(number), instant_of(int(began)), token, int(sequence)
+        holder = worker.decode(errors="replace")
         level = Priority(min(int(priority or 0), Priority.BULK))
         if not ring:
             policy, rules = read_options(opts)
@@ -97,7 +98,7 @@ def delivery_of(queue: str, told: Sequence[bytes]) -> Taken:
                 installation="",
                 trace=trace_of(opts),
             )
-            return Taken(job, *lease, rules=rules, scheduler=rjk.decode())
+            return Taken(job, *lease, worker=holder, rules=rules, scheduler=rjk.decode())
         known = orjson.loads(ring)
         rest = {name: known.get(name) for name in TRAVEL}
         form = known.get("form", "json")
@@ -118,7 +119,8 @@ def delivery_of(queue: str, told: Sequence[bytes]) -> Taken:
         )
         if note:  # the attempt before may have left a checkpoint
             job.checkpoint = orjson.loads(note)[2]
-        return Taken(job, *lease, rules=FED if installation else read_options(opts)[1])
+        rules = FED if installation else read_options(opts)[1]
+        return Taken(job, *lease, worker=holder, rules=rules)
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
         raise WireError(
             f"a job of queue {queue!r} cannot be read: {type(error).__name__}"

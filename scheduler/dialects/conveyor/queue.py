@@ -23,6 +23,7 @@ from scheduler.dialects.conveyor.exchange import (
     written_of,
 )
 from scheduler.dialects.conveyor.keys import Keys
+from scheduler.dialects.crew.retry_defaults import RetryDefaults
 from scheduler.dialects.crew.said import about_bytes
 from scheduler.dialects.ends import known_of, note_bytes
 from scheduler.dialects.interface import (
@@ -106,6 +107,7 @@ class ConveyorQueue:
         self._installation = installation
         # in Conveyor a worker has one set of what it holds, of whatever queue
         self._worker = f"{worker}:{name}"
+        self.retry_defaults = RetryDefaults(client, self._keys.ring(name, "retry:"), worker)
         self._look = NextLook()
         self._numbers = SequenceNumbers()
         self._full = False
@@ -262,17 +264,19 @@ class ConveyorQueue:
         self._numbers.skip(found)
         return found
 
-    def recover(self, decide: Callable[[Delivery], Result]) -> int:
-        """Take back what silent workers hold, ours and Conveyor's own, and close what those left
-        half closed.
+    def recover(self, decide: Callable[[Delivery], Result], *, foreign: bool = True) -> int:
+        """Reclaim the leases of dead workers, also of Conveyor's own if `foreign`, and close
+        parents that these left half closed.
         """
-        moved = 0
-        for name in self._run("silent", MOST_WORKERS, STUCK_FOR // wire.MILLISECOND):
+        moved, whose = 0, "all" if foreign else "ours"
+        for name in self._run("silent", MOST_WORKERS, STUCK_FOR // wire.MILLISECOND, whose):
             worker, more = name.decode(errors="replace"), True
             while more:
                 page = self._exchange.held(worker, TAKEN_BACK_AT_ONCE, MOST_BYTES)
                 written: list[Any] = []
                 for each in page:
+                    if each.delivery:
+                        each.delivery.worker = worker.removesuffix(f":{self.name}")
                     written += (
                         buried(each.uuid, each.raw, 0)
                         if not each.delivery

@@ -148,8 +148,8 @@ class ReliableAdmin:
             *self._keys.named(*OWN),
         ]
         yield [name for name in fixed if self._client.call("EXISTS", name)]
-        said = self._keys.said("%s")
-        for pattern in (self._keys.processing_pattern, self._keys.heartbeat_pattern, said):
+        said, retry = self._keys.said("%s"), self._keys.retry_default("%s")
+        for pattern in (self._keys.processing_pattern, self._keys.heartbeat_pattern, said, retry):
             begin, end = pattern.split("%s")
             yield from scanned(self._client, begin, f"{glob(begin)}*{glob(end)}")
 

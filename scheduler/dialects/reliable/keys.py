@@ -98,6 +98,10 @@ class Keys:
         """Name the key in which a worker says what it is like."""
         return f"{self.prefix}:said:{worker}"
 
+    def retry_default(self, worker: str = "") -> str:
+        """Return the string in which a worker stores its default retry policy."""
+        return f"{self.prefix}:retry:{worker}"
+
     def outcomes(self, installation: str) -> str:
         """Name the stream of ends that one ledger settles."""
         return f"{self.prefix}:outcomes:{installation}"

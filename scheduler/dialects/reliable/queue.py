@@ -14,6 +14,7 @@ from datetime import timedelta
 from typing import Any
 
 from scheduler.dialects.client import LONGEST_BLOCK, Client, script
+from scheduler.dialects.crew.retry_defaults import RetryDefaults
 from scheduler.dialects.crew.said import about_bytes
 from scheduler.dialects.ends import known_of
 from scheduler.dialects.interface import (
@@ -46,12 +47,13 @@ from scheduler.dialects.reliable.exchange import (
     calls,
 )
 from scheduler.dialects.reliable.keys import Keys
-from scheduler.dialects.reliable.reaper import Reaper, ReaperRule
+from scheduler.dialects.reliable.reaper import Reaper
 from scheduler.dialects.settling.fence import Fence, pushed
 from scheduler.dialects.settling.reading import Settling
 from scheduler.errors import ConfigError, QueueUnavailable, WireError
 from scheduler.model.attempts import QueuedJob
 from scheduler.model.labels import Priority
+from scheduler.model.reaper import ReaperRule
 
 MOST_UNSETTLED = 100_000
 KEPT = 1000
@@ -95,6 +97,7 @@ class ReliableQueue:
         self._fence = Fence(client)
         self._client = client
         self._keys = keys or Keys.of(name)
+        self.retry_defaults = RetryDefaults(client, self._keys.retry_default(), worker)
         self._installation = installation
         self._worker = worker
         self._marker, self._nothing = self._keys.named("marker", "nothing")
@@ -258,6 +261,7 @@ class ReliableQueue:
             keys.heartbeat(worker),
             *keys.named("workers"),
             keys.said(worker),
+            keys.retry_default(worker),
         ]
         self._client.run(script("reliable", "leave"), named, [worker])
 
@@ -277,9 +281,9 @@ class ReliableQueue:
         self._numbers.skip(held)
         return held
 
-    def recover(self, decide: Callable[[Delivery], Result]) -> int:
-        """Take back what silent workers hold."""
-        return self._reaper.recover(decide)
+    def recover(self, decide: Callable[[Delivery], Result], *, foreign: bool = True) -> int:
+        """Reclaim the leases of dead workers."""
+        return self._reaper.recover(decide, foreign=foreign)
 
     def outcomes(self, n: int, *, timeout: float) -> list[Outcomes]:
         """Read ends."""

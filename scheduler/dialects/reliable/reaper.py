@@ -3,7 +3,6 @@
 import random
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -12,22 +11,12 @@ from scheduler.dialects.interface import Delivery, Result
 from scheduler.dialects.looking import glob
 from scheduler.dialects.reliable.exchange import Call, Exchange, Held, buried, dropped, written_of
 from scheduler.dialects.reliable.keys import Keys
+from scheduler.model.reaper import ReaperRule
 
 MOST_WORKERS = 100
 MOST_HELD = 100
 SCAN_SECONDS = 0.2
 LEASE = timedelta(seconds=30)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReaperRule:
-    """How often silent workers are looked for, and how gently: the pause between pages of a scan,
-    and their size.
-    """
-
-    interval: timedelta = timedelta(seconds=5)
-    base_delay: timedelta = timedelta(milliseconds=10)
-    scan_count: int = 100
 
 
 class Reaper:
@@ -45,12 +34,14 @@ class Reaper:
         self._suspects: set[str] = set()  # silent in the round before
         self._seen: set[str] = set()  # silent in this round
 
-    def recover(self, decide: Callable[[Delivery], Result]) -> int:
-        """Take back what silent workers hold, as `decide` says; return how many."""
+    def recover(self, decide: Callable[[Delivery], Result], *, foreign: bool) -> int:
+        """Reclaim the leases of dead workers, with the results that `decide` returns; return how
+        many. foreign: also scan for workers of the original.
+        """
         moved = 0
         for worker in self._silent():
             moved += self._take_back(worker, decide, ours=True)
-        for worker in self._strangers():
+        for worker in self._strangers() if foreign else ():
             moved += self._take_back(worker, decide, ours=False)
         return moved
 
@@ -121,6 +112,7 @@ def _take(
     elif held.owner != worker and (ours or held.owner is not None):
         call.add(dropped(held.entry))
     else:
+        held.delivery.worker = worker
         installation = held.delivery.job.installation
         ledger = call.ledger(installation)
         call.add(

@@ -28,6 +28,10 @@ class Keys:
         """Return the string in which a worker reports its status."""
         return f"{self.prefix}:said:{worker}"
 
+    def retry_default(self, worker: str = "") -> str:
+        """Return the string in which a worker stores its default retry policy."""
+        return f"{self.prefix}:retry:{worker}"
+
     def results(self, installation: str) -> str:
         """Return the stream of results for one ledger."""
         return f"{self.prefix}:results:{installation}"

@@ -19,6 +19,7 @@ from datetime import timedelta
 from typing import Any
 
 from scheduler.dialects.client import LONGEST_BLOCK, Client, script
+from scheduler.dialects.crew.retry_defaults import RetryDefaults
 from scheduler.dialects.crew.said import about_bytes
 from scheduler.dialects.ends import note_bytes
 from scheduler.dialects.interface import (
@@ -98,6 +99,7 @@ class StandardQueue:
         self._keys = Keys.from_queue(name)
         self._installation = installation
         self._worker = worker
+        self.retry_defaults = RetryDefaults(client, self._keys.retry_default(), worker)
         self._next_poll = NextLook()
         self._fence = Fence(client)
         self._sequence = SequenceNumbers()
@@ -260,6 +262,7 @@ class StandardQueue:
             self._keys.status(self._worker),
             self._keys.leased(self._worker),
             *self._keys.named("workers", "begun"),
+            self._keys.retry_default(self._worker),
         ]
         self._client.run(script("standard", "leave"), keys, [self._worker])
 
@@ -280,7 +283,7 @@ class StandardQueue:
         self._sequence.skip(found)
         return sorted(found, key=lambda each: each.sequence)
 
-    def recover(self, decide: Callable[[Delivery], Result]) -> int:
+    def recover(self, decide: Callable[[Delivery], Result], *, foreign: bool = True) -> int:  # noqa: ARG002 - it has no others
         """Recover leases of expired workers."""
         return self._recovery.recover(decide)
 

@@ -124,4 +124,5 @@ class Recovery:
             return Leased(id_, lease, None, record or b"", str(error))
         uncharged = lease.attempt - lease.charged
         delivery = Delivery(job, lease.attempt, lease.started_at, b"", lease.sequence, uncharged)
+        delivery.worker = lease.worker
         return Leased(id_, lease, delivery)

@@ -12,6 +12,7 @@ local CHUNK = 5000
 
 -- include: queue
 -- include: job
+-- include: lost
 
 if interval > 0 and not redis.call('SET', base .. 'stalled-check', now, 'PX', interval, 'NX') then return {0, {}} end
 
@@ -44,8 +45,7 @@ for _, id in ipairs(redis.call('SMEMBERS', base .. 'stalled')) do
       put_first(id, job)
       moved = moved + 1
     else
-      local token = {'', job.feed, attempts_of(job) + 1, job.ats or 0, job.processedOn or now, '', 0}
-      tell_job(told, id, table.concat(token, ':'), job)
+      tell_lost(told, id, job)
       fed = fed + 1
     end
   end

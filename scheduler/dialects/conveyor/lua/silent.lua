@@ -4,6 +4,7 @@
 -- ARGV[2] queue
 -- ARGV[3] most names of each
 -- ARGV[4] how long a parent that could be closed is left to others, in ms
+-- ARGV[5] all, or ours: without workers of others
 -- Returns the names of ours of the queue and of others; others are silent when they were not heard for 30 s
 -- include: names
 local ring, stuck, time = ring_of(ARGV[2]), base .. 'ring:stuck', redis.call('TIME')
@@ -47,6 +48,7 @@ for i = 1, #leases, 2 do let_go(leases[i], leases[i + 1]) end
 redis.call('ZREMRANGEBYSCORE', stuck, '-inf', now - HOUR)
 erase()
 local names = redis.call('ZRANGEBYSCORE', ring .. 'workers', '-inf', '(' .. now, 'LIMIT', 0, ARGV[3])
+if ARGV[5] == 'ours' then return names end
 for _, name in ipairs(redis.call('ZRANGEBYSCORE', workers, '-inf', time[1] - 30, 'LIMIT', 0, ARGV[3])) do
   if not redis.call('ZSCORE', ring .. 'workers', name) then names[#names + 1] = name end
 end
