@@ -101,11 +101,15 @@ class Note(NamedTuple):
 class Result:
     """The end of a delivery, with a note that was not told yet. Without an `end` it is put back as
     if not taken.
+
+    unhandled: a put-back because the worker has no handler for the type. The job is due again after
+    1 s. Each such return doubles the delay, up to 60 s.
     """
 
     delivery: Delivery
     end: AttemptEnd | None
     note: Note | None = None
+    unhandled: bool = False
 
 
 class Known(NamedTuple):

@@ -257,7 +257,8 @@ class Attempt:
 
     def put_back(self) -> Result:
         """Return the job to its queue; the attempt does not count."""
-        return Result(self.delivery, None, self.unsent_note())
+        unhandled = self.handler is MISSING_HANDLER
+        return Result(self.delivery, None, self.unsent_note(), unhandled)
 
     def _decide(
         self, returned: object, error: BaseException | None, backoffs: Mapping[str, Backoff]

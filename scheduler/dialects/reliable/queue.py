@@ -314,7 +314,9 @@ class ReliableQueue:
 
     def cancel(self, ids: Sequence[str], *, force: bool = False) -> list[Cancelling]:  # noqa: ARG002 - workers decide
         """Take jobs out, or ask for their end."""
-        keys = self._keys.named("jobs", "attempts", "between", "finished", "cancels", "notes")
+        keys = self._keys.named(
+            "jobs", "attempts", "between", "finished", "cancels", "notes", "unhandled"
+        )
         found: list[Cancelling] = []
         for batch in _batches(ids):
             answer = self._client.run(script("reliable", "cancel"), keys, batch)
