@@ -130,20 +130,6 @@ def test_a_timeout_ends_an_attempt(ring: Scheduler, make_worker: MakeWorker) -> 
     assert job.attempts[0]["category"] == "timeout"
 
 
-def test_a_type_without_handler_dies_with_its_reason(
-    ring: Scheduler, make_worker: MakeWorker
-) -> None:
-    @handler("known", queue="mail")
-    def known(ctx: scheduler.JobContext, payload: object) -> None: ...
-
-    make_worker()
-    job = ring.wait(
-        "acme", ring.submit("acme", "unknown", queue="mail", retry=QUICK).id, timeout=60
-    )
-    assert job.state is State.DEAD_LETTER
-    assert "no handler of 'unknown'" in (job.error or "")
-
-
 def test_a_result_that_is_not_json_fails_the_job(ring: Scheduler, make_worker: MakeWorker) -> None:
     @handler("odd", queue="mail")
     def odd(ctx: scheduler.JobContext, payload: object) -> object:
