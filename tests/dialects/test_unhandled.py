@@ -207,3 +207,12 @@ def test_counts_of_jobs_that_are_gone_are_dropped(make_queue: MakeQueue, due: Du
     assert due.counted() == 2
     assert due.run("ZSCORE", due.returns, "gone") is None
     assert int(due.run("PTTL", due.returns)) > hour
+
+
+@pytest.mark.parametrize("dialect", ["conveyor"])
+def test_a_job_that_is_returned_keeps_its_bytes(make_queue: MakeQueue, due: Due) -> None:
+    queue = make_queue()
+    queue.push([job()], epoch="")
+    delivery = fetched(queue)
+    queue.finish([unhandled(delivery)])
+    assert due.run("ZRANGE", due.key, 0, -1) == [delivery.raw]
