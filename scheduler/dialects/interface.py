@@ -123,12 +123,15 @@ class Result:
 
     begun: False if the job is put back before its handler was called; the number of its attempt is
     then used again.
+    unhandled: a put-back because the worker has no handler for the type. The job is due again after
+    1 s. Each such return doubles the delay, up to 60 s.
     """
 
     delivery: Delivery
     end: AttemptEnd | None
     note: Note | None = None
     begun: bool = True
+    unhandled: bool = False
 
 
 class Known(NamedTuple):

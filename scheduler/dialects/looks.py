@@ -6,6 +6,10 @@ workers set: another worker may have a slot for them. If this worker waited for 
 receive its own, pass over the same jobs and set the signal again, as fast as Redis answers. So it
 waits for nothing but time, PASSED_MS, and fetches again. Meanwhile the signal stays for the other
 workers. The worker's own slots need no signal: it fetches when it finishes a job.
+
+A worker that returned a job for whose type it has no handler fetches YIELD_MS after the job is due.
+If it fetched at that moment, it could be the first each time, before a slower worker that has a
+handler.
 """
 
 import math
@@ -13,6 +17,8 @@ import threading
 import time
 
 PASSED_MS = 100
+YIELD_MS = 250
+YIELD_FOR_S = 120.0  # longer than a returned job is delayed
 
 
 class NextLook:
@@ -23,7 +29,12 @@ class NextLook:
     def __init__(self) -> None:
         self.at = math.inf
         self.passed_over = False
+        self._yields_until = -math.inf
         self._lock = threading.Lock()
+
+    def yield_to_others(self) -> None:
+        """Let other workers be the first to take jobs that become due."""
+        self._yields_until = time.monotonic() + YIELD_FOR_S
 
     def heard(self, wait_ms: int, began: float, passed: int = 0) -> None:
         """Hear the answer of a call that began at `began`: when to look, below 0 for never, and how
@@ -32,6 +43,8 @@ class NextLook:
         What was due by then this call has seen. A later moment was named by a call that may have
         come after it.
         """
+        if wait_ms >= 0 and self._yields_until > time.monotonic():
+            wait_ms += YIELD_MS
         if passed:
             wait_ms = min(wait_ms, PASSED_MS) if wait_ms >= 0 else PASSED_MS
         at = math.inf if wait_ms < 0 else time.monotonic() + wait_ms / 1000

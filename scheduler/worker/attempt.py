@@ -256,7 +256,8 @@ class Attempt:
 
     def put_back(self) -> Result:
         """Return the job to its queue; the attempt does not count."""
-        return Result(self.delivery, None, self.unsent_note(), begun=self.started is not None)
+        begun, unhandled = self.started is not None, self.handler is MISSING_HANDLER
+        return Result(self.delivery, None, self.unsent_note(), begun=begun, unhandled=unhandled)
 
     def _decide(
         self, returned: object, error: BaseException | None, backoffs: Mapping[str, Backoff]

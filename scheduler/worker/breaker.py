@@ -1,9 +1,10 @@
 """The circuit breaker of one queue in one worker process: which fetches it permits, what it counts.
 
 It counts successes, and failures that the next job can meet as well: temporary, timeout and system.
-It does not count cancelled and stopped attempts, lost leases and jobs without a handler, because
-their handlers did not come to an end of their own. It does not count `PermanentError`, with which a
-handler blames its input: bad input must not stop good input, nor prove that all is well.
+It does not count cancelled and stopped attempts and lost leases, because their handlers did not
+come to an end of their own. It does not count `PermanentError`, with which a handler blames its
+input: bad input must not stop good input, nor prove that all is well. A job without a handler is
+returned before there is a result, and is no probe either.
 """
 
 import logging
@@ -17,7 +18,7 @@ from scheduler.events import BreakerChanged, Events
 from scheduler.log import keys
 from scheduler.model.breaker import Breaker, BreakerRule
 from scheduler.model.failures import Category
-from scheduler.worker.attempt import MISSING_HANDLER, Attempt
+from scheduler.worker.attempt import Attempt
 
 logger = logging.getLogger("scheduler")
 
@@ -77,12 +78,7 @@ class BreakerGuard:
         with self._changing() as breaker:
             changes, end = breaker.changes, result.end
             is_probe = attempt is self._probe
-            counts = (
-                end is not None
-                and not attempt.lost
-                and attempt.handler is not MISSING_HANDLER
-                and attempt.received >= breaker.since
-            )
+            counts = end is not None and not attempt.lost and attempt.received >= breaker.since
             if counts and end is not None and (is_probe or not breaker.probing):
                 failed = end.category in COUNTED_FAILURES
                 breaker.record(int(end.category is None), int(failed), time.monotonic())

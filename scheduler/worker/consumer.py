@@ -30,8 +30,8 @@ from scheduler.dialects.interface import (
     Result,
 )
 from scheduler.dialects.leasing import begun_mark
-from scheduler.errors import TemporaryError
 from scheduler.events import Events, JobsEnded, JobsTaken
+from scheduler.log import keys as log_fields
 from scheduler.model.failures import ASKED_TO_CANCEL
 from scheduler.model.handling import Handler
 from scheduler.model.retries import Backoff
@@ -56,6 +56,7 @@ MAX_CONCURRENT_CALLS = 2  # that carry results: Redis works on one while the nex
 MAX_RETRY_DELAY_S = 5.0
 CHECK_INTERVAL_S = 1.0
 UNBLOCK_INTERVAL_S = 0.005
+MAX_LOGGED_TYPES = 1000  # foreign producers can invent any number of types
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +124,7 @@ class QueueConsumer:
         self._suspended = True  # until the supervisor has read back the leases of this worker
         self._held_by_breaker = False
         self._draining = False
+        self._logged_types: set[str] = set()
         self._error: BaseException | None = None
         executor.consumers.append(self)
 
@@ -235,10 +237,11 @@ class QueueConsumer:
         self, call: "Exchange", accepted: Sequence[bool], attempts: Sequence[Attempt]
     ) -> None:
         """Track the jobs that a call leased, and forget those whose results it sent."""
+        handled = [each for each in attempts if each.handler is not MISSING_HANDLER]
         if call.permitted:
-            self.guard.on_fetched(attempts, call.breaker_changes)
+            self.guard.on_fetched(handled, call.breaker_changes)
         # Before the handlers can start: a start is published before the progress of its job.
-        starts = sum([self._options.announcements.started(each.delivery) for each in attempts])
+        starts = sum([self._options.announcements.started(each.delivery) for each in handled])
         with self._lock:
             self._end_call(call)
             if not all(accepted):
@@ -253,7 +256,9 @@ class QueueConsumer:
                 if self._long_poll is None:
                     self.supervisor.wake()  # it waits for jobs
         try:
-            self._publish(call, accepted, len(attempts), starts)
+            if len(handled) < len(attempts):
+                self._log_unhandled(attempts)
+            self._publish(call, accepted, len(handled), starts)
         except Exception:  # a listener or a log handler of the user
             with contextlib.suppress(Exception):
                 logger.exception("queue %s: could not publish an event", self.queue.name)
@@ -329,14 +334,29 @@ class QueueConsumer:
         ]
 
     def _start(self, attempts: Sequence[Attempt], *, put_back: bool = False) -> None:
-        """Give leased jobs to the executor, or back to Redis if this worker stops."""
+        """Give leased jobs to the executor, or back to Redis if they cannot run here."""
         self.in_flight.update(attempts)
         self._executor.free -= len(attempts)
         self._executor.count_handler_slots(attempts, -1)
-        if put_back or self._draining:
-            self._put_back(attempts)
-        else:
-            self._executor.ready.extend(attempts)
+        if not (put_back or self._draining):
+            self._executor.ready += [x for x in attempts if x.handler is not MISSING_HANDLER]
+            attempts = [each for each in attempts if each.handler is MISSING_HANDLER]
+        self._put_back(attempts)
+
+    def _log_unhandled(self, attempts: Iterable[Attempt]) -> None:
+        """Log each type without a handler once."""
+        types = {each.delivery.job.type for each in attempts if each.handler is MISSING_HANDLER}
+        with self._lock:
+            new = sorted(types - self._logged_types)[: MAX_LOGGED_TYPES - len(self._logged_types)]
+            self._logged_types.update(new)
+        for kind in new:
+            logger.warning(
+                "queue %s: no handler for type %r in this worker; its jobs are returned with a "
+                "delay",
+                self.queue.name,
+                kind,
+                extra=log_fields(queue=self.queue.name, type=kind, worker_id=self.worker),
+            )
 
     def _emit(self, call: "Exchange", accepted: Sequence[bool], fetched: int) -> None:
         events, queue = self._options.events, self.queue.name
@@ -352,9 +372,6 @@ class QueueConsumer:
 
     def finish(self, attempt: Attempt, returned: object, error: BaseException | None) -> Result:
         """Make the result of an attempt whose handler has ended. Never raises."""
-        if attempt.handler is MISSING_HANDLER:
-            kind = attempt.delivery.job.type
-            error = TemporaryError(f"no handler of {kind!r} is registered in this worker")
         result = attempt.result(returned, error, self._options.backoffs)
         try:
             if self.guard.record(attempt, result):

@@ -3,7 +3,9 @@
 import math
 import time
 
-from scheduler.dialects.looks import PASSED_MS, NextLook
+import pytest
+
+from scheduler.dialects.looks import PASSED_MS, YIELD_FOR_S, YIELD_MS, NextLook
 
 
 def test_an_answer_that_was_overtaken_hides_no_retry() -> None:
@@ -40,3 +42,18 @@ def test_a_worker_that_passed_over_jobs_looks_again_soon() -> None:
     states.append(look.passed_over)
     assert look.at > time.monotonic() + 1
     assert states == [True, False]
+
+
+def test_a_worker_that_yields_looks_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    look, now = NextLook(), 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    look.yield_to_others()
+    look.heard(2_000, now)
+    assert look.at == now + 2 + YIELD_MS / 1000
+    look = NextLook()
+    look.yield_to_others()
+    look.heard(-1, now)
+    assert look.at == math.inf
+    now += YIELD_FOR_S
+    look.heard(2_000, now)
+    assert look.at == now + 2

@@ -42,14 +42,18 @@ function note(journal, what, job) {
 }
 
 // What a job's data asks for: its handler in Python is `body` in sides.py.
-async function processed(journal, job) {
-  const { seconds, fails, fatal, progress, log, value } = job.data;
+async function processed(journal, job, token) {
+  const { seconds, fails, fatal, progress, log, value, later } = job.data;
   note(journal, "start", job);
   if (options.telemetry) say({ carried: [job.id, context.getStore() ?? ""] });
   say({ ran: [job.queueName, job.id, job.name, job.attemptsStarted] });
   if (progress !== undefined) await job.updateProgress(progress);
   if (seconds) await rest(seconds);
   note(journal, "end", job);
+  if (later) {
+    await job.moveToDelayed(Date.now() + later, token);
+    throw new bullmq.DelayedError();
+  }
   if (fatal) throw new bullmq.UnrecoverableError(fatal);
   if (job.attemptsStarted <= (fails ?? 0)) throw new Error(`not yet, ${job.attemptsStarted}`);
   return job.data.children ? await job.getChildrenValues() : (value ?? null);
@@ -76,7 +80,7 @@ const calls = {
     await events.waitUntilReady();
   },
   work: async ({ queue: name, journal, worker }) => {
-    const make = () => new bullmq.Worker(name, (job) => processed(journal, job), { ...options, name: "node", ...worker });
+    const make = () => new bullmq.Worker(name, (job, token) => processed(journal, job, token), { ...options, name: "node", ...worker });
     await open("worker", name, make).waitUntilReady();
   },
   leave: async ({ queue: name, force }) => {

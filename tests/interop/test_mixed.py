@@ -94,6 +94,21 @@ def test_what_we_add_others_work(other: Peer, redis: Any, redis_server: Embedded
     assert (jobs[-1].state, jobs[-1].failed_reason) == ("failed", "not yet, 2")
 
 
+def test_others_work_what_we_have_no_handler_for(
+    other: Peer, redis: Any, redis_server: EmbeddedRedis
+) -> None:
+    data = {"value": 7}
+    ids = {str(other.queue("mail", "add", "unknown", data, {"attempts": 1})) for _ in range(3)}
+    with working(redis_server.url, "mail"):
+        wait_for(lambda: redis.zcard("bull:mail:ring:unhandled") == 3, "we have returned them")
+        other.work("mail", concurrency=3)
+        wait_for(lambda: ended(redis) == 3, "all have ended")
+        other.leave("mail")
+    assert_whole(redis, ids)
+    seen = [other.call("read", queue="mail", job=job) for job in ids]
+    assert [(each["returnvalue"], each["attemptsMade"]) for each in seen] == [(7, 1)] * 3
+
+
 def test_a_handler_of_ours_may_be_async(
     node: Peer, redis: Any, redis_server: EmbeddedRedis
 ) -> None:

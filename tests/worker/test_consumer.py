@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from scheduler.dialects.client import Client
-from scheduler.dialects.interface import Delivery
+from scheduler.dialects.interface import Delivery, Handled
 from scheduler.dialects.standard.queue import StandardQueue
 from scheduler.embedded.redis import EmbeddedRedis
 from scheduler.errors import QueueUnavailable
@@ -486,3 +486,61 @@ def test_a_busy_queue_shares_its_slots_with_the_others(redis: Client) -> None:
     while len(driver.runs) + len(others) < 20:
         driver.step()
     assert len(others) in range(8, 13)
+
+
+def returns(driver: Driver) -> list[float]:
+    """How often each job was returned because there was no handler."""
+    found = driver.redis.call("ZRANGE", "jobqueue:{mail}:unhandled", 0, -1, "WITHSCORES")
+    return [float(score) % 8 for score in found[1::2]]
+
+
+def test_a_job_without_a_handler_is_returned_once_if_the_answer_is_lost(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver.push(2, type="unknown")
+    sent = driver.push(1)
+    driver.call()
+    unanswered(monkeypatch, driver.queue, "finish")
+    driver.call()
+    assert driver.reserved == 4, "two results without an answer, a job, and a lost slot"
+    recover(driver)
+    driver.run_all()  # the results are refused now, so the lease of the third job is uncertain
+    driver.consumer.renew(LEASE)
+    driver.run_all()
+    assert returns(driver) == [1, 1]
+    assert (driver.runs, driver.reserved) == (sent, 0)
+    assert (driver.feed.depths().retrying, driver.feed.depths().unsettled) == (2, 1)
+
+
+def test_jobs_without_a_handler_of_an_unanswered_fetch_are_returned(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver.push(2, type="unknown")
+    unanswered(monkeypatch, driver.queue, "finish")
+    driver.call()
+    recover(driver)
+    driver.run_all()
+    assert (returns(driver), driver.reserved) == ([1, 1], 0)
+    assert driver.feed.depths().retrying == 2
+
+
+def test_a_worker_that_stops_returns_jobs_without_a_handler(driver: Driver) -> None:
+    driver.push(1, type="unknown")
+    driver.call()
+    driver.consumer.drain()
+    driver.run_all()
+    assert (returns(driver), driver.reserved) == ([1], 0)
+
+
+def test_a_standard_queue_leases_no_job_without_a_handler(redis: Client) -> None:
+    driver = Driver(redis, queue="lists")
+    driver.consume(StandardQueue(redis, "mail", worker="w", lease=LEASE))
+    feed = StandardQueue(redis, "mail", installation="3f1e")
+    unknown, known = job(type="unknown"), job()
+    feed.push([unknown, known], epoch="")
+    driver.run_all()
+    assert driver.runs == [known.id]
+    assert redis.call("HGET", "jobqueue:{mail}:state", unknown.id).startswith(b"1:blocked:0:0:0:")
+    new = StandardQueue(redis, "mail", worker="new")
+    [delivery] = new.fetch(1, timeout=0, handled=Handled(["unknown"]))
+    assert (delivery.job.id, delivery.attempt) == (unknown.id, 1), "it had no lease before"

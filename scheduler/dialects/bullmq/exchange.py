@@ -140,7 +140,8 @@ def written_of(result: Result) -> tuple[Any, ...]:
     delivery, end = cast("Taken", result.delivery), result.end
     job, rules = delivery.job, delivery.rules
     if end is None:
-        return job.id, "back:0:0:0:-", delivery.raw, b"", b"", b"", b""
+        verb = "later" if result.unhandled else "back"
+        return job.id, f"{verb}:0:0:0:-", delivery.raw, b"", b"", b"", b""
     told = end_bytes(end) if job.installation else b""
     progress = wire.progress_bytes(result.note)
     if end.state is State.COMPLETED:

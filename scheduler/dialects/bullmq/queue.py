@@ -198,6 +198,8 @@ class BullMQQueue:
             self._exchange.run(part, self.lease, NO_FETCH if number else wanted, wake=wake)
             for number, part in enumerate(reversed([*calls(results)]))
         ]
+        if any(each.unhandled for each in results):
+            self._look.yield_to_others()
         self._look.heard(answers[-1].wait_ms, began, answers[0].passed)
         accepted = [each for answer in reversed(answers) for each in answer.accepted]
         return accepted, answers[0].taken

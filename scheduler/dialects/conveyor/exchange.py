@@ -172,7 +172,8 @@ def written_of(result: Result) -> tuple[Any, ...]:
     lease = f"{wire.milliseconds_of(delivery.started_at)}:{delivery.sequence}"
     token = f"{job.feed}:{attempt}:{lease}:{delivery.parent}"
     if end is None:
-        return job.id, f"back:0:{token}", "", b"", b""
+        verb = "later" if result.unhandled else "back"
+        return job.id, f"{verb}:0:{token}", "", b"", b""
     delay, again = 0, b""
     if end.state is State.RETRYING:
         delay = max(0, (end.delay or NO_DELAY) // wire.MILLISECOND)

@@ -222,6 +222,8 @@ class ConveyorQueue:
             self._exchange.run(self._worker, part, self.lease, NO_FETCH if number else wanted)
             for number, part in enumerate(reversed([*calls(results)]))
         ]
+        if any(each.unhandled for each in results):
+            self._look.yield_to_others()
         self._look.heard(answers[-1].wait_ms, began, answers[0].passed)
         self._full = answers[-1].full
         accepted = [each for answer in reversed(answers) for each in answer.accepted]

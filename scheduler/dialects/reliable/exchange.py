@@ -109,7 +109,7 @@ class Exchange:
         self._limits = (bounds.unsettled, bounds.kept, bounds.kept_for // wire.MILLISECOND)
         self._jobs, self._attempts = keys.named("jobs", "attempts")
         self._between = keys.named("between", "retries", "finished", "workers", "marker")
-        self._after = keys.named("cancels", "notes", "paused")
+        self._after = keys.named("cancels", "notes", "paused", "unhandled")
         self._place: int | None = (
             0 if weighted else None
         )  # among those that the levels have in turn
@@ -262,7 +262,8 @@ def written_of(result: Result, ledger: int, *, leased: bool = True) -> Written:
     started = wire.milliseconds_of(delivery.started_at)
     token = f"{'' if leased else '~'}{job.feed}:{attempt}@{started}:{delivery.sequence}"
     if end is None:
-        head = f"back:{attempt - 1}:{ledger}:{token}"
+        verb = "later" if result.unhandled else "back"
+        head = f"{verb}:{attempt - 1}:{ledger}:{token}"
         return job.id, head, raw, b"%d%b" % (job.priority + 1, raw), b""
     if end.state is State.COMPLETED and leased and ledger <= 9:
         return job.id, f"+{ledger}:{token}", raw, b"", wire.end_bytes(end) if ledger else b""

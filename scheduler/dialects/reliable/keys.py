@@ -23,6 +23,7 @@ OWN = (
     "origins",
     "origins:before",
     "paused",
+    "unhandled",
     "settled",
     "settled:before",
 )

@@ -226,6 +226,8 @@ class ReliableQueue:
             self._exchange.run(self._worker, part, self.lease, NO_FETCH if number else wanted)
             for number, part in enumerate(reversed([*calls(results)]))
         ]
+        if any(each.unhandled for each in results):
+            self._look.yield_to_others()
         self._look.heard(answers[-1].wait_ms, began, answers[0].passed)
         accepted = [each for answer in reversed(answers) for each in answer.accepted]
         return accepted, answers[0].taken
@@ -319,7 +321,9 @@ class ReliableQueue:
 
     def cancel(self, ids: Sequence[str], *, force: bool = False) -> list[Cancelling]:  # noqa: ARG002 - workers decide
         """Take jobs out, or ask for their end."""
-        keys = self._keys.named("jobs", "attempts", "between", "finished", "cancels", "notes")
+        keys = self._keys.named(
+            "jobs", "attempts", "between", "finished", "cancels", "notes", "unhandled"
+        )
         found: list[Cancelling] = []
         for batch in _batches(ids):
             answer = self._client.run(script("reliable", "cancel"), keys, batch)

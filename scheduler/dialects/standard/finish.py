@@ -17,6 +17,7 @@ from scheduler.dialects.interface import EVERY_TYPE, BegunMark, Delivery, Handle
 from scheduler.dialects.leasing import mark_bytes
 from scheduler.dialects.standard import messages
 from scheduler.dialects.standard.keys import Keys
+from scheduler.dialects.unhandled import return_delay_ms
 from scheduler.errors import QueueUnavailable, WireError
 from scheduler.model.states import State
 
@@ -66,6 +67,13 @@ class FinishArgs:
         job = delivery.job
         token = f"{job.feed}:{delivery.attempt}:{delivery.sequence}"
         self.ids.append(job.id)
+        if end is None and result.unhandled:
+            # The script parks jobs of other types, so a worker gets none of them, unless the entry
+            # of a job has another type than its record. An uncharged retry delays it.
+            delay = return_delay_ms(delivery.uncharged)
+            self.heads.append(f"retry:0:{delay}:0:{token}")
+            self.values.append(b"%d%b" % (job.priority, messages.entry_of(job)))
+            return 0
         if end is None:
             self.heads.append(f"return:0:{result.begun:d}:{redelivered:d}:{token}")
             self.values.append(messages.entry_of(job))

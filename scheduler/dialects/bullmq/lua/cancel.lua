@@ -35,6 +35,7 @@ local function cancel(id)
     return 'r'
   end
   remove_keys(key)
+  redis.call('ZREM', base .. 'ring:unhandled', id)
   if job.installation then redis.call('HDEL', base .. 'ring:' .. job.installation .. ':fed', id) end
   if job.deid then release(base, id, job.deid) end
   if job.parentKey then child_removed(key, job.parentKey, job.parent) end

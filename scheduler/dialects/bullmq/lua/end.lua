@@ -1,8 +1,8 @@
 -- Part of finish: end deliveries, each if it is still the worker's.
 -- ARGV[11..] 7 values for each: id; verb:delay:attempts:traces:count:age:most; token; value, the result or the reason;
 -- trace; progress as JSON, or empty; end as JSON, or empty. Verbs: completed, failed, retry, first (a retry that goes
--- first), back.
-local RESULT, closed = 7, {}
+-- first), back, later (back with a delay, because the worker has no handler).
+local RESULT, closed, handled = 7, {}, {}
 
 -- A lock that ran out is nobody's as long as nobody took the job since.
 local function holds(token, lock, job)
@@ -56,7 +56,12 @@ local function end_one(id, lock, head, token, value, trace, progress, text)
       verb, value, stack = 'failed', reason, reason
     end
   end
-  if verb == 'back' then
+  if verb ~= 'later' then handled[#handled + 1] = id end
+  if verb == 'later' then -- as `moveToDelayed` of a job in BullMQ: the attempt does not count
+    local due = return_later(base .. 'ring:unhandled', id)
+    redis.call('HSET', key, 'delay', due - now)
+    put_later(base, id, due)
+  elseif verb == 'back' then
     backs[#backs + 1] = {id, tonumber(job.priority) or 0, tonumber(string.match(token, '([^:]*):%d+$'))}
     returned[id] = true
   elseif verb == 'retry' or verb == 'first' then
@@ -79,5 +84,6 @@ local function end_all()
     answer[i] = closed[id] and '0' or end_one(id, held[i], unpack(ARGV, RESULT * i + 5, RESULT * i + 10))
     closed[id] = closed[id] or answer[i] == '1'
   end
+  forget_returns(base .. 'ring:unhandled', handled)
   return table.concat(answer)
 end

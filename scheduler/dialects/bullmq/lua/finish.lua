@@ -22,6 +22,7 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 -- include: parents
 -- include: store
 -- include: job
+-- include: unhandled/delay
 -- include: close
 -- include: end
 -- include: take

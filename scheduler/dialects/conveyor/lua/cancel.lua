@@ -19,7 +19,7 @@ for i = 3, #ARGV do
     found = 'x'
   elseif redis.call('HDEL', ring .. 'jobs', uuid) == 1 then
     for _, name in ipairs({'cancels', 'notes'}) do redis.call('HDEL', ring .. name, uuid) end
-    redis.call('ZREM', ring .. 'retries', uuid)
+    for _, name in ipairs({'retries', 'unhandled'}) do redis.call('ZREM', ring .. name, uuid) end
     found = 'd'
   end
   answer[#answer + 1] = found

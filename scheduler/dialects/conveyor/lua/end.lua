@@ -1,9 +1,9 @@
 -- Part of finish: end deliveries, each if it is still the worker's.
 -- ARGV[12..] 5 values for each: uuid; verb:delay:feed:attempt:started:sequence:parent; whose ledger it is in, or empty;
 -- bytes to go on with, or for failed, or empty; end as JSON, or empty. Verbs: completed, dead, cancelled, retry, back,
--- unreadable. The delay is in ms. The sequence number tells the lease from a later lease of the same worker on the same
--- attempt.
-local backs, ends, tombs, ended, unleased = {}, {}, {}, {}, {}
+-- later (back with a delay, because the worker has no handler), unreadable. The delay is in ms. The sequence number
+-- tells the lease from a later lease of the same worker on the same attempt.
+local backs, ends, tombs, ended, unleased, handled = {}, {}, {}, {}, {}, {}
 
 -- Put-backs come after the fetch, which does not lease them. The first of them is the next to be leased.
 local function put_back()
@@ -22,7 +22,16 @@ end
 
 local function end_one(job, verb, delay, token, ledger, raw)
   local uuid, attempt = job.uuid, string.match(token, '%d+$')
-  if verb == 'back' then
+  if verb ~= 'later' then handled[#handled + 1] = uuid end
+  if verb == 'later' then
+    local body, due = try('GET', bodies .. uuid), return_later(ring .. 'unhandled', uuid)
+    if body then
+      redis.call('ZADD', scheduled, seconds(due), body)
+      redis.call('ZADD', ring .. 'retries', due, uuid)
+    end
+    forget(uuid)
+    count_attempts(uuid, token, attempt - 1)
+  elseif verb == 'back' then
     local body = try('GET', bodies .. uuid)
     backs[#backs + 1] = body and read(body) or nil
     forget(uuid)
@@ -54,6 +63,7 @@ local function write()
   if #ended > 0 then
     for _, name in ipairs({'jobs', 'cancels', 'notes'}) do redis.call('HDEL', ring .. name, unpack(ended)) end
   end
+  forget_returns(ring .. 'unhandled', handled)
   erase()
   if #tombs > 0 then redis.call('HSET', ring .. 'finished', unpack(tombs)) end
   for ledger, batch in pairs(ends) do

@@ -40,6 +40,7 @@ redis.call('EXPIRE', workers, LIFETIME)
 -- include: adding
 -- include: holding
 -- include: close
+-- include: unhandled/delay
 -- include: end
 -- include: take
 

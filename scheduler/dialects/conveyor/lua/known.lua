@@ -28,7 +28,8 @@ for i = 3, #ARGV do
   elseif lease or not known then
     add('u', '', uuid) -- others took it from us, and say nothing of it
   else
-    add(redis.call('ZSCORE', ring .. 'retries', uuid) and 'b' or 'w', known, uuid)
+    local retries = not string.find(known, ':0$') and redis.call('ZSCORE', ring .. 'retries', uuid)
+    add(retries and 'b' or 'w', known, uuid)
   end
 end
 return answer

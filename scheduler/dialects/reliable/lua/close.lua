@@ -1,10 +1,11 @@
 -- Part of finish: end deliveries.
 -- ARGV[12..] 5 values for each: id; verb:delay:ledger:feed:attempt@started:sequence, or
 -- +ledger:feed:attempt@started:sequence if it completed; entry; level and entry to go on with, or why it is dead;
--- length of its end, 0: none. Verbs: completed, dead, cancelled, retry, back, drop, unreadable. The delay is in ms; for
--- back, it is the attempts before. Ledgers count from 1, 0: none. A feed after ~: a worker of the original took it. The
--- sequence number tells the lease from a later lease of the same worker on the same attempt.
-local over, tombs, good, bad, closed, refused = {}, {}, {}, {}, {}, {}
+-- length of its end, 0: none. Verbs: completed, dead, cancelled, retry, back, later (back with a delay, because the
+-- worker has no handler), drop, unreadable. The delay is in ms; for back and later, it is the attempts before. Ledgers
+-- count from 1, 0: none. A feed after ~: a worker of the original took it. The sequence number tells the lease from a
+-- later lease of the same worker on the same attempt.
+local over, tombs, good, bad, closed, refused, handled = {}, {}, {}, {}, {}, {}, {}
 
 local function kill(entry, reason)
   bad[#bad + 1] = entry
@@ -12,7 +13,14 @@ local function kill(entry, reason)
 end
 
 local function close_one(id, token, verb, entry, delay, again, ledger)
-  if verb == 'back' then
+  if verb ~= 'later' then handled[#handled + 1] = id end
+  if verb == 'later' then
+    local due = return_later(KEYS[21], id)
+    restless, returned[id] = true, true
+    redis.call('ZADD', retries, due, again)
+    redis.call('HDEL', attempts, id)
+    if ledger > 0 then redis.call('HSET', between, id, string.match(token, '^%d+') .. ':' .. delay .. ':' .. due) end
+  elseif verb == 'back' then
     backs[#backs + 1], returned[id] = again, true
     redis.call('HDEL', attempts, id)
     if ledger > 0 and delay > 0 then
@@ -40,6 +48,7 @@ local function write()
       if redis.call('EXISTS', key) == 1 then redis.call('HDEL', key, unpack(over)) end
     end
   end
+  forget_returns(KEYS[21], handled)
   if #tombs > 0 then redis.call('HSET', finished, unpack(tombs)) end
   tell()
   if #bad > 0 then redis.call('LPUSH', dead, unpack(bad)) end

@@ -19,7 +19,8 @@
 -- KEYS[18] hash: cancels, ids that somebody wants to end
 -- KEYS[19] hash: notes, id -> what its handler said
 -- KEYS[20] hash: paused, by which ledgers
--- KEYS[21] stream: outcomes of the first ledger; more ledgers follow
+-- KEYS[21] zset: unhandled, ids of jobs that were returned because a worker had no handler
+-- KEYS[22] stream: outcomes of the first ledger; more ledgers follow
 -- ARGV[1] worker
 -- ARGV[2] lease, in ms
 -- ARGV[3] how many to take
@@ -54,6 +55,7 @@ local backs, returned = {}, {} -- level and entry of the jobs that are put back;
 if count > 0 then
   -- include: let_go
   -- include: tell
+  -- include: unhandled/delay
   -- include: close
   answers = close()
 end

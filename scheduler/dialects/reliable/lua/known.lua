@@ -23,7 +23,7 @@ for _, id in ipairs(ARGV) do
     add('r', held, id)
   elseif redis.call('HEXISTS', jobs, id) == 0 then
     add('u', '', id)
-  elseif waits then
+  elseif waits and not string.find(waits, '^%d+:0:') then
     add('b', waits, id)
   else
     add('w', '', id)

@@ -33,6 +33,6 @@ local function tell()
   for ledger, all in pairs(told) do
     local ends = ARGV[11 + 5 * count + ledger]
     if not all then ends = accepted(ledger, ends) end
-    if ends then redis.call('XADD', KEYS[20 + ledger], '*', 'ends', ends) end
+    if ends then redis.call('XADD', KEYS[21 + ledger], '*', 'ends', ends) end
   end
 end
