@@ -53,7 +53,8 @@ class QueuedJob:
 @dataclass(slots=True)
 class AttemptEnd:
     """How an attempt ended: terminal, or RETRYING after `delay`. `result` and `spawned` are of a
-    completed one. charged: whether it counts towards `max_attempts`.
+    completed one. charged: whether it counts towards `max_attempts`. recorded_at: when Redis took
+    the result, by its clock; set when the result is read.
     """
 
     tenant: str
@@ -72,3 +73,4 @@ class AttemptEnd:
     checkpoint: Any = field(default=None, repr=False)
     spawned: Sequence[Mapping[str, Any]] = field(default=(), repr=False)
     charged: bool = True
+    recorded_at: datetime | None = None
