@@ -1,5 +1,4 @@
--- Take jobs out that no worker has. Ask for the end of those that a worker of ours has; by force, take them out whoever
--- has them.
+-- Take jobs out, and ask for the end of those that workers of ours have, or by force take out what any worker has.
 -- A worker, ours or Node's, whose job and lock were taken away cannot end it: ours learns it from its next renewal and
 -- its result is refused, on Node moveToFinished fails with "Missing key for job".
 -- KEYS[1] hash: meta of the queue; the names of all other keys begin as this does
@@ -26,8 +25,8 @@ local function taken_out(id)
   end
 end
 
--- By force, a job is taken from the worker that has it. It may be the one for which others wait (a limit on how many are
--- active).
+-- By force, a job is taken from the worker that has it. Others may wait for its place, if there is a limit on how many
+-- are active.
 local function taken_away(id)
   if not force then return nil end
   redis.call('LREM', base .. 'active', 1, id)

@@ -1,14 +1,13 @@
--- Take jobs out that no worker has. Ask for the end of those that one of ours has; by force, take them out whoever has
--- them.
+-- Take jobs out, and ask for the end of those that workers of ours have, or by force take out what any worker has.
 -- A worker of ours whose lease was taken away learns it from its next renewal, and its result is refused. A worker of
--- others runs to its end, of which nothing is recorded; if it tries the job again, the entry is dropped when ours meet it.
+-- others runs to its end, of which nothing is recorded; if it tries the job again, ours drop the entry when they meet it.
 -- KEYS[1] zset: scheduled; the names of all other keys begin as this does
 -- ARGV[1] names: seed or upstream
 -- ARGV[2] queue
 -- ARGV[3] force; empty: leave the jobs that workers have to them
 -- ARGV[4..] uuids
--- Returns for each d (removed; its entry is dropped when it is met), r (running), f (finished, not settled), x (a worker
--- of others has it, and cannot be told) or u (unknown)
+-- Returns for each d (removed; its entry is dropped when it is met), r (running), f (finished, not settled), x (a
+-- worker of others has it, and cannot be told) or u (unknown)
 -- include: names
 -- include: holding
 local ring, force, answer = ring_of(ARGV[2]), ARGV[3] == 'force', {}

@@ -1,6 +1,6 @@
--- Take jobs out that no worker has. Ask for the end of those that one has; by force, take them out too.
--- A worker whose lease was taken away learns it from its next renewal, and its result is refused. The entry stays in its
--- list until then, or until the worker is silent: both drop an entry without a lease.
+-- Take jobs out, and ask for the end of those that workers have, or by force take these out too.
+-- A worker whose lease was taken away learns it from its next renewal, and its result is refused. The entry stays in
+-- its list until then, or until the worker is silent: both drop an entry without a lease.
 -- KEYS[1] hash: jobs, id -> record
 -- KEYS[2] hash: attempts, id -> feed:attempt:worker:started:sequence of what a worker has
 -- KEYS[3] hash: between, id -> feed:attempts:due of what waits between two attempts

@@ -1,4 +1,4 @@
--- Remove jobs that no worker leases. Request the cancellation of leased jobs; by force, remove them too.
+-- Remove jobs, and request the cancellation of those that workers lease, or by force remove these too.
 -- A worker whose lease was removed learns it from its next renewal, and its result is refused. The id stays in the set
 -- of that worker until the result is refused, or until the worker is recovered: both drop ids that have no lease.
 -- KEYS[1] hash: jobs, id -> record
