@@ -1,6 +1,6 @@
 -- Take jobs out, and ask for the end of those that workers of ours have, or by force take out what any worker has.
 -- A worker of ours whose lease was taken away learns it from its next renewal, and its result is refused. A worker of
--- others runs to its end, of which nothing is recorded; if it tries the job again, ours drop the entry when they meet it.
+-- others runs to its end, and nothing of that is recorded. If it tries the job again, ours drop the entry they meet.
 -- KEYS[1] zset: scheduled; the names of all other keys begin as this does
 -- ARGV[1] names: seed or upstream
 -- ARGV[2] queue
