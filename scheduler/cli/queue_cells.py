@@ -201,7 +201,8 @@ def _held(at: WorkerQueue) -> str:
         visible(f"{job.tenant or ''} {job.id} ({job.type})".strip()) for job in at.jobs[:NAMED]
     ]
     more = max(at.holds or 0, len(at.jobs)) - len(named)
-    return ", ".join([*named, *([f"{more} more"] if named and more > 0 else [])]) or "-"
+    overdue = [f"{len(at.overdue)} overdue"] if at.overdue else []
+    return ", ".join([*named, *([f"{more} more"] if named and more > 0 else []), *overdue]) or "-"
 
 
 def total_facts(totals: Totals) -> dict[str, dict[str, object]]:

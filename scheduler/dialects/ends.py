@@ -69,15 +69,19 @@ def _rare(end: AttemptEnd) -> dict[str, Any]:
     return found
 
 
-def ends_of(batch: bytes) -> list[AttemptEnd]:
-    """Read the ends that came back together."""
+def ends_of(batch: bytes, recorded_at: datetime | None = None) -> list[AttemptEnd]:
+    """Read the ends that came back together. recorded_at: when Redis took those that do not say
+    it themselves.
+    """
     try:
-        return [_end(each) for each in orjson.loads(batch)]
+        return [_end(each, recorded_at) for each in orjson.loads(batch)]
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise WireError(f"the end of an attempt cannot be read: {type(error).__name__}") from error
 
 
-def rescued(batch: bytes) -> tuple[list[AttemptEnd], list[bytes]]:
+def rescued(
+    batch: bytes, recorded_at: datetime | None = None
+) -> tuple[list[AttemptEnd], list[bytes]]:
     """Read what can be read of a batch, and the ids of the others."""
     ends: list[AttemptEnd] = []
     try:
@@ -85,19 +89,22 @@ def rescued(batch: bytes) -> tuple[list[AttemptEnd], list[bytes]]:
             batch.decode(errors="replace")
         ):  # workers of others write any bytes
             with contextlib.suppress(WireError):
-                ends += ends_of(orjson.dumps([each]))
+                ends += ends_of(orjson.dumps([each]), recorded_at)
     except (ValueError, TypeError):
         ends = []
     known = {end.job_id.encode() for end in ends}
     return ends, [each for each in dict.fromkeys(ID.findall(batch)) if each not in known]
 
 
-def _end(read: Sequence[Any]) -> AttemptEnd:
+def _end(read: Sequence[Any], recorded_at: datetime | None) -> AttemptEnd:
     tenant, job_id, feed, attempt, state, started, ended, worker, *rare = read
     end = AttemptEnd(
         tenant, job_id, feed, attempt, STATES[state], _moment(started), _moment(ended), worker
     )
+    end.recorded_at = recorded_at
     for found in rare:
+        if "recorded" in found:  # a script found the end that a worker of others made
+            end.recorded_at = _moment(found["recorded"])
         end.delay = found["delay"] * MICROSECOND if "delay" in found else None
         end.category, end.code, end.error = (
             found.get("category"),

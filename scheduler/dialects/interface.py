@@ -42,10 +42,14 @@ class Renewed(Enum):
 class Cancelling(Enum):
     """What a cancel found. Only what was removed, or is unknown, may be ended by the one who
     asked.
+
+    FINISHED: it has a result that is not settled, which the settler records. REFUSED: a worker of
+    BullMQ or Conveyor has it, which cannot be asked, or it has a newer format.
     """
 
     REMOVED = "removed"
     RUNNING = "running"
+    FINISHED = "finished"
     UNKNOWN = "unknown"
     REFUSED = "refused"
 
@@ -185,7 +189,7 @@ class About(NamedTuple):
     """What a worker says of itself at one queue: where it is, for how long, what it holds.
 
     `jobs`: id, tenant and type of some; `breaker_left`: in how many seconds an open breaker lets a
-    job be tried.
+    job be tried. `overdue`: ids of jobs whose handlers run past the end of their attempts, of some.
     """
 
     host: str
@@ -196,6 +200,7 @@ class About(NamedTuple):
     jobs: Sequence[tuple[str, str, str]]
     breaker: BreakerState | None = None
     breaker_left: float | None = None
+    overdue: Sequence[str] = ()
 
 
 class Crew(NamedTuple):
@@ -304,7 +309,11 @@ class Queue(Protocol):
         """Say what is known of jobs; None: nothing."""
 
     def cancel(self, ids: Sequence[str], *, force: bool = False) -> list[Cancelling]:
-        """Take jobs out, or ask their workers to end them."""
+        """Take jobs out, or ask their workers to end them.
+
+        force: take out leased jobs too, in the same step. Their workers lose the lease: renewals
+        answer LOST, and results are refused.
+        """
 
     def epoch(self) -> str | None:
         """Read the mark that a Redis which lost its memory does not have."""

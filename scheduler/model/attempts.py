@@ -55,7 +55,8 @@ class QueuedJob:
 class AttemptEnd:
     """How an attempt ended: terminal, or RETRYING after `delay`. `result` and `spawned` are of a
     completed one. charged: whether it counts towards `max_attempts`. uncharged: how many of the
-    attempts up to this one do not count.
+    attempts up to this one do not count. recorded_at: when Redis took the result, by its clock; set
+    when the result is read.
     """
 
     tenant: str
@@ -75,3 +76,4 @@ class AttemptEnd:
     spawned: Sequence[Mapping[str, Any]] = field(default=(), repr=False)
     charged: bool = True
     uncharged: int = 0
+    recorded_at: datetime | None = None

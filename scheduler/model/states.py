@@ -30,6 +30,7 @@ class State(StrEnum):
 
 TERMINAL = frozenset({State.COMPLETED, State.FAILED, State.DEAD_LETTER, State.CANCELLED})
 LIVE = frozenset(State) - TERMINAL
+EXPIRED = "its lifetime has passed"  # the reason of a job that its lifetime ended
 
 _LISTED = {
     (State.PENDING, State.SCHEDULED): "no delay, and no dependency is open",

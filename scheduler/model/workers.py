@@ -25,7 +25,9 @@ class WorkerQueue:
     circuit breaker.
 
     holds: None if nobody says. breaker: None if it has none; breaker_until: when an open one lets a
-    job be tried.
+    job be tried. overdue: ids of jobs whose handlers still run although their attempts have ended,
+    by a timeout, a lifetime, a forced cancel or the loss of the lease; at most 20, oldest first.
+    Each keeps a slot of the worker until its handler returns.
     """
 
     name: str
@@ -33,6 +35,7 @@ class WorkerQueue:
     jobs: tuple[HeldJob, ...] = ()
     breaker: BreakerState | None = None
     breaker_until: datetime | None = None
+    overdue: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

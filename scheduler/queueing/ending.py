@@ -25,15 +25,20 @@ def end(table: QueueTable, endings: Sequence[Ending]) -> Steps[Ended]:
     returned.
     """
     ended, freed = list[tuple[JobKey, State]](), False
-    # Of several ends of one job a success is what counts.
+    # Of several ends of one job the first success is what counts: a later one may be too late.
     completed = State.COMPLETED
-    last = {}
-    for each in sorted(endings, key=lambda each: each.state is completed):
-        last[each.key.tenant, each.key.id.int] = each  # a UUID is dear to hash
-    endings = list(last.values())
+    chosen: dict[tuple[str, int], Ending] = {}
+    for each in endings:
+        key = each.key.tenant, each.key.id.int  # a UUID is dear to hash
+        if key not in chosen or chosen[key].state is not completed:
+            chosen[key] = each
+    endings = list(chosen.values())
     while endings:
         rows = yield table.settle(endings)
-        over = [(each.key, each.state) for each in (endings[position - 1] for (position,) in rows)]
+        over = [
+            (endings[place - 1].key, State.DEAD_LETTER if late else endings[place - 1].state)
+            for place, late in rows
+        ]
         ended += over
         endings, some = yield from _follow(table, over)
         freed = freed or some

@@ -162,7 +162,8 @@ class JobCalls(ABC):
         """End a job that has not begun, with all that wait for its success; return its state.
 
         One that has begun is asked to end (`ctx.cancelled`), and stays RUNNING until it does; with
-        `force` it ends at once, and whatever its handler does is refused.
+        `force` it ends at once, and whatever its handler does is refused. One whose handler has
+        ended, and whose result is not recorded yet, ends with that result.
         """
         databases, table, _ = self._queue()
         why = None if reason is None else storable(reason, 1000)
@@ -172,6 +173,10 @@ class JobCalls(ABC):
             answer = None if ring is None else ring.cancel(queue, [job], force=force)
             return None if answer is None else answer[0]
 
+        if force:
+            # Committed before Redis removes the job: if this process dies in between, the
+            # maintenance of any instance ends the job.
+            run(databases, jobs.request_cancel(table, key, reason=why, force=True))
         state = run(databases, jobs.cancel(table, key, reason=why, force=force, ask=ask))
         if ring is not None and state is State.CANCELLED:
             ring.say([(key, state)])

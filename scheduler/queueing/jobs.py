@@ -27,6 +27,7 @@ from scheduler.store.steps import Steps
 from scheduler.trace import current
 
 LOOK = 5000  # rows of either kind in a statement
+NOT_GONE = (Cancelling.RUNNING, Cancelling.FINISHED, Cancelling.REFUSED)
 RETRIABLE = frozenset({State.FAILED, State.DEAD_LETTER, State.CANCELLED})
 
 
@@ -150,34 +151,42 @@ def cancel(
     force: bool,
     ask: Callable[[str, str], Cancelling | None],
 ) -> Steps[State]:
-    """End a job that no worker has; of one that has begun, ask for its end. `ask` asks Redis; None:
-    it is away.
+    """End a job that no worker has, or by force. Ask the worker of any other to end it.
+
+    ask: asks Redis; None: it is away. What waits to be fed is asked about as well, because a feeder
+    that could not commit may have pushed it. A job with a result that is not settled is left to the
+    settler.
     """
     waited = yield from _take_back(table, key)
     job = yield from get(table, key)
     if job.state is State.CANCELLED:
         return job.state
     transition(key.id, job.state, State.CANCELLED)
-    answer = ask(
-        job.queue, str(key.id)
-    )  # also what waits: a feeder that crashed may have pushed it
-    begun = not waited and job.state is not State.PENDING
-    if begun and answer is Cancelling.REFUSED and not force:
+    answer = ask(job.queue, str(key.id))
+    if answer is Cancelling.REFUSED and not force:
         raise IllegalTransition(
             f"job {key.id} is in the hands of a worker of BullMQ or Conveyor itself, which cannot "
             "be told to end it;"
             " wait for it, or cancel it with force=True: it ends here, and whatever comes of it is "
             "refused"
         )
-    if begun and (answer is None or (answer is Cancelling.RUNNING and not force)):
-        yield table.of_job("ask_to_cancel", key, force=force, reason=reason)
-        return State.RUNNING if answer is Cancelling.RUNNING else job.state
+    is_fed = not waited and job.state is not State.PENDING
+    if answer in NOT_GONE or (answer is None and is_fed):
+        yield from request_cancel(table, key, reason=reason, force=force)
+        return job.state if answer is None else State.RUNNING
     ended = yield from end(
         table, [Ending(key=key, state=State.CANCELLED, reason=reason or "cancelled")]
     )
     if not ended.jobs:
         raise StoreUnavailable(f"job {key.id} is held by another transaction; try again")
     return State.CANCELLED
+
+
+def request_cancel(
+    table: QueueTable, key: JobKey, *, reason: str | None, force: bool
+) -> Steps[None]:
+    """Note that a job is to end; the maintenance repeats it until the job has ended."""
+    yield table.of_job("ask_to_cancel", key, force=force, reason=reason)
 
 
 def _take_back(table: QueueTable, key: JobKey) -> Steps[bool]:

@@ -4,7 +4,7 @@ transaction.
 Why each is settled once: an end takes its row away, or moves its attempt on, and is forgotten in
 Redis only after the commit; what comes again finds no row to end. A success of any feed counts, a
 failure only of the newest. An end whose row is held by another transaction stays with us and is
-tried again.
+tried again. The lifetime of a job counts until Redis took its result, not until that is settled.
 """
 
 import logging
@@ -245,12 +245,13 @@ def settle(
         settled += over
         if any(each.spawned for _, each in finals):
             ended = dict(over)
-            last = {
-                key: each.spawned for key, each in finals if each.state is COMPLETED
-            }  # as `end` chooses
+            first: dict[JobKey, Sequence[Any]] = {}  # of several successes, as `end` chooses
+            for key, each in finals:
+                if each.state is COMPLETED:
+                    first.setdefault(key, each.spawned)
             drafts = [
                 draft_of(new)
-                for key, news in last.items()
+                for key, news in first.items()
                 if ended.get(key) is COMPLETED
                 for new in news
             ]
@@ -310,6 +311,7 @@ def _ending(key: JobKey, each: AttemptEnd) -> Ending:
         each.worker,
         each.started_at,
         each.ended_at,
+        each.recorded_at,
     )
 
 

@@ -21,7 +21,7 @@ from scheduler.log import keys
 from scheduler.model.durations import duration, microseconds
 from scheduler.model.policies import TIMEOUTS
 from scheduler.model.retries import Backoff
-from scheduler.model.states import State
+from scheduler.model.states import EXPIRED, State
 from scheduler.queueing.ending import Ended, end, propagate
 from scheduler.queueing.ledger import Ledger
 from scheduler.queueing.pausing import Pausing
@@ -41,8 +41,8 @@ SWEEP_EVERY = 2  # steps
 # have died before it pushed it, or Redis lost its last second.
 YOUNG_US = (10_000_000, 60_000_000)
 DEADLINE = 60.0
-EXPIRED = "its lifetime has passed"
 CANCELLED = "cancelled"
+GONE = (Cancelling.REMOVED, Cancelling.UNKNOWN)
 
 
 class Upkeep:
@@ -134,8 +134,8 @@ class Upkeep:
             raise failed
 
     def asked(self) -> None:
-        """End jobs that somebody wants to end, if no worker has them or they are forced; ask the
-        worker if one has.
+        """End jobs that somebody wants to end, if no worker has them or by force; ask the worker if
+        one has.
         """
         rows = self._ledger.rows(self._ledger.ring.asked(after=self._asked, limit=SOME))
         # Those whose handlers do not heed it are asked again and again: others have their turn.
@@ -186,7 +186,9 @@ class Upkeep:
             ended, _ = self._ledger.run(end(self._ledger.jobs, endings), deadline=DEADLINE)
             self._ring.say(ended)
         ended += self._end(
-            [(key, queue, EXPIRED) for key, queue, waits in jobs if not waits], State.DEAD_LETTER
+            [(key, queue, EXPIRED) for key, queue, waits in jobs if not waits],
+            State.DEAD_LETTER,
+            forced=True,
         )
         queues = {key: queue for key, queue, _ in jobs}
         for queue, count in Counter(queues[key] for key, _ in ended if key in queues).items():
@@ -222,19 +224,26 @@ class Upkeep:
     def _ended(
         self, queue: str, reasons: dict[JobKey, str], state: State, *, forced: bool
     ) -> Steps[Ended]:
-        """End what is not fed, and what Redis gives back or does not know."""
+        """End the jobs that Redis gives back or does not know; `forced`: also from workers.
+
+        Redis is asked first, while the rows are locked. Whoever dies in between leaves the rows as
+        they were, and the next step finds the jobs unknown. Redis is asked about jobs that wait to
+        be fed as well: a feeder that could not commit may have pushed them. A job with a result is
+        left to the settler, which compares the time of the result with the lifetime.
+        """
         held = [JobKey(*row) for row in (yield self._ledger.ring.hold_all(reasons))]
-        rows = yield self._ledger.ring.take_back_all(held)
-        free = {JobKey(*row) for row in rows}
-        fed = [key for key in held if key not in free]
-        if fed:
-            answers = self._ring.queue(queue).cancel([str(key.id) for key in fed])
-            gone = tuple(Cancelling) if forced else (Cancelling.REMOVED, Cancelling.UNKNOWN)
-            free |= {key for key, answer in zip(fed, answers, strict=True) if answer in gone}
+        if not held:
+            return Ended([], freed=False)
+        yield self._ledger.ring.take_back_all(held)
+        answers = self._ring.queue(queue).cancel([str(key.id) for key in held], force=forced)
         return (
             yield from end(
                 self._ledger.jobs,
-                [Ending(key=key, state=state, reason=reasons[key]) for key in free],
+                [
+                    Ending(key=key, state=state, reason=reasons[key])
+                    for key, answer in zip(held, answers, strict=True)
+                    if answer in GONE
+                ],
             )
         )
 

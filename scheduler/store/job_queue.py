@@ -11,7 +11,7 @@ from uuid import UUID
 
 from scheduler.model.dependencies import Edge
 from scheduler.model.fairness import FIRST, Place, Share
-from scheduler.model.states import State
+from scheduler.model.states import EXPIRED, State
 from scheduler.model.submission import Draft
 from scheduler.store.arrays import Packed, blobs, instants, integers, texts, uuids
 from scheduler.store.queries import statement
@@ -50,7 +50,8 @@ class Ending:
     """The end of a job. Without a feed it ends whichever feed is under way.
 
     `record`: its last attempt, as JSON, if there is more to say of it than `worker`, `started_at`
-    and `finished_at`.
+    and `finished_at`. recorded_at: when Redis took the result, if the end is one. After the
+    lifetime of the job it is a dead letter, whatever its `state`.
     """
 
     key: JobKey
@@ -64,6 +65,7 @@ class Ending:
     worker: str | None = None
     started_at: datetime | None = None
     finished_at: datetime | None = None
+    recorded_at: datetime | None = None
 
 
 class QueueTable:
@@ -169,7 +171,9 @@ class QueueTable:
         return self._statement("ended", **packed(keys))
 
     def settle(self, endings: Sequence[Ending]) -> Statement:
-        """Move jobs into the ledger: the position, from 1, of each that was there and free."""
+        """Move jobs into the ledger: (position from 1, whether its result was too late) of each
+        that was there and free.
+        """
         return self._statement(
             "settle",
             **packed(ending.key for ending in endings),
@@ -183,6 +187,8 @@ class QueueTable:
             workers=texts(ending.worker for ending in endings),
             started=instants(ending.started_at for ending in endings),
             finished=instants(ending.finished_at for ending in endings),
+            recorded=instants(ending.recorded_at for ending in endings),
+            expired=EXPIRED,
         )
 
     def any_dependents(self) -> Statement:

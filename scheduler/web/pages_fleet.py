@@ -52,7 +52,9 @@ def worker(found: dict[str, Any]) -> dict[str, Any]:
     """
     jobs = [job for at in found["queues"] for job in at["jobs"]]
     unnamed = max(0, (found["holds"] or 0) - len(jobs))
-    return {**found, "jobs": jobs[:NAMED], "others": jobs[NAMED:], "unnamed": unnamed}
+    overdue = sum(len(at["overdue"]) for at in found["queues"])
+    shown = {"jobs": jobs[:NAMED], "others": jobs[NAMED:], "unnamed": unnamed, "overdue": overdue}
+    return {**found, **shown}
 
 
 def _from(cursor: str | None) -> dict[str, str]:

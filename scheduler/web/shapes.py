@@ -286,6 +286,11 @@ _WORKER: dict[str, Schema] = {
                     **maybe(MOMENT),
                     "description": "when an open one lets a job be tried",
                 },
+                "overdue": listed(
+                    text(),
+                    description="ids of jobs whose handlers still run although their attempts have "
+                    "ended; each keeps a slot",
+                ),
             }
         )
     ),

@@ -147,6 +147,14 @@ class Attempt:
         """The end of the job's lifetime."""
         return self.delivery.job.expires_at
 
+    @property
+    def is_overdue(self) -> bool:
+        """Whether the handler still runs although the attempt has ended: it is past its timeout, or
+        Redis gave up the lease because the job has ended or another worker has it.
+        """
+        running = self.started is not None and not self.acknowledging
+        return running and (self.lost or TIMED_OUT in self.cancelled.causes)
+
     def can_start(self) -> bool:
         """Return whether the handler can be called; raise if the job itself is invalid.
 

@@ -12,6 +12,7 @@ from scheduler.dialects.interface import About
 from scheduler.errors import LifecycleError, QueueError
 from scheduler.service import Service
 from scheduler.sight import Sight, parts_of, queue_statuses
+from scheduler.worker.attempt import Attempt
 from scheduler.worker.consumer import QueueConsumer
 
 MAX_REPORTED_JOBS = 20
@@ -36,7 +37,8 @@ class StatusReporter:
     def report(self, consumer: QueueConsumer) -> About:
         """Return the report of one queue, with the jobs that have been in flight for longest."""
         now, in_flight = time.monotonic(), list(consumer.in_flight)
-        oldest = heapq.nsmallest(MAX_REPORTED_JOBS, in_flight, key=lambda each: each.received)
+        oldest = _oldest(in_flight)
+        overdue = _oldest(each for each in in_flight if each.is_overdue)
         breaker = consumer.guard.breaker
         return About(
             host=self._host,
@@ -50,11 +52,16 @@ class StatusReporter:
             ],
             breaker=breaker.state if self._has_breaker else None,
             breaker_left=breaker.left(now) if self._has_breaker else None,
+            overdue=[each.delivery.job.id for each in overdue],
         )
 
     def mark_reported(self, now: float) -> None:
         """Record that the report was sent."""
         self._reported_at, self._reported_changes = now, self._changes
+
+
+def _oldest(attempts: Iterable[Attempt]) -> list[Attempt]:
+    return heapq.nsmallest(MAX_REPORTED_JOBS, attempts, key=lambda each: each.received)
 
 
 def deregister(consumers: Iterable[QueueConsumer]) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 import pytest
 
+from scheduler.dialects.bullmq import wire
 from scheduler.dialects.bullmq.add import NewJob, add
 from scheduler.dialects.bullmq.admin import BullMQAdmin
 from scheduler.dialects.bullmq.exchange import written_of
@@ -499,3 +500,37 @@ def test_a_lock_that_is_no_lease_of_ours_stops_nobody(
     assert [each.job.id for each in queue.held()][-1:] == [fed[1].id]
     assert queue.known([fed[0].id])[0] is not None
     assert queue.finish([ended(each) for each in taken])[0] == [False, True]
+
+
+def test_force_takes_a_job_from_a_worker_that_hears_nothing(
+    client: Client, open_queue: MakeOpen
+) -> None:
+    queue = open_queue()
+    fed = [job(), job()]
+    queue.push(fed, epoch="")
+    fetch_all(queue)
+    client.call("SET", f"bull:mail:{fed[0].id}:lock", "a lock of Node")
+    client.call("SADD", "bull:mail:stalled", fed[0].id)
+    assert queue.cancel([fed[0].id], force=True) == [Cancelling.REMOVED]
+    assert client.call("EXISTS", f"bull:mail:{fed[0].id}", f"bull:mail:{fed[0].id}:lock") == 0
+    assert client.call("LRANGE", "bull:mail:active", 0, -1) == [fed[1].id.encode()]
+    assert client.call("SMEMBERS", "bull:mail:stalled") in ([], set())
+    assert queue.known([fed[0].id]) == [None]
+
+
+def test_force_finds_a_result_that_is_in_the_events_alone(
+    client: Client, open_queue: MakeOpen
+) -> None:
+    """A worker of Node removed the job at its end, and nobody has read the events since."""
+    queue, fed = open_queue(), job()
+    queue.push([fed], epoch="")
+    fetch_all(queue)
+    client.call("LREM", "bull:mail:active", 0, fed.id)
+    client.call("DEL", f"bull:mail:{fed.id}", f"bull:mail:{fed.id}:lock")
+    event = ("event", "completed", "jobId", fed.id, "returnvalue", "7", "at", "1")
+    entry = client.call("XADD", "bull:mail:events", "*", *event)
+    assert queue.cancel([fed.id], force=True) == [Cancelling.FINISHED]
+    [read] = wait_for(lambda: queue.outcomes(10, timeout=0), "it is read")
+    [end] = read.ends
+    assert (end.job_id, end.state, end.result) == (fed.id, State.COMPLETED, b"7")
+    assert end.recorded_at == wire.instant_of(int(entry.partition(b"-")[0]))

@@ -440,12 +440,65 @@ def test_a_running_job_hears_of_its_cancel(make_queue: MakeQueue) -> None:
     assert other.cancel([one.job.id]) == [Cancelling.RUNNING]
     assert queue.renew({one: None, two: None}, lease=LEASE) == [Renewed.CANCEL, Renewed.KEPT]
     assert queue.finish([ended(one, State.CANCELLED)])[0] == [True]
-    assert other.cancel([one.job.id]) == [Cancelling.RUNNING]  # its end is not settled
+    for force in (False, True):
+        assert other.cancel([one.job.id], force=force) == [Cancelling.FINISHED]
     assert [end.state for end in settle(queue)] == [State.CANCELLED]
     assert other.cancel([one.job.id]) == [Cancelling.UNKNOWN]
     queue.push([job(id=one.job.id, feed=2)], epoch="")
     [again] = queue.fetch(1, timeout=0)
     assert queue.renew({again: None}, lease=LEASE) == [Renewed.KEPT]
+
+
+def test_force_removes_a_leased_job_and_its_late_result_is_refused(make_queue: MakeQueue) -> None:
+    queue, other = make_queue(), make_queue("w2")
+    queue.push([job(), job()], epoch="")
+    one, two = queue.fetch(2, timeout=0)
+    assert other.cancel([one.job.id], force=True) == [Cancelling.REMOVED]
+    assert other.known([one.job.id]) == [None]
+    assert other.cancel([one.job.id], force=True) == [Cancelling.UNKNOWN]
+    note = Note(progress=0.5)
+    assert queue.renew({one: note, two: None}, lease=LEASE) == [Renewed.LOST, Renewed.KEPT]
+    assert ids(queue.held()) == [two.job.id]
+    assert queue.finish([ended(one), ended(two)])[0] == [False, True]
+    assert [end.job_id for end in settle(queue)] == [two.job.id]
+    assert fetch_all(queue) == fetch_all(other) == []
+    queue.push([job(id=one.job.id, feed=2)], epoch="")
+    [again] = queue.fetch(1, timeout=0)
+    assert queue.finish([ended(one)])[0] == [False]
+    assert queue.renew({again: None}, lease=LEASE) == [Renewed.KEPT]
+    assert queue.finish([ended(again)])[0] == [True]
+
+
+def test_force_removes_what_waits_and_what_is_retried(make_queue: MakeQueue) -> None:
+    queue = make_queue()
+    jobs = [job() for _ in range(3)]
+    queue.push(jobs, epoch="")
+    [delivery] = queue.fetch(1, timeout=0)
+    queue.finish([retried(delivery, timedelta(minutes=1))])
+    wanted = [jobs[0].id, jobs[1].id, jobs[1].id]
+    found = queue.cancel(wanted, force=True)
+    assert found == [Cancelling.REMOVED, Cancelling.REMOVED, Cancelling.UNKNOWN]
+    assert queue.known(wanted) == [None] * 3
+    assert ids(fetch_all(queue)) == [jobs[2].id]
+
+
+def test_a_dead_worker_brings_no_removed_job_back(make_queue: MakeQueue) -> None:
+    dead, queue = make_queue("dead", lease=timedelta(milliseconds=50)), make_queue()
+    dead.push([job(), job()], epoch="")
+    one, two = dead.fetch(2, timeout=0)
+    assert queue.cancel([one.job.id], force=True) == [Cancelling.REMOVED]
+    decided: list[str] = []
+
+    def decide(delivery: Delivery) -> Result:
+        decided.append(delivery.job.id)
+        return ended(delivery, State.DEAD_LETTER)
+
+    wait_for(lambda: queue.recover(decide), "the worker is silent")
+    assert decided == [two.job.id]
+    assert [end.job_id for end in settle(queue)] == [two.job.id]
+    assert queue.known([one.job.id]) == [None]
+    assert fetch_all(queue) == []
+    assert dead.finish([ended(one)])[0] == [False]
 
 
 def test_a_job_that_was_removed_and_is_fed_anew_runs_once(make_queue: MakeQueue) -> None:

@@ -601,7 +601,7 @@ def test_a_finished_mark_is_believed_only_while_its_result_exists(
     plain.xdel(f"{P}:results:3f1e", first)
     names = [each.id for each in jobs]
     assert queue.known(names) == [None, None, Known(None, 1), Known(None, 1)]
-    assert queue.cancel(names)[:3] == [*[Cancelling.UNKNOWN] * 2, Cancelling.RUNNING]
+    assert queue.cancel(names)[:3] == [*[Cancelling.UNKNOWN] * 2, Cancelling.FINISHED]
     with caplog.at_level(logging.WARNING):
         assert queue.push(jobs, epoch="") == [Pushed.NEW] * 2 + [Pushed.FINISHED] * 2
     assert "lost the results of 2 finished jobs" in caplog.text

@@ -168,7 +168,7 @@ def test_of_two_successes_of_a_job_one_submits_its_jobs(
         completed(job, feed=2, spawned=spawned("second")),
     )
     settling.ledger.run(settle(settling.ledger, [first, second], lambda _: None))
-    assert [each.type for each in submitter.find("acme", queue="other").jobs] == ["second"]
+    assert [each.type for each in submitter.find("acme", queue="other").jobs] == ["first"]
 
 
 def test_a_lock_that_is_not_to_be_had_in_time_is_no_reason_to_fail_a_job(

@@ -142,6 +142,18 @@ def test_a_cancel_of_what_node_has_is_refused(queue: BullMQQueue, node: Peer) ->
     assert [end.state for end in settled(queue, 1)] == [State.COMPLETED]
 
 
+def test_force_takes_a_job_from_a_worker_of_node(queue: BullMQQueue, node: Peer) -> None:
+    fed, other = job(payload=b'{"seconds":1}'), job(payload=b'{"value":1}')
+    queue.push([fed], epoch="")
+    node.work("mail")
+    wait_for(lambda: node.ran, "it runs")
+    assert queue.cancel([fed.id], force=True) == [Cancelling.REMOVED]
+    assert queue.known([fed.id]) == [None]
+    queue.push([other], epoch="")
+    assert [end.job_id for end in settled(queue, 1)] == [other.id]
+    assert queue.cancel([fed.id], force=True) == [Cancelling.UNKNOWN]
+
+
 def test_what_a_killed_node_worker_had_is_taken_back_as_the_ring_decides(
     queue: BullMQQueue, start_node: StartPeer
 ) -> None:

@@ -65,6 +65,7 @@ RENEWED = {"k": Renewed.KEPT, "l": Renewed.LOST, "c": Renewed.CANCEL}
 CANCELLING = {
     "d": Cancelling.REMOVED,
     "r": Cancelling.RUNNING,
+    "f": Cancelling.FINISHED,
     "u": Cancelling.UNKNOWN,
     "x": Cancelling.REFUSED,
 }
@@ -271,14 +272,19 @@ class BullMQQueue:
             found += [_known(*each) for each in answer]
         return found
 
-    def cancel(self, ids: Sequence[str], *, force: bool = False) -> list[Cancelling]:  # noqa: ARG002 - workers decide
-        """Take jobs out, or ask for their end; a worker of others hears nothing, and so it is
-        refused.
+    def cancel(self, ids: Sequence[str], *, force: bool = False) -> list[Cancelling]:
+        """Take jobs out, or ask for their end. A worker of others cannot be asked: its job is
+        refused, or taken out by force.
         """
         found: list[Cancelling] = []
+        if force:
+            # A job that its worker removed at its end has its result in the events alone.
+            self._settling.collect_events()
         for batch in _batches(ids):
             answer = self._client.run(
-                script("bullmq", "cancel"), [self._keys.meta], [self._compat, *batch]
+                script("bullmq", "cancel"),
+                [self._keys.meta],
+                [self._compat, "force" if force else "", *batch],
             )
             found += [CANCELLING[each] for each in answer.decode()]
         return found

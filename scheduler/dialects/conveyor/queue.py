@@ -68,6 +68,7 @@ RENEWED = {"k": Renewed.KEPT, "l": Renewed.LOST, "c": Renewed.CANCEL}
 CANCELLING = {
     "d": Cancelling.REMOVED,
     "r": Cancelling.RUNNING,
+    "f": Cancelling.FINISHED,
     "u": Cancelling.UNKNOWN,
     "x": Cancelling.REFUSED,
 }
@@ -318,13 +319,14 @@ class ConveyorQueue:
             ]
         return found
 
-    def cancel(self, ids: Sequence[str], *, force: bool = False) -> list[Cancelling]:  # noqa: ARG002 - workers decide
-        """Take jobs out, or ask for their end; a worker of Conveyor's hears nothing, and so it is
-        refused.
+    def cancel(self, ids: Sequence[str], *, force: bool = False) -> list[Cancelling]:
+        """Take jobs out, or ask for their end. A worker of Conveyor's own cannot be asked: its job
+        is refused, or taken out by force.
         """
         found: list[Cancelling] = []
         for batch in _batches(ids):
-            found += [CANCELLING[each] for each in self._run("cancel", *batch).decode()]
+            answer = self._run("cancel", "force" if force else "", *batch)
+            found += [CANCELLING[each] for each in answer.decode()]
         return found
 
     def epoch(self) -> str | None:

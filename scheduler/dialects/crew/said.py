@@ -79,6 +79,7 @@ def _told(queue: str, name: str, heard: datetime, about: About) -> WorkerInfo:
         ),
         breaker=None if about.breaker is None else BreakerState(about.breaker),
         breaker_until=until,
+        overdue=tuple(str(id_) for id_ in about.overdue),
     )
     return WorkerInfo(
         name=name,

@@ -62,7 +62,12 @@ MOST_HELD = 100_000
 SHORTEST_WAIT = 0.005  # seconds: 0 would be for ever, and to Redis 6.2 so would be 0.001
 PUSHED_AT_ONCE = 250
 RENEWED = {"k": Renewed.KEPT, "l": Renewed.LOST, "c": Renewed.CANCEL}
-CANCELLING = {"d": Cancelling.REMOVED, "r": Cancelling.RUNNING, "u": Cancelling.UNKNOWN}
+CANCELLING = {
+    "d": Cancelling.REMOVED,
+    "r": Cancelling.RUNNING,
+    "f": Cancelling.FINISHED,
+    "u": Cancelling.UNKNOWN,
+}
 
 
 class ReliableQueue:
@@ -319,14 +324,16 @@ class ReliableQueue:
             ]
         return found
 
-    def cancel(self, ids: Sequence[str], *, force: bool = False) -> list[Cancelling]:  # noqa: ARG002 - workers decide
+    def cancel(self, ids: Sequence[str], *, force: bool = False) -> list[Cancelling]:
         """Take jobs out, or ask for their end."""
         keys = self._keys.named(
             "jobs", "attempts", "between", "finished", "cancels", "notes", "unhandled"
         )
         found: list[Cancelling] = []
         for batch in _batches(ids):
-            answer = self._client.run(script("reliable", "cancel"), keys, batch)
+            answer = self._client.run(
+                script("reliable", "cancel"), keys, ["force" if force else "", *batch]
+            )
             found += [CANCELLING[each] for each in answer.decode()]
         return found
 

@@ -10,11 +10,11 @@ twice, of which the second time finds nothing to do.
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from scheduler.dialects.client import LONGEST_BLOCK, Client, Script, script
-from scheduler.dialects.ends import ends_of, rescued
+from scheduler.dialects.ends import EPOCH, ends_of, rescued
 from scheduler.dialects.interface import Outcomes
 from scheduler.dialects.settling.fence import REMEMBERED_MS
 from scheduler.errors import QueueError, QueueUnavailable, WireError
@@ -162,11 +162,12 @@ class Settling:
         if not text and (number := self._newer_format(fields)):
             self._newer(number)
             return None
+        recorded_at = _recorded_at(entry)
         try:
-            return Outcomes(entry, ends_of(text), len(text))
+            return Outcomes(entry, ends_of(text, recorded_at), len(text))
         except WireError as error:
             self._keep(text, error)
-            ends, lost = rescued(text)
+            ends, lost = rescued(text, recorded_at)
             if lost:
                 self._client.call("HDEL", self._finished, *lost)
             if ends:
@@ -180,3 +181,11 @@ class Settling:
             return None
         numbers = [int(each) for each in fields if each.isdigit() and len(each) <= 4]
         return max((each for each in numbers if each > int(self._field)), default=None)
+
+
+def _recorded_at(entry: bytes) -> datetime | None:
+    """Read the time of a stream entry, which Redis gave it; None: somebody else named the entry."""
+    try:
+        return EPOCH + int(entry.partition(b"-")[0]) * MILLISECOND
+    except (ValueError, OverflowError):
+        return None

@@ -68,6 +68,7 @@ RENEWED = {"k": Renewed.KEPT, "l": Renewed.LOST, "c": Renewed.CANCEL}
 CANCELLING = {
     "d": Cancelling.REMOVED,
     "r": Cancelling.RUNNING,
+    "f": Cancelling.FINISHED,
     "u": Cancelling.UNKNOWN,
     "x": Cancelling.REFUSED,
 }
@@ -317,8 +318,8 @@ class StandardQueue:
             found += [messages.known_of(*answer[i : i + 3]) for i in range(0, len(answer), 3)]
         return found
 
-    def cancel(self, ids: Sequence[str], *, force: bool = False) -> list[Cancelling]:  # noqa: ARG002 - workers decide
-        """Remove jobs, or request the cancellation of leased ones."""
+    def cancel(self, ids: Sequence[str], *, force: bool = False) -> list[Cancelling]:
+        """Remove jobs; request the cancellation of leased ones, or remove them by force."""
         keys = [
             *self._keys.named("jobs", "leases", "state", "finished", "waiting", "blocked"),
             *self._keys.named("blocked:counts", "retrying", "cancels", "notes"),
@@ -327,7 +328,8 @@ class StandardQueue:
         ]
         found: list[Cancelling] = []
         for batch in _batches(ids):
-            codes, formats = self._client.run(script("standard", "cancel"), keys, batch)
+            args = ["force" if force else "", *batch]
+            codes, formats = self._client.run(script("standard", "cancel"), keys, args)
             self._formats.met(formats)
             found += [CANCELLING[each] for each in codes.decode()]
         return found

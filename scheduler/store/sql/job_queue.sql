@@ -178,24 +178,32 @@ ORDER BY d.priority, row_number() OVER (PARTITION BY d.priority, d.tenant ORDER 
 -- name: settle
 -- End jobs: out of job_queue and job_ready, into the ledger, what is to be told of it into job_callback, and those that
 -- failed of themselves into job_letter. A success ends whatever feed it is of, anything else only the present one (a
--- NULL feed: any). One row for each that ended: its position. Rows that another transaction holds are passed over: no
--- row back, look where it stands.
+-- NULL feed: any). A result that Redis recorded after the lifetime of its job is late: the job is a dead letter, and
+-- nothing that its handler returned is kept. When it is settled does not matter: a result that Redis recorded in time
+-- counts, however long Postgres was away.
+-- One row for each that ended: its position, and whether it was late. Rows that another transaction holds are passed
+-- over: no row back, look where it stands.
 WITH t AS (SELECT coalesce(%(now)s::timestamptz, now()) AS now),
 p AS MATERIALIZED (
   SELECT * FROM unnest((SELECT %(tenants)b::text[]), (SELECT %(ids)b::uuid[]), (SELECT %(states)b::text[]),
                        (SELECT %(feeds)b::int4[]), (SELECT %(attempt_numbers)b::int4[]), (SELECT %(reasons)b::text[]),
                        (SELECT %(errors)b::text[]), (SELECT %(results)b::bytea[]), (SELECT %(records)b::text[]),
                        (SELECT %(workers)b::text[]), (SELECT %(started)b::timestamptz[]),
-                       (SELECT %(finished)b::timestamptz[]))
+                       (SELECT %(finished)b::timestamptz[]), (SELECT %(recorded)b::timestamptz[]))
     WITH ORDINALITY AS p(tenant, id, state, feed, attempt, reason, error, result, record, worker, started_at,
-      finished_at, ord)
+      finished_at, recorded_at, ord)
   ORDER BY p.tenant COLLATE "C", p.id),
 held AS MATERIALIZED (
-  SELECT p.*, q.place
+  SELECT p.tenant, p.id, p.feed, p.attempt, p.error, p.worker, p.started_at, p.finished_at, p.ord, q.place, l.late,
+    CASE WHEN l.late THEN 'dead_letter' ELSE p.state END AS state,
+    CASE WHEN l.late THEN %(expired)s::text ELSE p.reason END AS reason,
+    CASE WHEN NOT l.late THEN p.result END AS result,
+    CASE WHEN NOT l.late OR p.state <> 'completed' THEN p.record END AS record
   FROM p CROSS JOIN LATERAL (
-    SELECT q.ctid AS place FROM {schema}.job_queue q
+    SELECT q.ctid AS place, q.expires_at FROM {schema}.job_queue q
     WHERE q.tenant = p.tenant AND q.id = p.id AND (p.state = 'completed' OR p.feed IS NULL OR q.feed <= p.feed)
-    FOR UPDATE SKIP LOCKED) q),
+    FOR UPDATE SKIP LOCKED) q
+  CROSS JOIN LATERAL (SELECT coalesce(p.recorded_at > q.expires_at, false) AS late) l),
 mine AS (  -- by its place, since we hold it; one that was changed after this statement began is not seen there
   DELETE FROM {schema}.job_queue q USING held h CROSS JOIN t WHERE q.ctid = h.place
   RETURNING h.*, t.now, q.json, q.type, q.queue, q.priority, q.run_at, q.created_at, q.policy, q.tags,
@@ -232,7 +240,7 @@ letters AS (
   SELECT tenant, id, queue, now FROM mine
   WHERE state = 'dead_letter' OR (state = 'failed' AND greatest(attempt, known_attempt) > 0)
   ON CONFLICT DO NOTHING)
-SELECT m.ord FROM mine m;
+SELECT m.ord, m.late FROM mine m;
 
 -- name: any_dependents
 -- Whether any job waits for another; a later statement than the one that ended some. Always one row.

@@ -1,9 +1,13 @@
--- Take jobs out that no worker has; ask for the end of those that a worker of ours has.
+-- Take jobs out, and ask for the end of those that workers of ours have, or by force take out what any worker has.
+-- A worker, ours or Node's, whose job and lock were taken away cannot end it: ours learns it from its next renewal and
+-- its result is refused, on Node moveToFinished fails with "Missing key for job".
 -- KEYS[1] hash: meta of the queue; the names of all other keys begin as this does
 -- ARGV[1] compat: auto, 5 or 6
--- ARGV[2..] ids
--- Returns for each d (removed), r (running, or ended), x (a worker that hears nothing has it) or u (unknown)
-local base, compat = string.sub(KEYS[1], 1, -5), ARGV[1]
+-- ARGV[2] force; empty: leave the jobs that workers have to them
+-- ARGV[3..] ids
+-- Returns for each d (removed), r (running), f (finished, not settled), x (a worker that hears nothing has it) or
+-- u (unknown)
+local base, compat, force = string.sub(KEYS[1], 1, -5), ARGV[1], ARGV[2] == 'force'
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
@@ -21,15 +25,25 @@ local function taken_out(id)
   end
 end
 
+-- By force, a job is taken from the worker that has it. Others may wait for its place, if there is a limit on how many
+-- are active.
+local function taken_away(id)
+  if not force then return nil end
+  redis.call('LREM', base .. 'active', 1, id)
+  redis.call('SREM', base .. 'stalled', id)
+  ready[base] = redis.call('EXISTS', base .. 'wait', base .. 'prioritized') > 0 or ready[base]
+  return 'active'
+end
+
 local function cancel(id)
   local key = base .. id
   local job = read_job(key, BRIEF)
-  if redis.call('HEXISTS', base .. 'ring:finished', id) == 1 then return 'r' end
+  if redis.call('HEXISTS', base .. 'ring:finished', id) == 1 then return 'f' end
   if not job.name then return 'u' end
-  if redis.call('ZSCORE', base .. 'completed', id) or redis.call('ZSCORE', base .. 'failed', id) then return 'r' end
+  if redis.call('ZSCORE', base .. 'completed', id) or redis.call('ZSCORE', base .. 'failed', id) then return 'f' end
   local lock = redis.call('GET', key .. ':lock')
-  if lock and not string.find(lock, '^[^:]+:%d+:%d+:%d+:%d+:[^:]*:%d+$') then return 'x' end
-  local was = not lock and taken_out(id)
+  if lock and not force and not string.find(lock, '^[^:]+:%d+:%d+:%d+:%d+:[^:]*:%d+$') then return 'x' end
+  local was = not lock and taken_out(id) or taken_away(id)
   if not was then
     redis.call('HSET', key, 'cancel', '1')
     return 'r'
@@ -44,6 +58,6 @@ local function cancel(id)
 end
 
 local answer = {}
-for i = 2, #ARGV do answer[#answer + 1] = cancel(ARGV[i]) end
+for i = 3, #ARGV do answer[#answer + 1] = cancel(ARGV[i]) end
 tell()
 return table.concat(answer)

@@ -21,8 +21,10 @@ local function moment(text)
   return math.min(tonumber(string.match(text or '', '^%d+')) or now, now)
 end
 
-local function add(id, job, state, attempt, rest)
-  local feed, started, ended = tonumber(job.feed), moment(job.processedOn), moment(job.finishedOn)
+-- `at`: when the event of the end was recorded, by Redis's clock. Without the event there is the worker's clock alone.
+local function add(id, job, state, attempt, rest, at)
+  local feed, started, ended = tonumber(job.feed), moment(job.processedOn), moment(job.finishedOn or at)
+  rest.recorded = moment(at or job.finishedOn)
   ends[#ends + 1] = cjson.encode({job.tenant, id, feed, attempt, state, started, ended, job.pb or 'bullmq', rest})
   local token = feed .. ':' .. attempt
   if state == 'retrying' then
@@ -43,9 +45,9 @@ local function from_event(id, told, event)
   local feed, attempt, tenant = string.match(told, '^(%d+):(%d+):(.*)$')
   local job = {feed = feed, tenant = tenant}
   if event.event == 'completed' then
-    add(id, job, 'completed', attempt + 1, {result = event.returnvalue})
+    add(id, job, 'completed', attempt + 1, {result = event.returnvalue}, event.at)
   elseif event.event == 'failed' then
-    add(id, job, 'failed', attempt + 1, {error = event.failedReason, category = 'permanent'})
+    add(id, job, 'failed', attempt + 1, {error = event.failedReason, category = 'permanent'}, event.at)
   end
 end
 
@@ -57,12 +59,13 @@ local function look(id, event)
   if not job.name then return from_event(id, told, event) end
   local rest = redis.call('HMGET', key, 'returnvalue', 'failedReason', 'finishedOn', 'opts')
   local attempt, before = attempts_of(job), tonumber(string.match(told, '^%d+:(%d+)'))
+  local at = HINTS[event.event] == 2 and event.at or nil
   job.finishedOn = rest[3]
   if redis.call('ZSCORE', base .. 'completed', id) then
-    add(id, job, 'completed', attempt, {result = rest[1] or 'null'})
+    add(id, job, 'completed', attempt, {result = rest[1] or 'null'}, at)
   elseif redis.call('ZSCORE', base .. 'failed', id) then
     local state, category = failure(job, rest[2], rest[4])
-    add(id, job, state, attempt, {error = rest[2] or '', category = category})
+    add(id, job, state, attempt, {error = rest[2] or '', category = category}, at)
   elseif attempt > before then
     local due = redis.call('ZSCORE', base .. 'delayed', id)
     local delay = due and math.max(0, math.floor(due / 4096) - now) * 1000 or 0
@@ -77,6 +80,7 @@ local function read_events()
   for _, entry in ipairs(events) do
     local event = {}
     for i = 1, #entry[2], 2 do event[entry[2][i]] = entry[2][i + 1] end
+    event.at = string.match(entry[1], '^%d+')
     local id, weight = event.jobId, HINTS[event.event]
     if id and weight then
       if not hints[id] then ids[#ids + 1] = id end

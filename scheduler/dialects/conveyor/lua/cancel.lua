@@ -1,24 +1,40 @@
--- Take jobs out that no worker has; ask for the end of those that one has.
+-- Take jobs out, and ask for the end of those that workers of ours have, or by force take out what any worker has.
+-- A worker of ours whose lease was taken away learns it from its next renewal, and its result is refused. A worker of
+-- others runs to its end, and nothing of that is recorded. If it tries the job again, ours drop the entry they meet.
 -- KEYS[1] zset: scheduled; the names of all other keys begin as this does
 -- ARGV[1] names: seed or upstream
 -- ARGV[2] queue
--- ARGV[3..] uuids
--- Returns for each d (removed; its entry is dropped when it is met), r (running, or ended), x (a worker of others has
--- it, and cannot be told) or u (unknown)
+-- ARGV[3] force; empty: leave the jobs that workers have to them
+-- ARGV[4..] uuids
+-- Returns for each d (removed; its entry is dropped when it is met), r (running), f (finished, not settled), x (a
+-- worker of others has it, and cannot be told) or u (unknown)
 -- include: names
 -- include: holding
-local ring, answer = ring_of(ARGV[2]), {}
-for i = 3, #ARGV do
+local ring, force, answer = ring_of(ARGV[2]), ARGV[3] == 'force', {}
+
+-- Removes the lease of one of ours, with the body. What a worker of others has is left to it.
+local function fence(uuid)
+  local lease = redis.call('HGET', ring .. 'attempts', uuid)
+  local owner = lease and string.match(lease, '^%d+:%d+:(.*):%d+:%d+$')
+  if owner then redis.call('SREM', held_by(owner), uuid) end
+  if not lease or is_held(uuid) then return end
+  redis.call('SREM', active, uuid)
+  redis.call('DEL', bodies .. uuid)
+end
+
+for i = 4, #ARGV do
   local uuid, found = ARGV[i], 'u'
+  local leased = redis.call('HEXISTS', ring .. 'attempts', uuid) == 1
   if redis.call('HEXISTS', ring .. 'finished', uuid) == 1 then
-    found = 'r'
-  elseif redis.call('HEXISTS', ring .. 'attempts', uuid) == 1 then
+    found = 'f'
+  elseif leased and not force then
     redis.call('HSET', ring .. 'cancels', uuid, '1')
     found = 'r'
-  elseif redis.call('SISMEMBER', active, uuid) == 1 and is_held(uuid) then
+  elseif not force and redis.call('SISMEMBER', active, uuid) == 1 and is_held(uuid) then
     found = 'x'
-  elseif redis.call('HDEL', ring .. 'jobs', uuid) == 1 then
-    for _, name in ipairs({'cancels', 'notes'}) do redis.call('HDEL', ring .. name, uuid) end
+  elseif redis.call('HDEL', ring .. 'jobs', uuid) == 1 or leased then
+    fence(uuid)
+    for _, name in ipairs({'attempts', 'cancels', 'notes'}) do redis.call('HDEL', ring .. name, uuid) end
     for _, name in ipairs({'retries', 'unhandled'}) do redis.call('ZREM', ring .. name, uuid) end
     found = 'd'
   end

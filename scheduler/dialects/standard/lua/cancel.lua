@@ -1,4 +1,6 @@
--- Remove jobs that no worker leases, and request the cancellation of leased jobs.
+-- Remove jobs, and request the cancellation of those that workers lease, or by force remove these too.
+-- A worker whose lease was removed learns it from its next renewal, and its result is refused. The id stays in the set
+-- of that worker until the result is refused, or until the worker is recovered: both drop ids that have no lease.
 -- KEYS[1] hash: jobs, id -> record
 -- KEYS[2] hash: leases, id -> lease
 -- KEYS[3] hash: state, id -> blocked, retrying, or waiting with the counts of earlier attempts
@@ -11,37 +13,45 @@
 -- KEYS[10] hash: notes, id -> progress
 -- KEYS[11] stream: results of the ledger
 -- KEYS[12] zset: turns, virtual times of levels and next starts of tenants
--- ARGV[1..] ids
--- Returns {for each d (removed), r (leased, or finished), x (refused: it has a newer format) or u (unknown); numbers
--- of newer formats}
+-- ARGV[1] force; empty: leave leased jobs to their workers
+-- ARGV[2..] ids
+-- Returns {for each d (removed), r (leased), f (finished, not settled), x (refused: it has a newer format) or
+-- u (unknown); numbers of newer formats}
 local jobs, leases, state, finished, waiting = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local blocked, counts, retrying, cancels, notes, results = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11]
+local force = ARGV[1] == 'force'
 
 -- include: formats
 -- include: discount
 -- include: remove
 -- include: has_result
 
-local marks, leased = redis.call('HMGET', finished, unpack(ARGV)), redis.call('HMGET', leases, unpack(ARGV))
+local function is_newer(id, lease, record)
+  if newer_format(lease or '') or newer_format(record or '') then return true end
+  return newer_format(redis.call('HGET', state, id) or '')
+end
+
+local marks, leased = redis.call('HMGET', finished, unpack(ARGV, 2)), redis.call('HMGET', leases, unpack(ARGV, 2))
 local answer, removed = {}, {}
-for i, id in ipairs(ARGV) do
-  local record = not leased[i] and redis.call('HGET', jobs, id)
-  if leased[i] then
+for i = 1, #ARGV - 1 do
+  local id, lease = ARGV[i + 1], leased[i]
+  local record = (force or not lease) and redis.call('HGET', jobs, id)
+  if lease and not force then
     redis.call('HSET', cancels, id, '1')
     answer[i] = 'r'
-  elseif record and (newer_format(record) or newer_format(redis.call('HGET', state, id) or '')) then
+  elseif (record or lease) and is_newer(id, lease, record) then
     answer[i] = 'x'
-  elseif record then
-    remove(id, record)
+  elseif record or lease then
+    if not lease then remove(id, record) end
     redis.call('HDEL', jobs, id) -- now, because an id can be in the list twice
     removed[#removed + 1] = id
     answer[i] = 'd'
   else
-    answer[i] = marks[i] and has_result(marks[i]) and 'r' or 'u'
+    answer[i] = marks[i] and has_result(marks[i]) and 'f' or 'u'
   end
 end
 if #removed > 0 then
-  for _, key in ipairs({state, cancels, notes}) do redis.call('HDEL', key, unpack(removed)) end
+  for _, key in ipairs({leases, state, cancels, notes}) do redis.call('HDEL', key, unpack(removed)) end
   if redis.call('EXISTS', jobs) == 0 then redis.call('PEXPIRE', KEYS[12], 0) end
 end
 return {table.concat(answer), newer_formats()}
