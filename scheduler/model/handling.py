@@ -57,7 +57,10 @@ def _check_parameters(fn: Callable[..., Any]) -> None:
 
 
 class ContextJob(Protocol):
-    """What a context shows of its job: a job from a queue, or its copy in a child process."""
+    """What a context shows of its job: a job from a queue, or its copy in a child process.
+
+    feed: how often the job was fed to Redis. attempt: the last that was settled before that.
+    """
 
     id: str
     tenant: str
@@ -66,6 +69,8 @@ class ContextJob(Protocol):
     tags: Mapping[str, str] | None
     correlation_id: str | None
     idempotency_key: str | None
+    feed: int
+    attempt: int
 
 
 class JobContext:
@@ -150,12 +155,24 @@ class JobContext:
         """The id of this attempt, for systems that refuse a request that they have seen; None for
         a job of a foreign producer.
         """
-        return _attempt_id(self.id, self.attempt)
+        return self._attempt_id(self.attempt, self._job.feed)
 
     @property
     def previous_attempt_id(self) -> UUID | None:
-        """The id of the attempt before this one; None for the first."""
-        return _attempt_id(self.id, self.attempt - 1)
+        """The id of the attempt before this one.
+
+        None for the first, and if it is unknown because Redis has lost its data more than once.
+        """
+        number, feed = self.attempt - 1, self._job.feed
+        if feed > 1 and number <= self._job.attempt:  # settled before the job was fed again
+            return self._attempt_id(number, 1) if feed == 2 else None
+        return self._attempt_id(number, feed)
+
+    def _attempt_id(self, number: int, feed: int) -> UUID | None:
+        try:
+            return attempt_id(UUID(self.id), number, feed)
+        except ValueError:
+            return None
 
     @property
     def logger(self) -> JobLogger:
@@ -213,7 +230,7 @@ class JobContext:
         completed.
         """
         (draft,) = drafts([NewJob(self.tenant, type, payload, **options)])
-        parent = _attempt_id(self.id, self.attempt)
+        parent = self.attempt_id
         if parent is None:
             raise InvalidOption(
                 f"job {self.id} is in no ledger: it cannot submit others through its end"
@@ -222,13 +239,6 @@ class JobContext:
         draft.id = uuid5(parent, str(self._child_jobs))  # the same for whoever asks again
         self._report("submit", spawned_of(draft))
         return Submission(draft.id)
-
-
-def _attempt_id(job_id: str, attempt: int) -> UUID | None:
-    try:
-        return attempt_id(UUID(job_id), attempt)
-    except ValueError:
-        return None
 
 
 _TRAVELS = (

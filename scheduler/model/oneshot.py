@@ -81,27 +81,32 @@ class JobChange(NamedTuple):
     message: str | None = None
 
 
-def attempt_id(job_id: UUID, attempt: int) -> UUID | None:
-    """Name an attempt, the same for whoever asks; there is none before the first."""
-    return uuid5(job_id, str(attempt)) if attempt >= 1 else None
+def attempt_id(job_id: UUID, attempt: int, feed: int = 1) -> UUID | None:
+    """Return the id of an attempt; None before the first.
+
+    feed: how often the job was fed to Redis. Numbers of attempts that Redis lost are used again
+    after the next feed, so that the number alone does not identify an attempt.
+    """
+    if attempt < 1:
+        return None
+    return uuid5(job_id, str(attempt) if feed <= 1 else f"{feed}:{attempt}")
 
 
 def named_attempts(
     job_id: UUID, stored: Iterable[Mapping[str, Any]] | None
 ) -> tuple[Mapping[str, Any], ...]:
-    """Give each attempt its names; they follow from the job's id and the attempt's number, and are
-    not stored.
-    """
-    return tuple(
-        {
-            **each,
-            "attempt_id": str(attempt_id(job_id, each["attempt"])),
-            "previous_attempt_id": str(attempt_id(job_id, each["attempt"] - 1))
-            if each["attempt"] > 1
-            else None,
-        }
-        for each in stored or ()
-    )
+    """Add `attempt_id` and `previous_attempt_id` to the attempts of a job, in their order."""
+    found: list[Mapping[str, Any]] = []
+    for each in stored or ():
+        number, feed = each["attempt"], each.get("feed", 1)
+        previous = attempt_id(job_id, number - 1, feed)
+        if found and found[-1]["attempt"] == number - 1:
+            previous = found[-1]["attempt_id"]
+        names = {"attempt_id": str(attempt_id(job_id, number, feed))}
+        found.append(
+            {**each, **names, "previous_attempt_id": None if previous is None else str(previous)}
+        )
+    return tuple(found)
 
 
 def live_state(

@@ -323,6 +323,7 @@ def _plain(each: AttemptEnd) -> bool:
         and each.category is None
         and each.code is None
         and not each.uncharged
+        and each.feed <= 1
     )
 
 
@@ -341,4 +342,6 @@ def record(each: AttemptEnd) -> dict[str, Any]:
             written[name] = value
     if each.uncharged:
         written["uncharged"] = each.uncharged
+    if each.feed > 1:
+        written["feed"] = each.feed
     return written

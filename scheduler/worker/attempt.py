@@ -40,6 +40,10 @@ if TYPE_CHECKING:
 LEASE_LOST = "its lease was lost"
 STOPPING = "the worker is stopping"
 NO_NOTE = Note()
+CONTEXT_FIELDS = (
+    *("id", "tenant", "type", "queue", "tags", "correlation_id", "idempotency_key"),
+    *("feed", "attempt"),
+)
 COMPLETED = State.COMPLETED  # reading a member of an enum is slow, and every attempt needs it
 MISSING_HANDLER = Handler(type="", queue="", fn=lambda *_: None)
 
@@ -201,9 +205,8 @@ class Attempt:
     def context_data(self) -> dict[str, Any]:
         """Return the context as JSON data, for a handler in a child process."""
         job = self.delivery.job
-        names = ("id", "tenant", "type", "queue", "tags", "correlation_id", "idempotency_key")
         return {
-            "job": {name: getattr(job, name) for name in names},
+            "job": {name: getattr(job, name) for name in CONTEXT_FIELDS},
             "attempt": self.attempt,
             "deadline": self._redis_time(time.monotonic() + self.timeout).isoformat(),
             "last_checkpoint": self.note.checkpoint,

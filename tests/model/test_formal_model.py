@@ -584,6 +584,7 @@ def test_section_7_an_attempt_has_a_name_that_everybody_finds_and_so_has_the_one
     assert len(set(names)) == 100
     assert None not in names
     assert attempt_id(jobs[0], 0) is None
+    assert attempt_id(jobs[0], 1, feed=2) not in names
 
 
 def test_section_7_an_attempt_has_a_number_and_the_job_keeps_each_of_them() -> None:

@@ -388,6 +388,30 @@ def test_a_flushed_redis_loses_nothing(
     assert ring.wait("acme", more.id, timeout=60).state is State.COMPLETED
 
 
+def test_an_attempt_that_redis_lost_has_another_id_than_the_next(
+    ring: Scheduler, redis: Client, make_worker: MakeWorker
+) -> None:
+    found: list[tuple[int, object, object]] = []
+    go = threading.Event()
+
+    @handler("mail", queue="mail")
+    def mail(ctx: scheduler.JobContext, payload: object) -> None:
+        found.append((ctx.attempt, ctx.attempt_id, ctx.previous_attempt_id))
+        go.wait(60)
+
+    make_worker()
+    made = ring.submit("acme", "mail", queue="mail")
+    wait_for(lambda: len(found) == 1, "it runs")
+    redis.call("FLUSHALL")
+    wait_for(lambda: len(found) == 2, "it runs again")
+    go.set()
+    job = ring.wait("acme", made.id, timeout=60)
+    (first, lost, _), (second, kept, _) = found
+    assert (first, second) == (1, 1)
+    assert lost != kept
+    assert [each["attempt_id"] for each in job.attempts] == [str(kept)]
+
+
 def test_a_worker_that_stops_puts_back_what_has_not_begun(
     ring: Scheduler, make_worker: MakeWorker
 ) -> None:
