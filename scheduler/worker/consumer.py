@@ -30,6 +30,7 @@ from scheduler.dialects.interface import (
     Result,
 )
 from scheduler.dialects.leasing import begun_mark
+from scheduler.errors import QueueError
 from scheduler.events import Events, JobsEnded, JobsTaken
 from scheduler.log import keys as log_fields
 from scheduler.model.failures import ASKED_TO_CANCEL
@@ -122,6 +123,7 @@ class QueueConsumer:
         self._may_have_jobs = True
         self._wakeups = 0  # how often a wait for jobs has ended
         self._suspended = True  # until the supervisor has read back the leases of this worker
+        self._retry_default_stored = False
         self._held_by_breaker = False
         self._draining = False
         self._logged_types: set[str] = set()
@@ -432,6 +434,7 @@ class QueueConsumer:
         reclaims such a job after the death of this worker reads it.
         """
         self.queue.retry_defaults.store(self.default_limits(MISSING_HANDLER).retry)
+        self._retry_default_stored = True
 
     def _confirm(self, attempts: Iterable[Attempt], generation: int) -> None:
         """Let jobs start whose leases Redis has confirmed; forget those that it has lost."""
@@ -568,8 +571,11 @@ class QueueConsumer:
             if time.monotonic() >= self._read_back_at:
                 self._read_back_at = math.inf
         try:
-            # The first fetch, and each after a failed call, comes after this.
-            self._store_retry_default()
+            try:
+                self._store_retry_default()  # before the first fetch, and after a failed call
+            except QueueError:
+                if not self._retry_default_stored:
+                    raise
             leases = self.queue.held()
         except BaseException:
             self._uncertain()

@@ -6,7 +6,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -207,7 +207,7 @@ def test_policy_of_job_then_of_worker_then_default(
     dead = StandardQueue(redis, "mail", worker="dead", lease=timedelta(milliseconds=50))
     if stored is not None:
         dead.retry_defaults.store(stored)
-    dead.push([queued_job(policy=own)], epoch="")
+    dead.push([queued_job(policy=own, expires_at=datetime.max.replace(tzinfo=UTC))], epoch="")
     dead.fetch(1, timeout=0)
     queue = StandardQueue(redis, "mail", installation="3f1e")
 

@@ -16,12 +16,9 @@ from scheduler import (
     State,
     Timeouts,
     Worker,
-    config,
     handler,
 )
-from scheduler.dialects import opening
 from scheduler.dialects.client import Client
-from scheduler.dialects.standard.queue import StandardQueue
 from scheduler.embedded.redis import EmbeddedRedis
 from scheduler.model.states import EXPIRED
 from scheduler.queueing import upkeep
@@ -37,15 +34,8 @@ Rows = list[tuple[str, str | None]]
 
 
 @pytest.fixture(params=["standard", "reliable", "bullmq", "conveyor"])
-def dialect(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    if request.param not in config.DIALECTS:  # it cannot be configured yet
-        monkeypatch.setattr(config, "DIALECTS", {**config.DIALECTS, request.param: {}})
-        monkeypatch.setattr(opening, "StandardQueue", _standard_queue)
+def dialect(request: pytest.FixtureRequest) -> str:
     return str(request.param)
-
-
-def _standard_queue(*args: Any, keys: None = None, **options: Any) -> StandardQueue:
-    return StandardQueue(*args, **options)
 
 
 class Deaf:

@@ -1,8 +1,8 @@
 """The default retry policies of workers, which recovery applies to jobs without a policy.
 
-Each worker stores its policy before it leases a job, and again with each status report. So the
-policy is in Redis as long as a lease of the worker is, also after a failover that lost it. A
-policy outlives its worker, because the leases of a dead worker do, and expires by itself.
+Each worker stores its policy before it leases a job. It repeats that after a failed call and with
+each status report, because a failover can lose the policy. A policy outlives its worker, because
+the leases of a dead worker do, and expires by itself.
 """
 
 from datetime import timedelta
