@@ -25,9 +25,12 @@ def test_four_processes_run_every_fire_exactly_once(make_fleet: MakeFleet, full:
     pids = fleet.start(4)
     ledger = prove(fleet, fleet.jobs[0].start_at + timedelta(seconds=seconds))
     runs = Counter((r.job_id, r.fire_at) for r in fleet.records(phase="start"))
-    assert len(runs) >= jobs * seconds
+    assert len(ledger) >= jobs * seconds
     assert set(runs.values()) == {1}
-    assert {(row.outcome, row.attempt) for row in ledger} == {("success", 1)}
+    # On a machine so busy that a fire is late by a whole interval, the next one is skipped.
+    outcomes = Counter((row.outcome, row.attempt) for row in ledger)
+    assert outcomes.keys() <= {("success", 1), ("skipped", None)}
+    assert outcomes["success", 1] == len(runs)
     assert {r.pid for r in fleet.records()} == set(pids), "all of them took part"
 
 
