@@ -100,8 +100,9 @@ class RingFleet:
         """Submit jobs that are to complete; `fails` in a payload says how often it fails first."""
         (self.folder / QUIET).unlink(missing_ok=True)
         options = {"queue": self._options.queue, "retry": PATIENT, **options}
+        kind = options.pop("type", "job")
         made = self._submitter.submit_many(
-            [NewJob(TENANT, "job", payload, **options) for payload in payloads]
+            [NewJob(TENANT, kind, payload, **options) for payload in payloads]
         )
         ids = [str(each.id) for each in made]
         for job_id, payload in zip(ids, payloads, strict=True):

@@ -41,6 +41,7 @@ class Troubles:
                 self.new_queue()
             self.cancelled(queue)
             self.expired(queue)
+            self.unhandled(queue)
             self.unknown_to_redis(queue)
             self.edge_left_behind(queue)
             if self._redis.call("EXISTS", outcomes):
@@ -78,6 +79,11 @@ class Troubles:
         self._fleet.jobs[first] = self._fleet.jobs[second] = Expected(
             outcomes=("dead_letter", "failed")
         )
+
+    def unhandled(self, queue: str) -> None:
+        """No worker handles the type of a job: it is parked until its lifetime ends."""
+        [job_id] = self._submit(queue, type="unhandled", timeouts=Timeouts(lifetime="1500ms"))
+        self._fleet.jobs[job_id] = Expected(outcomes=("dead_letter",))
 
     def unknown_to_redis(self, queue: str) -> None:
         """A job was fed, and Redis has never heard of it."""
