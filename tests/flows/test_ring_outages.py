@@ -21,7 +21,6 @@ from scheduler.dialects.client import Client
 from scheduler.dialects.ends import ends_of
 from scheduler.dialects.standard.keys import Keys
 from scheduler.dialects.standard.messages import RESULT_FIELD
-from scheduler.dialects.standard.queue import StandardQueue
 from scheduler.embedded.postgres import EmbeddedPostgres
 from scheduler.embedded.redis import EmbeddedRedis
 from tests.support.ring_fleet import MortalRedis, RingFleet, suspended
@@ -298,8 +297,10 @@ def test_a_suspended_worker_does_not_end_what_was_given_to_itself_again(
     fleet.signal(worker, signal.SIGSTOP)
     fleet.killed.add(worker)  # as far as others can tell
     with closing(Client(fleet.redis)) as client:
-        queue = StandardQueue(client, "work")
-        wait_for(lambda: not queue.depths().running, "the instance reclaims it")
+        lease = client.call("HGET", LEASES, job_id)
+        assert lease is not None
+        # The wait of the suspended worker is still open in Redis, and can get the job again.
+        wait_for(lambda: client.call("HGET", LEASES, job_id) != lease, "the instance reclaims it")
     fleet.signal(worker, signal.SIGCONT)
     fleet.all_end(timeout=60)
     fleet.stop(instance, worker)
