@@ -25,7 +25,8 @@ class WorkerQueue:
     circuit breaker.
 
     holds: None if nobody says. breaker: None if it has none; breaker_until: when an open one lets a
-    job be tried.
+    job be tried. types: the types that it handles; None if it handles every type, or does not
+    report them.
     """
 
     name: str
@@ -33,6 +34,7 @@ class WorkerQueue:
     jobs: tuple[HeldJob, ...] = ()
     breaker: BreakerState | None = None
     breaker_until: datetime | None = None
+    types: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

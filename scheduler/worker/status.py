@@ -15,6 +15,7 @@ from scheduler.sight import Sight, parts_of, queue_statuses
 from scheduler.worker.consumer import QueueConsumer
 
 MAX_REPORTED_JOBS = 20
+MAX_REPORTED_TYPES = 1000  # a worker with more reports none, and counts as handling every type
 
 
 class StatusReporter:
@@ -37,7 +38,7 @@ class StatusReporter:
         """Return the report of one queue, with the jobs that have been in flight for longest."""
         now, in_flight = time.monotonic(), list(consumer.in_flight)
         oldest = heapq.nsmallest(MAX_REPORTED_JOBS, in_flight, key=lambda each: each.received)
-        breaker = consumer.guard.breaker
+        breaker, types = consumer.guard.breaker, consumer.types
         return About(
             host=self._host,
             pid=self._pid,
@@ -50,6 +51,7 @@ class StatusReporter:
             ],
             breaker=breaker.state if self._has_breaker else None,
             breaker_left=breaker.left(now) if self._has_breaker else None,
+            types=None if types is None or len(types) > MAX_REPORTED_TYPES else types,
         )
 
     def mark_reported(self, now: float) -> None:
