@@ -143,6 +143,7 @@ def test_types_without_a_handler_are_listed(
         ring.submit("acme", "sms", queue="mail")
         found = {"<fax>": 2, "sms": 1}
         wait_for(lambda: ring.queue("mail").stats().unhandled == found, "they are parked")
+        wait_for(lambda: ring.get("acme", job.id).reason, "the row says that it was fed")
         page = here.get("/queue?name=mail").text
         assert re.search(r">&lt;fax&gt;</th><td [^>]*>2</td>", page)
         assert "1 more types are not shown" in page

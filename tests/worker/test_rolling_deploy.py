@@ -30,9 +30,13 @@ def test_jobs_of_a_new_type_wait_for_the_first_new_worker(
     )
     last = ring.submit("acme", "known", queue="mail", retry=ONCE)
     assert ring.wait("acme", last.id, timeout=60).state is State.COMPLETED
-    wait_for(lambda: ring.queue("mail").stats().unhandled == {"new": 60}, "all are parked")
+    reason = 'no live worker handles type "new"'
+    wait_for(
+        lambda: all(ring.get("acme", each.id).reason == reason for each in jobs), "all are parked"
+    )
     waiting = [ring.get("acme", each.id) for each in jobs]
     assert {(each.state, each.attempt) for each in waiting} == {(State.SCHEDULED, 0)}
+    assert ring.queue("mail").stats().unhandled == {"new": 60}
     make_worker(queues=["mail"], handlers=[known, new])
     ended = [ring.wait("acme", each.id, timeout=60) for each in jobs]
     assert {(each.state, each.attempt, each.reason) for each in ended} == {
