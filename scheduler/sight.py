@@ -30,6 +30,9 @@ class QueueSight:
 
     `feed_lag`, `settle_lag`: for how many seconds the oldest job that is due waits to be fed, and
     the oldest end to be settled; None in a process that does neither.
+
+    `unhandled`: the number of parked jobs whose type no live worker handles. Workers do not count
+    them, and queues of other dialects than `standard` do not know: None.
     """
 
     name: str
@@ -37,6 +40,7 @@ class QueueSight:
     heads: tuple[bytes, ...] = ()
     feed_lag: float | None = None
     settle_lag: float | None = None
+    unhandled: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

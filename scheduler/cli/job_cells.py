@@ -98,13 +98,21 @@ def timeline(job: Job, *, with_payload: bool) -> Iterator[tuple[str, Text]]:
         )
     if job.cancel_requested_at is not None:
         yield "cancel", Text(f"asked for at {moment(job.cancel_requested_at)}", style="warning")
+    yield from _end(job)
+    if with_payload and job.raw_result is not None:
+        yield "result", Text(_written(job.result))
+
+
+def _end(job: Job) -> Iterator[tuple[str, Text]]:
+    """Describe how a job ended, or why it waits and until when it can."""
     if job.completed_at is not None:
         why = _why(job.reason, job.error)
         yield "ended", Text(f"{moment(job.completed_at)}{f': {visible(why)}' if why else ''}")
-    elif job.expires_at is not None:
+        return
+    if job.reason is not None:
+        yield "waits", Text(visible(job.reason), style="warning")
+    if job.expires_at is not None:
         yield "given up at", Text(moment(job.expires_at), style="quiet")
-    if with_payload and job.raw_result is not None:
-        yield "result", Text(_written(job.result))
 
 
 def _labels(job: Job) -> Iterator[tuple[str, Text]]:

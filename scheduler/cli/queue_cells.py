@@ -70,6 +70,7 @@ def queue_facts(stats: QueueStats) -> dict[str, object]:
         "pending": stats.pending,
         "workers": stats.workers,
         "breakers": {state.word: count for state, count in stats.breakers.items()},
+        "unhandled": dict(stats.unhandled),
         "error": stats.error,
     }
 
@@ -111,6 +112,10 @@ def _state(stats: QueueStats) -> Text:
             "paused" if stats.paused_at is None else f"paused since {moment(stats.paused_at)}",
             style="accent",
         )
+    if stats.unhandled and stats.workers:
+        types = [f"{visible(name)} {count}" for name, count in stats.unhandled.items()]
+        more = [f"{len(types) - NAMED} more types"] if len(types) > NAMED else []
+        return Text(f"no handler: {', '.join([*types[:NAMED], *more])}", style="failure")
     return Text("-", style="quiet")
 
 

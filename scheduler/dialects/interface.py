@@ -141,12 +141,15 @@ class Result:
 class Known(NamedTuple):
     """What Redis knows of a job: RUNNING, RETRYING, SCHEDULED, or None when its end is not settled
     yet.
+
+    parked: the type of a waiting job that was set aside, because a worker could not take its type.
     """
 
     state: State | None
     attempt: int = 0
     started_at: datetime | None = None
     note: Note = Note()
+    parked: str | None = None
 
 
 class Outcomes(NamedTuple):
@@ -190,6 +193,8 @@ class About(NamedTuple):
 
     `jobs`: id, tenant and type of some; `breaker_left`: in how many seconds an open breaker lets a
     job be tried. `overdue`: ids of jobs whose handlers run past the end of their attempts, of some.
+    `types`: the types that it handles; None stands for every type, and for a worker that does not
+    report them.
     """
 
     host: str
@@ -201,6 +206,7 @@ class About(NamedTuple):
     breaker: BreakerState | None = None
     breaker_left: float | None = None
     overdue: Sequence[str] = ()
+    types: Sequence[str] | None = None
 
 
 class Crew(NamedTuple):
@@ -345,6 +351,25 @@ class Prompt(Protocol):
 
     def unblock(self) -> None:
         """Let `fetch_next` end: what it took is answered."""
+
+
+@runtime_checkable
+class ParksTypes(Protocol):
+    """A queue that parks jobs whose type a worker cannot take. Also a `Queue` or an `Admin`."""
+
+    def unhandled_types(self) -> Mapping[str, int]:
+        """Return the types of parked jobs that no live worker handles, with their numbers of jobs,
+        the highest first.
+
+        A worker that does not report its types counts as handling all of them.
+        """
+
+
+def unhandled_types(queue: object) -> Mapping[str, int]:
+    """Return the parked types of a queue that no live worker handles; none in dialects that park
+    no jobs, whose foreign workers do not report what they handle.
+    """
+    return queue.unhandled_types() if isinstance(queue, ParksTypes) else {}
 
 
 class Admin(Protocol):

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from scheduler.config import Settings
 from scheduler.dialects.client import Client
-from scheduler.dialects.interface import Depths, Known, Queue
+from scheduler.dialects.interface import Depths, Known, Queue, unhandled_types
 from scheduler.dialects.opening import DEFAULT, open_admin, open_queue
 from scheduler.errors import ConfigError
 from scheduler.store.doctor import DoctorTable
@@ -100,6 +100,20 @@ class Patient:
                 found.get(name, 0)
                 + open_admin(self.redis, name, options, installation=mine).dead_count()
             )
+        return found
+
+    @cached_property
+    def unhandled(self) -> dict[str, Mapping[str, int]]:
+        """The types of waiting jobs that no live worker of a queue handles, with their numbers of
+        jobs.
+
+        A queue without a live worker is left out: the check `queue-unworked` reports its jobs.
+        """
+        found: dict[str, Mapping[str, int]] = {}
+        for name, options, mine in self._named():
+            admin = open_admin(self.redis, name, options, installation=mine)
+            if (types := unhandled_types(admin)) and admin.workers(1).alive:
+                found[name] = types
         return found
 
     def _named(self) -> Iterator[tuple[str, Mapping[str, str], str]]:

@@ -37,13 +37,29 @@ def _epochs(patient: Patient) -> Iterator[str]:
 )
 def _unworked(patient: Patient) -> Iterator[str]:
     for name, (first, second) in patient.depths.items():
-        waited, waiting = sum(first.waiting.values()), sum(second.waiting.values())
+        unhandled = sum(patient.unhandled.get(name, {}).values())  # see `unhandled-type`
+        waited = sum(first.waiting.values()) - unhandled
+        waiting = sum(second.waiting.values()) - unhandled
         if (
-            waited
+            waited > 0
             and waiting >= waited
             and not (first.running or second.running or name in patient.paused)
         ):
             yield f"queue {name}: {waiting} jobs wait, none runs"
+
+
+@check(
+    "unhandled-type",
+    Severity.FAULT,
+    means="Jobs of this type wait in the queue, and no worker that lives has a handler for it.",
+    cure="Start workers of a release that has the handler; `scheduler workers QUEUE --json` lists "
+    "the types of each worker. Cancel the jobs if no release has it.",
+    unless=QUEUES,
+)
+def _unhandled(patient: Patient) -> Iterator[str]:
+    for name, types in patient.unhandled.items():
+        counts = [f'"{kind}" ({count} waiting)' for kind, count in types.items()]
+        yield f"queue {name}: no live worker handles type {some(counts)}"
 
 
 @check(
@@ -57,7 +73,9 @@ def _draining(patient: Patient) -> Iterator[str]:
     waits = [
         each
         for each in patient.silent
-        if each.known is not None and each.known.state is State.SCHEDULED
+        if each.known is not None
+        and each.known.state is State.SCHEDULED
+        and each.known.parked not in patient.unhandled.get(each.queue, {})
     ]
     late = [
         each

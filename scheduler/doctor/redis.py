@@ -168,6 +168,7 @@ def _harmless(queue: str) -> Sequence[tuple[object, ...]]:
         ("HDEL", key, "field"),
         ("HEXISTS", key, "field"),
         ("HGET", key, "field"),
+        ("HGETALL", key),
         ("HKEYS", key),
         ("HLEN", key),
         ("HMGET", key, "field"),

@@ -20,8 +20,10 @@ class QueueStats:
     retrying, running, unsettled: in Redis; unsettled are ends that are not in the ledger yet. dead:
     dead letters, of the ledger and of others. workers: those that live, as far as Redis tells.
     breakers: how many of them have their circuit breaker in which state; those that have none are
-    not among them. ready: in Postgres, to be fed once they are due; oldest: since when the first of
-    them could be. pending: wait for other jobs.
+    not among them. unhandled: types of waiting jobs that no live worker handles, with their numbers
+    of jobs, highest first, at most 1,000 types; known in the dialect `standard` only. ready: in
+    Postgres, to be fed once they are due; oldest: since when the first of them could be. pending:
+    wait for other jobs.
     """
 
     name: str
@@ -35,6 +37,7 @@ class QueueStats:
     dead: int = 0
     workers: int | None = None
     breakers: Mapping[BreakerState, int] = field(default_factory=dict)
+    unhandled: Mapping[str, int] = field(default_factory=dict)
     ready: int = 0
     oldest: datetime | None = None
     pending: int = 0

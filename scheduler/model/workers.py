@@ -27,7 +27,8 @@ class WorkerQueue:
     holds: None if nobody says. breaker: None if it has none; breaker_until: when an open one lets a
     job be tried. overdue: ids of jobs whose handlers still run although their attempts have ended,
     by a timeout, a lifetime, a forced cancel or the loss of the lease; at most 20, oldest first.
-    Each keeps a slot of the worker until its handler returns.
+    Each keeps a slot of the worker until its handler returns. types: the types that it handles;
+    None if it handles every type, or does not report them.
     """
 
     name: str
@@ -36,6 +37,7 @@ class WorkerQueue:
     breaker: BreakerState | None = None
     breaker_until: datetime | None = None
     overdue: tuple[str, ...] = ()
+    types: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -132,6 +132,12 @@ class Metrics(Collector):
             "How long ago the oldest end was made that is not settled yet.",
             [(each.name, each.settle_lag) for each in queues],
         )
+        yield self._by_queue(
+            "scheduler_unhandled_jobs",
+            "Jobs that wait in a queue of Redis and whose type no live worker handles.",
+            [(each.name, each.unhandled) for each in queues],
+            sum,
+        )
 
     def _waits(self, queue: QueueSight) -> float | None:
         if queue.waiting is None:

@@ -7,10 +7,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from types import MappingProxyType
 from typing import NamedTuple
 
-from scheduler.dialects.interface import Admin
+from scheduler.dialects.interface import Admin, unhandled_types
 from scheduler.dialects.reliable.keys import Keys
 from scheduler.errors import ConfigError, InvalidOption, QueueError, SchedulerError, UnknownQueue
 from scheduler.model.labels import Priority
@@ -24,6 +25,7 @@ from scheduler.queueing.ring import Ring
 from scheduler.store.engine import Row
 
 SOME = 500
+MAX_TYPES = 1000
 MOST = 10_000
 NOTHING = (None, 0, None, 0, 0)
 GONE = "there is no such dead letter; it may have been requeued or purged meanwhile"
@@ -165,6 +167,7 @@ class QueueAdmin:
                 self.redis.paused(),
             )
             dead = letters + self.redis.dead_count()
+            unhandled = unhandled_types(self.redis)
         except QueueError as error:
             return replace(known, error=str(error))
         return replace(
@@ -179,6 +182,7 @@ class QueueAdmin:
             breakers=Counter(
                 at.breaker for each in crew.workers for at in each.queues if at.breaker is not None
             ),
+            unhandled=dict(islice(unhandled.items(), MAX_TYPES)),
         )
 
     def workers(self) -> list[WorkerInfo]:

@@ -14,7 +14,7 @@ import orjson
 
 from scheduler.dialects.channel import Channel
 from scheduler.dialects.client import Client
-from scheduler.dialects.interface import Admin, Cancelling, Known, Queue
+from scheduler.dialects.interface import Admin, Cancelling, Known, Queue, unhandled_types
 from scheduler.dialects.opening import DEFAULT, open_admin, open_queue, unsupported
 from scheduler.dialects.reliable.keys import Keys
 from scheduler.errors import QueueError, UnsupportedByDialect
@@ -118,7 +118,10 @@ class Ring:
                 by_queue.setdefault(job.queue, []).append(place)
         for name, places in by_queue.items():
             try:
-                found = self.queue(name).known([str(listed[place].id) for place in places])
+                queue = self.queue(name)
+                found = queue.known([str(listed[place].id) for place in places])
+                parked = any(known is not None and known.parked is not None for known in found)
+                unhandled = unhandled_types(queue) if parked else {}
             except QueueError as error:
                 logger.warning(
                     "queue %s: jobs are shown as Postgres has them: %s",
@@ -130,6 +133,9 @@ class Ring:
             for place, known in zip(places, found, strict=True):
                 if known is not None and known.state is not None:
                     listed[place] = _refined(listed[place], known)
+                if known is not None and known.parked in unhandled:
+                    reason = f'no live worker handles type "{known.parked}"'
+                    listed[place] = replace(listed[place], reason=reason)
         return listed
 
     def cancel(self, queue: str, ids: Iterable[str], *, force: bool) -> list[Cancelling] | None:

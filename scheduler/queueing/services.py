@@ -2,13 +2,16 @@
 that settles.
 """
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 
 from scheduler.dialects.client import Client
+from scheduler.dialects.interface import ParksTypes
+from scheduler.errors import QueueError
 from scheduler.events import Events
 from scheduler.model.retries import Backoff
 from scheduler.queueing.admin import Queues
@@ -114,8 +117,10 @@ class RingServices:
         """
         with self._lock:
             names = list(self._settlers)
+        statuses = queue_statuses(map(self.ring.queue, names), known, others)
+        unhandled = self._unhandled(statuses)
         found = []
-        for each in queue_statuses(map(self.ring.queue, names), known, others):
+        for each in statuses:
             settler = self._settlers.get(each.name)
             settle_lag = self._behind(settler.waits_since if settler is not None else None)
             found.append(
@@ -123,8 +128,21 @@ class RingServices:
                     each,
                     feed_lag=self._behind(self.feeder.due_since.get(each.name)),
                     settle_lag=settle_lag,
+                    unhandled=unhandled.get(each.name),
                 )
             )
+        return found
+
+    def _unhandled(self, statuses: Iterable[QueueSight]) -> dict[str, int]:
+        """Count jobs whose type no live worker handles. After the first failure Redis is not asked
+        again.
+        """
+        found: dict[str, int] = {}
+        with contextlib.suppress(QueueError):
+            for each in statuses:
+                queue = self.ring.queue(each.name)
+                if each.waiting is not None and isinstance(queue, ParksTypes):
+                    found[each.name] = sum(queue.unhandled_types().values()) if each.waiting else 0
         return found
 
     def _behind(self, since: datetime | None) -> float:

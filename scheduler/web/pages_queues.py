@@ -20,6 +20,7 @@ GROUPED = 200
 FEWEST = 20
 RATED = 20
 LAST = 5
+TYPES = 20
 WORST_FIRST = (*(state.word for state in sorted(BreakerState, reverse=True)), None)
 
 
@@ -45,6 +46,7 @@ async def queue(visit: Visit) -> Shown:
     told = entries if trouble else await visit.maybe("list_workers", queue=name, limit=LARGEST_PAGE)
     away = isinstance(told, Problem)
     workers = [] if away else sorted(told["items"], key=_breaker)
+    unhandled = list(found["unhandled"].items())
     return Shown(
         "queue.html",
         {
@@ -55,6 +57,8 @@ async def queue(visit: Visit) -> Shown:
             "workers": [worker(each) for each in workers[:ROWS]],
             "unseen": len(workers[ROWS:]),
             "away": told if away else None,
+            "unhandled": unhandled[:TYPES],
+            "more_unhandled": len(unhandled[TYPES:]),
         },
     )
 

@@ -234,6 +234,12 @@ _QUEUE: dict[str, Schema] = {
         "additionalProperties": whole(0),
         "description": "how many workers have their circuit breaker closed, half_open or open",
     },
+    "unhandled": {
+        "type": "object",
+        "additionalProperties": whole(1),
+        "description": "waiting jobs by type, of types that no live worker handles; at most 1,000 "
+        "types, and only of queues of the dialect standard",
+    },
     "oldest": maybe(MOMENT),
     "error": maybe(text()),
 }
@@ -291,6 +297,11 @@ _WORKER: dict[str, Schema] = {
                     description="ids of jobs whose handlers still run although their attempts have "
                     "ended; each keeps a slot",
                 ),
+                "types": {
+                    **maybe(listed(text())),
+                    "description": "the types that it handles; null if it handles every type, or "
+                    "does not report them",
+                },
             }
         )
     ),

@@ -16,6 +16,7 @@ from scheduler.worker.attempt import Attempt
 from scheduler.worker.consumer import QueueConsumer
 
 MAX_REPORTED_JOBS = 20
+MAX_REPORTED_TYPES = 1000  # a worker with more reports none, and counts as handling every type
 
 
 class StatusReporter:
@@ -39,7 +40,7 @@ class StatusReporter:
         now, in_flight = time.monotonic(), list(consumer.in_flight)
         oldest = _oldest(in_flight)
         overdue = _oldest(each for each in in_flight if each.is_overdue)
-        breaker = consumer.guard.breaker
+        breaker, types = consumer.guard.breaker, consumer.types
         return About(
             host=self._host,
             pid=self._pid,
@@ -53,6 +54,7 @@ class StatusReporter:
             breaker=breaker.state if self._has_breaker else None,
             breaker_left=breaker.left(now) if self._has_breaker else None,
             overdue=[each.delivery.job.id for each in overdue],
+            types=None if types is None or len(types) > MAX_REPORTED_TYPES else types,
         )
 
     def mark_reported(self, now: float) -> None:

@@ -370,6 +370,18 @@ def queue_unworked(world: World) -> None:
     world.fed()
 
 
+def unhandled_type(world: World) -> Worker:
+    worker = world.work(lambda _, __: None)
+    scheduler = world.make(redis=world.url)
+    jobs = [scheduler.submit("acme", "fax", None, queue="mail") for _ in range(2)]
+    reason = 'no live worker handles type "fax"'
+    wait_for(
+        lambda: all(scheduler.get("acme", each.id).reason == reason for each in jobs),
+        "jobs without a handler",
+    )
+    return worker
+
+
 def queue_not_draining(world: World) -> None:
     world.fed()
     world.late = NOW
@@ -437,6 +449,7 @@ FAULTS: dict[Callable[[World], object], str] = {
     unseen: UNSEEN,
     epoch_missing: "epoch-missing",
     queue_unworked: "queue-unworked",
+    unhandled_type: "unhandled-type",
     queue_not_draining: "queue-not-draining",
     dead_letters: "dead-letters",
     ends_unsettled: "ends-unsettled",
@@ -522,6 +535,22 @@ def test_dead_letters_that_somebody_has_seen_to_are_no_finding(world: World) -> 
 def test_jobs_of_a_paused_queue_may_wait(world: World) -> None:
     queue_paused(world)
     assert {each.check for each in world.examined()} == {"queue-paused", "redis-forgets"}
+
+
+def test_jobs_of_an_unhandled_type_are_reported_once(world: World) -> None:
+    worker = unhandled_type(world)
+    world.late = NOW
+    found = {each.check: each for each in world.examined()}
+    assert found.keys() == {"unhandled-type", "redis-forgets"}
+    assert found["unhandled-type"].seen.endswith(
+        'queue mail: no live worker handles type "fax" (2 waiting)'
+    )
+    worker.stop(grace=1.0)
+    assert {each.check for each in world.examined()} == {
+        "queue-unworked",
+        "queue-not-draining",
+        "redis-forgets",
+    }
 
 
 def test_without_redis_nothing_is_said_of_it(world: World) -> None:

@@ -139,6 +139,20 @@ def test_a_job_is_submitted_and_its_timeline_is_printed(fleet: Scheduler, comman
     assert '{"done": "again"}' in command("get", "acme", job, "--payload").stdout
 
 
+def test_a_job_without_a_handler_is_printed_with_the_reason(
+    fleet: Scheduler, command: Command
+) -> None:
+    job = str(fleet.submit("acme", "fax\x1b", queue="mail").id)
+    reason = 'no live worker handles type "fax\x1b"'
+    wait_for(lambda: fleet.get("acme", job).reason == reason, "it is parked")
+    assert parsed(command("get", "acme", job, "--json"))["reason"] == reason
+    [line] = [each for each in command("get", "acme", job).stdout.splitlines() if "waits" in each]
+    assert line.endswith('no live worker handles type "fax\\x1b"')
+    [queue] = parsed(command("queues", "--json"))
+    assert (queue["queue"], queue["unhandled"]) == ("mail", {"fax\x1b": 1})
+    assert "no handler: fax\\x1b 1" in " ".join(command("queues").stdout.split())
+
+
 def test_find_filters_and_goes_on_where_it_ended(fleet: Scheduler, command: Command) -> None:
     failing = submitted(command, "fail", "--tag", "order=7")
     fine = [submitted(command, "fine", "--tag", "order=8") for _ in range(3)]

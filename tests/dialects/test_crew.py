@@ -38,6 +38,7 @@ def test_a_worker_is_seen_as_it_says_it_is(make_queue: MakeQueue, make_admin: Ma
         HeldJob(id="a", tenant="acme", type="send"),
         HeldJob(id="b", tenant=None, type="file"),
     )
+    assert at.types == ("send", "file")
     assert worker.seen_at is not None
     assert crew.at - SECOND <= worker.seen_at <= crew.at
     assert worker.started_at == worker.seen_at - timedelta(seconds=60)
@@ -115,9 +116,14 @@ def test_what_nobody_can_read_is_a_worker_that_says_nothing(
         [worker] = make_admin().workers(9).workers
         assert (worker.name, worker.seen_at, worker.holds) == ("w1", None, None)
         assert [each.name for each in worker.queues] == ["mail"]
-    client.call("SET", said, '1000 ["box",1,2,3,4,[],null,null,"of a later version"]')
-    [worker] = make_admin().workers(9).workers
-    assert (worker.holds, worker.concurrency) == (4, 2)
+    for text in (
+        '1000 ["box",1,2,3,4,[]]',
+        '1000 ["box",1,2,3,4,[],null,null,7,"a later version"]',
+    ):
+        client.call("SET", said, text)
+        [worker] = make_admin().workers(9).workers
+        assert (worker.holds, worker.concurrency) == (4, 2)
+        assert worker.queues[0].types is None, "it can handle every type"
 
 
 def test_a_worker_that_ends_is_not_seen_any_more_unless_it_holds_something(

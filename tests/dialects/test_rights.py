@@ -45,15 +45,15 @@ SCRIPTS = {
         *("settling/acknowledge", "settling/hand_over", "crew/live"),
         *("begin", "cancel", "depths", "known", "pause", "push", "waits"),
         *("standard/acknowledge", "standard/begin", "standard/bury", "standard/cancel"),
-        *("standard/depths", "standard/known", "standard/pause", "standard/push"),
-        "standard/waits",
         *("finish", "silent", "standard/expired", "standard/finish", "standard/signal"),
+        *("standard/depths", "standard/known", "standard/parked_types", "standard/pause"),
+        *("standard/push", "standard/waits"),
     ],
     "producer": ["produce"],
     "admin": [
         *("crew/live", "depths", "pause", "purge", "requeue"),
-        *("standard/depths", "standard/forget", "standard/pause", "standard/purge"),
-        "standard/requeue",
+        *("standard/depths", "standard/forget", "standard/parked_types", "standard/pause"),
+        *("standard/purge", "standard/requeue"),
     ],
 }
 ROLES = ("worker", "scheduler")  # of a queue with keys of ours
@@ -141,6 +141,7 @@ def test_everything_that_a_scheduler_and_a_worker_do_in_the_standard_dialect(
     assert len(queue.held()) == 5
     ends = [ended(taken[0]), retried(taken[1]), back(taken[2]), ended(taken[3], State.DEAD_LETTER)]
     assert all(queue.finish(ends, fetch=1, handled=Handled(types=["sms"]))[0])
+    assert ledger.unhandled_types() == {}, "the worker reports the type that is parked"
     assert ledger.cancel([taken[4].job.id, taken[2].job.id])[1] is Cancelling.REMOVED
     assert ledger.push([jobs[0]], epoch="1") == [Pushed.FINISHED]
     assert ledger.known([taken[4].job.id])[0] is not None
@@ -176,6 +177,7 @@ def test_everything_that_a_person_does_in_the_standard_dialect(
     assert [each.id for each in admin.peek(1)] == ["a"]
     assert (admin.dead_count(), admin.purge(5), admin.workers(9).alive) == (0, 0, 1)
     assert sum(admin.depths().waiting.values()) == 1
+    assert admin.unhandled_types() == {}, "the worker has not reported its types"
     admin.forget(["b"])
     admin.pause()
     assert admin.paused().ours

@@ -33,7 +33,7 @@ from scheduler.model.attempts import QueuedJob
 from scheduler.model.labels import Priority
 from scheduler.model.states import State
 from tests.dialects.servers import House
-from tests.dialects.values import back, ended, fetch_all, ids, job, retried
+from tests.dialects.values import ABOUT, back, ended, fetch_all, ids, job, retried
 from tests.support.waiting import WOKEN, rest, wait_for
 
 MakeStandard = Callable[..., StandardQueue]
@@ -379,7 +379,7 @@ def test_jobs_of_other_types_are_parked_and_taken_by_a_worker_of_the_type(
     mail.push(jobs, epoch="")
     assert ids(mail.fetch(4, timeout=0, handled=MAIL)) == [jobs[1].id, jobs[3].id]
     assert waiting(mail) == 2
-    assert mail.known([jobs[0].id]) == [Known(State.SCHEDULED)]
+    assert mail.known([jobs[0].id]) == [Known(State.SCHEDULED, parked="sms")]
     assert mail.fetch(4, timeout=0, handled=MAIL) == []
     found = sms.fetch(4, timeout=0, handled=SMS)
     assert ids(found) == [jobs[0].id, jobs[2].id]
@@ -446,7 +446,7 @@ def test_a_parked_retry_keeps_its_counts(make: MakeStandard) -> None:
     queue.finish([retried(delivery)])
     rest(0.01)
     assert queue.fetch(1, timeout=0, handled=MAIL) == []
-    assert queue.known([delivery.job.id]) == [Known(State.SCHEDULED, 1)]
+    assert queue.known([delivery.job.id]) == [Known(State.SCHEDULED, 1, parked="sms")]
     [again] = queue.fetch(1, timeout=0, handled=SMS)
     assert (again.attempt, again.charged) == (2, 2)
 
@@ -466,6 +466,58 @@ def test_parked_jobs_obey_pause_and_cancel(
     admin.resume()
     assert ids(queue.fetch(3, timeout=0, handled=SMS)) == [jobs[1].id]
     assert not plain.exists(f"{P}:blocked", f"{P}:blocked:counts", f"{P}:state")
+
+
+@pytest.mark.parametrize(
+    ("reports", "expected"),
+    [
+        ([], {"sms": 2, "fax": 1}),
+        ([["mail"]], {"sms": 2, "fax": 1}),
+        ([["mail"], ["sms"]], {"fax": 1}),
+        ([["mail"], ["sms", "fax"]], {}),
+        ([["mail"], None], {}),
+    ],
+)
+def test_parked_types_that_no_live_worker_handles_are_unhandled(
+    make: MakeStandard,
+    admin: StandardAdmin,
+    reports: list[list[str] | None],
+    expected: dict[str, int],
+) -> None:
+    queue = make("parks")
+    queue.push([job(type=name) for name in ("sms", "fax", "sms")], epoch="")
+    assert queue.unhandled_types() == {}, "nothing is parked"
+    queue.fetch(3, timeout=0, handled=MAIL)
+    assert queue.unhandled_types() == {}, "the worker has not reported its types yet"
+    queue.leave()
+    make("dead").renew({}, lease=timedelta(milliseconds=1), about=ABOUT._replace(types=["fax"]))
+    for number, types in enumerate(reports):
+        make(f"w{number}").renew({}, lease=LEASE, about=ABOUT._replace(types=types))
+    wait_for(lambda: admin.workers(9).alive == len(reports), "the dead worker has expired")
+    assert list(queue.unhandled_types().items()) == list(expected.items())
+    assert admin.unhandled_types() == expected
+
+
+def test_unhandled_types_are_unknown_beside_workers_that_are_not_read(
+    make: MakeStandard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = make("w1")
+    queue.push([job(type="sms")], epoch="")
+    queue.fetch(1, timeout=0, handled=MAIL)
+    for each in (queue, make("w2")):
+        each.renew({}, lease=LEASE, about=ABOUT._replace(types=["mail"]))
+    assert queue.unhandled_types() == {"sms": 1}
+    monkeypatch.setattr("scheduler.dialects.standard.queue.MAX_REPORTS", 1)
+    assert queue.unhandled_types() == {}
+
+
+def test_a_type_with_separators_in_its_name_is_parked_by_that_name(make: MakeStandard) -> None:
+    queue, one = make(), job(type='a:b "c"\n')
+    queue.push([one], epoch="")
+    queue.fetch(1, timeout=0, handled=MAIL)
+    queue.leave()
+    assert queue.known([one.id]) == [Known(State.SCHEDULED, parked=one.type)]
+    assert queue.unhandled_types() == {one.type: 1}
 
 
 def test_a_later_epoch_of_a_parked_job_runs_once(make: MakeStandard) -> None:

@@ -20,6 +20,7 @@ ABOUT = About(
     jobs=[("a", "acme", "send"), ("b", "", "file")],
     breaker=BreakerState.OPEN,
     breaker_left=12.5,
+    types=["send", "file"],
 )
 
 

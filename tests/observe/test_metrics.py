@@ -127,6 +127,30 @@ def test_what_waits(ring: Scheduler, served: Served) -> None:
     assert Scrape.of(address).value("scheduler_feed_lag_seconds", queue="mail") == 0
 
 
+def test_unhandled_jobs_are_counted_by_instances(
+    ring: Scheduler, make_worker: MakeWorker, served: Served
+) -> None:
+    handler("send", queue="mail")(print)
+    worker = make_worker(queues=["mail"])
+    address = served(ring, worker)
+    for name in ("fax", "fax", "sms"):
+        ring.submit("acme", name, queue="mail")
+    wait_for(
+        lambda: Scrape.of(address).value("scheduler_unhandled_jobs", queue="mail") == 3,
+        "jobs without a handler",
+    )
+    assert Scrape.of(address).value("queue_length", queue="mail") == 3
+    alone = Scrape.of(served(worker))
+    assert alone.value("queue_length", queue="mail") == 3
+    assert alone.value("scheduler_unhandled_jobs", queue="mail") is None
+    handler("*", queue="mail")(lambda _, __: None)
+    make_worker(queues=["mail"])
+    wait_for(
+        lambda: Scrape.of(address).value("scheduler_unhandled_jobs", queue="mail") == 0,
+        "none is left",
+    )
+
+
 def test_how_far_the_feeder_is_behind(ring: Scheduler, redis: Client, served: Served) -> None:
     address = served(ring)
     ring.submit("acme", "send", queue="mail")

@@ -132,6 +132,30 @@ def test_a_long_list_of_workers_has_pages(
         assert "1 more are not shown" in here.get("/queue?name=mail").text
 
 
+def test_types_without_a_handler_are_listed(
+    serve: Serve, ring: Scheduler, redis_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages_queues, "TYPES", 1)
+    url = serve()
+    with working(redis_server, "x", print), browser(url) as here:
+        job = ring.submit("acme", "<fax>", queue="mail")
+        ring.submit("acme", "<fax>", queue="mail")
+        ring.submit("acme", "sms", queue="mail")
+        found = {"<fax>": 2, "sms": 1}
+        wait_for(lambda: ring.queue("mail").stats().unhandled == found, "they are parked")
+        wait_for(lambda: ring.get("acme", job.id).reason, "the row says that it was fed")
+        page = here.get("/queue?name=mail").text
+        assert re.search(r">&lt;fax&gt;</th><td [^>]*>2</td>", page)
+        assert "1 more types are not shown" in page
+        reason = "no live worker handles type &#34;&lt;fax&gt;&#34;"
+        assert reason in here.get("/job", params={"tenant": "acme", "id": str(job.id)}).text
+        assert reason in here.get("/jobs", params={"tenant": "acme"}).text
+    with browser(url) as here:
+        page = here.get("/queue?name=mail").text
+    assert "Nobody works here" in page
+    assert "Types without a handler" not in page
+
+
 def _two(ring: Scheduler) -> list[str]:
     found = [f">{each.name}<" for each in ring.workers()]
     return found if len(found) == 2 else []

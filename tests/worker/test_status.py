@@ -8,6 +8,7 @@ import pytest
 from scheduler import BreakerRule, NewJob, Scheduler, TemporaryError, handler
 from scheduler.model.breaker import BreakerState
 from scheduler.model.workers import WorkerInfo
+from scheduler.worker.status import MAX_REPORTED_TYPES
 from tests.queueing.conftest import MakeWorker
 from tests.support.waiting import wait_for
 
@@ -56,10 +57,27 @@ def test_a_worker_is_seen_with_its_queues_and_what_it_holds(
     assert {(each.id, each.tenant, each.type) for each in at.jobs} == {
         (str(each.id), "acme", "hold") for each in made
     }
-    assert at.breaker is None
+    assert (at.breaker, at.types) == (None, ("hold",))
     assert all((seen.host, seen.pid, seen.started_at, seen.seen_at))
     assert [each.name for each in ring.queue("other").workers()] == [worker.name]
     assert ring.queue("mail").stats().breakers == {}
+
+
+def test_a_worker_reports_every_type_as_none(ring: Scheduler, make_worker: MakeWorker) -> None:
+    handler("*", queue="mail")(print)
+    for number in range(MAX_REPORTED_TYPES + 1):
+        handler(f"type-{number}", queue="other")(print)
+    handler("hold", queue="mail")(print)
+    worker = make_worker(queues=["mail", "other"])
+
+    def reported() -> WorkerInfo | None:
+        seen = named(ring, worker.name)
+        has_reported = seen is not None and [each.holds for each in seen.queues] == [0, 0]
+        return seen if has_reported else None
+
+    seen = wait_for(reported, "it reports")
+    assert seen is not None
+    assert [each.types for each in seen.queues] == [None, None]
 
 
 def test_the_parts_of_an_idle_worker_show_signs_of_life(make_worker: MakeWorker) -> None:

@@ -5,7 +5,6 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 from scheduler.dialects.client import Client, script
-from scheduler.dialects.crew.said import crew
 from scheduler.dialects.interface import Crew, Depths, Paused
 from scheduler.dialects.looking import AT_ONCE, entry_of, erased, glob, scanned, sized, unreadable
 from scheduler.dialects.standard import messages
@@ -120,8 +119,11 @@ class StandardAdmin:
 
     def workers(self, n: int) -> Crew:
         """List live workers, at most n."""
-        [workers] = self._keys.named("workers")
-        return crew(self._client, self.name, workers, self._keys.status(), n)
+        return self._queue.workers(n)
+
+    def unhandled_types(self) -> dict[str, int]:
+        """Return the types of parked jobs that no live worker handles."""
+        return self._queue.unhandled_types()
 
     def pause(self) -> None:
         """Pause the queue for this ledger."""

@@ -37,6 +37,7 @@ PLAIN = 6  # values that every head has
 NOTHING: dict[str, Any] = {}
 READ_ERRORS = (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError)
 _NUMBER = re.compile(rb"(\d{1,4})[:\x1f]")
+_PARKED = re.compile(rb"1:blocked:(?:\d+:){5}type:(.*)", re.DOTALL)
 
 
 def newer_format(value: bytes) -> int | None:
@@ -195,8 +196,15 @@ def known_of(where: bytes, value: bytes, note: bytes) -> Known | None:
         if lease is None:
             return Known(State.RUNNING, note=progress)
         return Known(State.RUNNING, lease.attempt, lease.started_at, progress)
-    state = State.RETRYING if where == b"r" else State.SCHEDULED
-    return Known(state, _number(numbers, 3), None, progress if where == b"r" else Note())
+    if where == b"r":
+        return Known(State.RETRYING, _number(numbers, 3), None, progress)
+    return Known(State.SCHEDULED, _number(numbers, 3), parked=_parked_type(value))
+
+
+def _parked_type(state: bytes) -> str | None:
+    """Return the type of a parked job from its state; None: it is not parked."""
+    found = _PARKED.match(state)
+    return found[1].decode(errors="replace") if found else None
 
 
 def _number(values: list[bytes], place: int) -> int:

@@ -20,13 +20,14 @@ from typing import Any
 
 from scheduler.dialects.client import LONGEST_BLOCK, Client, script
 from scheduler.dialects.crew.retry_defaults import RetryDefaults
-from scheduler.dialects.crew.said import about_bytes
+from scheduler.dialects.crew.said import about_bytes, crew
 from scheduler.dialects.ends import note_bytes
 from scheduler.dialects.interface import (
     EVERY_TYPE,
     About,
     BegunMark,
     Cancelling,
+    Crew,
     Delivery,
     Depths,
     Handled,
@@ -63,6 +64,7 @@ logger = logging.getLogger("scheduler")
 
 BATCH_SIZE = 1000
 PUSH_BATCH_SIZE = 250
+MAX_REPORTS = 500  # of workers, read to find out which types are handled
 MIN_BLOCK_S = 0.005  # 0 would block for ever, and in Redis 6.2 so would 0.001
 RENEWED = {"k": Renewed.KEPT, "l": Renewed.LOST, "c": Renewed.CANCEL}
 CANCELLING = {
@@ -356,6 +358,33 @@ class StandardQueue:
         )
         levels = dict(zip(Priority, waiting, strict=True))
         return Depths(levels, retrying, running, unsettled, dead)
+
+    def workers(self, n: int) -> Crew:
+        """List live workers, at most n."""
+        [workers] = self._keys.named("workers")
+        return crew(self._client, self.name, workers, self._keys.status(), n)
+
+    def unhandled_types(self) -> dict[str, int]:
+        """Return the types of parked jobs that no live worker handles. If more workers live than
+        are read, one of the others can handle any type.
+
+        A type at its concurrency limit is parked too, so the count of parked jobs alone does not
+        tell. The workers are read after the counts: a worker that starts in between is found, and
+        counts as handling every type until its first report.
+        """
+        [counts] = self._keys.named("blocked:counts")
+        flat = self._client.run(script("standard", "parked_types"), [counts], [])
+        pairs = zip(*[iter(flat)] * 2, strict=True)
+        parked = {name.decode(errors="replace"): n for name, n in pairs}
+        if not parked:
+            return {}
+        found = self.workers(MAX_REPORTS)
+        reports = [at.types for each in found.workers for at in each.queues]
+        if found.alive != len(found.workers) or None in reports:
+            return {}
+        handled = {name for types in reports for name in types or ()}
+        most_first = sorted(parked.items(), key=lambda each: (-each[1], each[0]))
+        return {name: n for name, n in most_first if name not in handled}
 
     def waits(self) -> Waits:
         """Count waiting jobs, and identify the first of each level."""
