@@ -13,7 +13,7 @@ from tests.support.lines import read_lines
 
 class Line(NamedTuple):
     """Of a job: it starts, ends or fails here; or Redis took an end after which it is tried again
-    (`accepted`), or its last (`closed`). `feed` is 0 where nobody can know it.
+    (`accepted`), or its last (`closed`). `feed` is 0 where it is unknown.
     """
 
     what: str

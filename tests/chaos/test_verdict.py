@@ -164,6 +164,19 @@ def test_two_last_ends_of_a_job_whatever_their_attempts() -> None:
     assert set(verdict(lines=(*RUN, *AGAIN), ledger=LATER, faults=[fault])) == {"doubled"}
 
 
+def test_two_executions_of_one_attempt_are_noticed() -> None:
+    first, second = (
+        Line("start", "a", 1, 1, 10.0, 1),
+        Line("start", "a", 1, 1, 20.0, 2),
+    )
+    lines = (first, second, *RUN[1:])
+    fault = done("workers", "kill", begin=10.15, pids=[1])
+    assert set(verdict(lines=lines, faults=[fault])) == {"one attempt id, two executions"}
+    again = (first, second._replace(attempt=2), *RUN[1:])
+    assert not verdict(lines=again, faults=[fault])
+    assert not verdict(lines=lines, faults=[done("redis", "flush", begin=10.15)])
+
+
 LATER = {"a": Ended(outcome="completed", attempt=2, at=20.5)}
 
 

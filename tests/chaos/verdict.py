@@ -83,6 +83,7 @@ def check_jobs(jobs: Jobs, faults: Sequence[Done], verdict: Verdict) -> None:
         _check_end(order, ended, lines, verdict, doomed=_is_doomed(order, orders, doomed))
         _check_order(order, lines, runs, times.get(job_id, 0.0), verdict)
         _check_taken(lines, faults, verdict)
+        _check_ids(lines, faults, verdict)
         _check_again(lines, faults, verdict, settled=ended.at if ended else float("inf"))
 
 
@@ -193,6 +194,23 @@ def _check_taken(lines: Sequence[Line], faults: Sequence[Done], verdict: Verdict
                 what = f"{line.job_id}: a second end was taken, of feed {line.feed}, attempt {line.attempt}"
                 verdict.wrong["doubled"].append(what)
             taken |= dict.fromkeys(ends, ended)
+
+
+def _check_ids(lines: Sequence[Line], faults: Sequence[Done], verdict: Verdict) -> None:
+    """Check that no two executions have one attempt id, which is made of feed and attempt.
+
+    A Redis that lost its last second counts from an earlier number.
+    """
+    starts: dict[tuple[int, int], float] = {}
+    for line in lines:
+        if line.what != "start" or not line.feed:
+            continue
+        lease = line.feed, line.attempt
+        if lease in starts and not _forgotten(starts[lease], line.at, faults):
+            verdict.wrong["one attempt id, two executions"].append(
+                f"{line.job_id}: feed {line.feed}, attempt {line.attempt}, process {line.pid}"
+            )
+        starts[lease] = line.at
 
 
 def _check_again(
