@@ -5,7 +5,7 @@ one Redis, in one run.
     python bench/redis.py --quick                      # a look of a minute
     python bench/redis.py --rows drain --peers taskiq,node-bullmq
     python bench/redis.py --dialect bullmq             # beside BullMQ on Node and for Python
-    python bench/redis.py --dialect conveyor           # beside our reliable dialect
+    python bench/redis.py --dialect conveyor           # beside our standard dialect
 
 Rows: single (sent one by one), many (1,000 in a call; arq, saq and taskiq have none, theirs are
 concurrent calls), drain and drain2 (a queue that was filled before, by 1 and by 2 worker
@@ -38,8 +38,8 @@ PYTHON = ("taskiq", "saq", "dramatiq", "huey", "bullmq", "arq", "rq", "celery")
 PEERS = (*PYTHON, "node-bullmq")
 ACKNOWLEDGING = tuple(name for name in PYTHON if name != "huey")
 SLOW = ("rq", "celery")  # they drain a third of what the others do
-DIALECTS = {"reliable": PEERS, "bullmq": ("bullmq", "node-bullmq"), "conveyor": ()}
-CONCURRENCY = {"reliable": 10, "bullmq": 50, "conveyor": 10}
+DIALECTS = {"standard": PEERS, "bullmq": ("bullmq", "node-bullmq"), "conveyor": ()}
+CONCURRENCY = {"standard": 10, "bullmq": 50, "conveyor": 10}
 TEXTS = {
     "single": "enqueue, jobs/s, one by one",
     "many": f"enqueue, jobs/s, {SIZE:,} in a call",
@@ -120,7 +120,7 @@ class Bench(queues.Bench):
 
     def fill(self, peer: Peer, part: int) -> int:
         self.server.reset()
-        quick = peer.name in (*OURS, "reliable", "node-bullmq")
+        quick = peer.name in (*OURS, "standard", "node-bullmq")
         count = (
             self.options.jobs
             if quick
@@ -151,10 +151,10 @@ def conveyor_bars(bench: Bench) -> str:
     names = {"single": "enqueue one by one", "many": "enqueue in bulk", "done1": "drain"}
     found = []
     for figure, text in names.items():
-        ours, theirs = bench.middle(figure, "ours"), bench.middle(figure, "reliable")
+        ours, theirs = bench.middle(figure, "ours"), bench.middle(figure, "standard")
         bar = theirs and theirs * 0.7
         found.append(
-            Bar(text=f"{text}, jobs/s", ours=ours, bar=bar, against="0.7 of the reliable dialect")
+            Bar(text=f"{text}, jobs/s", ours=ours, bar=bar, against="0.7 of the standard dialect")
         )
     return queues.bars(found)
 
@@ -208,8 +208,8 @@ def options(given: list[str] | None = None):
     parser.add_argument(
         "--dialect",
         choices=DIALECTS,
-        default="reliable",
-        help="what ours speaks (default reliable)",
+        default="standard",
+        help="what ours speaks (default standard)",
     )
     parser.add_argument("--peers", default=",".join(PEERS), help=f"which of {','.join(PEERS)}")
     parser.add_argument("--singles", type=int, default=2_000, help="jobs sent one by one")
@@ -259,8 +259,8 @@ def contest(chosen, server: Redis, folder: Path) -> Bench:
         variables["BENCH_DIALECT"] = "conveyor"
     peers = queues.peers_of("redis", [*OURS, *chosen.peers], variables, log, ours=ours)
     if chosen.dialect == "conveyor":
-        sync = variables | {"BENCH_KIND": "sync", "BENCH_DIALECT": "reliable"}
-        peers.append(Peer("reliable", Path(sys.executable), "redis_ours.py", sync, log))
+        sync = variables | {"BENCH_KIND": "sync", "BENCH_DIALECT": "standard"}
+        peers.append(Peer("standard", Path(sys.executable), "redis_ours.py", sync, log))
     return Bench(chosen, Pins.of(chosen.pin), peers, stamps, server=server)
 
 

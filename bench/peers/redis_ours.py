@@ -18,7 +18,7 @@ from scheduler.model.ids import new_ids
 from scheduler.model.labels import Priority
 
 KIND = os.environ.get("BENCH_KIND", "sync")
-DIALECT = os.environ.get("BENCH_DIALECT", "reliable")
+DIALECT = os.environ.get("BENCH_DIALECT", "standard")
 LEDGER, EPOCH = "bench", "1"  # ends go into the stream of a ledger, as they would with an instance
 LEFT = f"redis.call('HLEN', '{'ring:bench' if DIALECT == 'conveyor' else 'jobqueue:{bench}'}:jobs')"
 WEEK = timedelta(days=7)
