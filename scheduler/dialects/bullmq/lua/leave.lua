@@ -1,8 +1,21 @@
--- Let a worker go that ends.
+-- Let a worker go that ends. Its retry policy stays for an hour if it still has a job.
 -- KEYS[1] hash: meta of the queue; the names of all other keys begin as this does
 -- ARGV[1] worker
 -- Returns nothing
-local base = string.sub(KEYS[1], 1, -5)
+local base, mine, CHUNK, HOUR = string.sub(KEYS[1], 1, -5), ARGV[1] .. ':', 500, 3600000
+
+local function has_job()
+  local active = redis.call('LRANGE', base .. 'active', 0, -1)
+  for first = 1, #active, CHUNK do
+    local locks = {}
+    for i = first, math.min(first + CHUNK - 1, #active) do locks[#locks + 1] = base .. active[i] .. ':lock' end
+    for _, token in ipairs(redis.call('MGET', unpack(locks))) do
+      if token and string.sub(token, 1, #mine) == mine then return true end
+    end
+  end
+  return false
+end
+
 redis.call('DEL', base .. 'ring:said:' .. ARGV[1])
 redis.call('ZREM', base .. 'ring:workers', ARGV[1])
-redis.call('DEL', base .. 'ring:retry:' .. ARGV[1])
+redis.call('PEXPIRE', base .. 'ring:retry:' .. ARGV[1], has_job() and HOUR or 0)
