@@ -101,7 +101,8 @@ def test_wall_clocks_an_hour_apart_change_nothing(make_fleet: MakeFleet, full: b
     fleet = make_fleet(periodic(jobs, lead=4.0))
     skews = {fleet.start(environment=skewed(seconds))[0]: seconds for seconds in (-3600, 0, 3600)}
     ledger = prove(fleet, fleet.jobs[0].start_at + timedelta(seconds=seconds))
-    assert {(row.outcome, row.attempt) for row in ledger} == {("success", 1)}
+    # As above, a fire of a busy machine can be skipped.
+    assert {(row.outcome, row.attempt) for row in ledger} <= {("success", 1), ("skipped", None)}
     apart = time.time() - time.monotonic()
     seen = {(r.pid, round(r.wall - r.monotonic - apart)) for r in fleet.records(phase="start")}
     assert seen == set(skews.items()), "each of them ran fires, by its own wrong clock"

@@ -58,6 +58,7 @@ LOOKS = (
     "waits",
     "leave",
     "hand_over",
+    "unhandled_types",
 )  # of whoever watches, and of those that end in order: no job depends on them
 
 
