@@ -78,13 +78,14 @@ class Attempt:
     """A leased job, from its delivery to the acknowledgement of its result.
 
     generation: the lease generation of the queue in which Redis last confirmed the lease (see
-    `QueueConsumer`). lost: Redis no longer holds the lease. acknowledging: its result is decided
-    and on its way to Redis. note: the last progress and checkpoint; dirty: Redis does not have that
-    note yet.
+    `QueueConsumer`). begun: a thread has taken it, so its handler can have been called. lost: Redis
+    no longer holds the lease. acknowledging: its result is decided and on its way to Redis. note:
+    the last progress and checkpoint; dirty: Redis does not have that note yet.
     """
 
     __slots__ = (
         "acknowledging",
+        "begun",
         "cancelled",
         "child_jobs",
         "consumer",
@@ -122,6 +123,7 @@ class Attempt:
         self.retry, self.timeout, self.visibility = limits
         self.cancelled = Cancelled()
         self.received = time.monotonic()
+        self.begun = False
         self.started: float | None = None
         self.deadline: float | None = None
         self.lost = False
@@ -267,8 +269,10 @@ class Attempt:
 
     def put_back(self) -> Result:
         """Return the job to its queue; the attempt does not count."""
-        begun, unhandled = self.started is not None, self.handler is MISSING_HANDLER
-        return Result(self.delivery, None, self.unsent_note(), begun=begun, unhandled=unhandled)
+        unhandled = self.handler is MISSING_HANDLER
+        return Result(
+            self.delivery, None, self.unsent_note(), begun=self.begun, unhandled=unhandled
+        )
 
     def _decide(
         self, returned: object, error: BaseException | None, backoffs: Mapping[str, Backoff]

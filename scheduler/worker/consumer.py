@@ -118,7 +118,9 @@ class QueueConsumer:
         self._unconfirmed: list[Attempt] = []
         self._confirmed = 0  # the generation in which a renewal last succeeded
         self._unanswered: list[range] = []  # sequence numbers of fetches that failed
+        self._late: list[range] = []  # of these, what Redis can still lease until the last read
         self._lost_slots = 0  # reserved by these fetches
+        self._unbegun_returns: set[Attempt] = set()  # put back, and not acknowledged
         self._read_back_at = math.inf  # when to read back once more, for calls that ran late
         self._may_have_jobs = True
         self._wakeups = 0  # how often a wait for jobs has ended
@@ -148,7 +150,7 @@ class QueueConsumer:
     def is_confirmed(self, attempt: Attempt) -> bool:
         """Return whether a leased job begins now; otherwise it waits for a renewal."""
         if attempt.generation == self.generation:
-            self.has_unmarked = True
+            attempt.begun = self.has_unmarked = True
             return True
         self._unconfirmed.append(attempt)
         self._options.wake_keeper()
@@ -225,12 +227,10 @@ class QueueConsumer:
         ordinal, so it does not matter in which order Redis receives them.
         """
         waiting = [each for each in self._executor.ready if each.consumer is self]
-        waiting += self._unconfirmed
-        if self._draining:
-            waiting += [each for each, _ in self._results if each.started is None]
+        waiting += [*self._unconfirmed, *self._unbegun_returns]
         unbegun = [range(n, n + 1) for n in (each.delivery.sequence for each in waiting)]
         unbegun += [range(each.first, each.first + each.slots) for each in self._calls.values()]
-        unbegun += self._unanswered
+        unbegun += [*self._unanswered, *self._late]
         return begun_mark(next(self._marks), self._next_sequence - 1, unbegun)
 
     # Called by `Exchange`, without the lock.
@@ -248,7 +248,10 @@ class QueueConsumer:
             self._end_call(call)
             if not all(accepted):
                 self.generation += 1  # a refused result: Redis may have lost other leases as well
-            self.in_flight.difference_update([attempt for attempt, _ in call.results])
+            ended = [attempt for attempt, _ in call.results]
+            self.in_flight.difference_update(ended)
+            if self._unbegun_returns:
+                self._unbegun_returns.difference_update(ended)
             self._executor.free += len(call.results) + call.extra
             self._start(attempts)
             if call.slots and len(attempts) >= call.permitted:
@@ -297,6 +300,7 @@ class QueueConsumer:
             self._end_call(call)
             self._executor.free += call.extra
             self._held_by_breaker = True
+            self.has_unmarked = True  # the mark of this call was not sent
         self.supervisor.wake()
 
     def long_poll(self, call: "Exchange", handled: Handled) -> Sequence[Delivery]:
@@ -472,7 +476,8 @@ class QueueConsumer:
     def put_back_running(self) -> None:
         """Put back the jobs whose handlers have not ended; their results will be ignored."""
         with self._lock:
-            self._put_back([each for each in self.in_flight if not each.acknowledging])
+            running = [each for each in self.in_flight if not each.acknowledging]
+            self._put_back(running, running=True)
             self._executor.wake()
 
     def flush(self, until: float) -> None:
@@ -488,11 +493,14 @@ class QueueConsumer:
         self._unconfirmed = []
         return mine
 
-    def _put_back(self, attempts: Iterable[Attempt]) -> None:
+    def _put_back(self, attempts: Iterable[Attempt], *, running: bool = False) -> None:
+        """Return jobs to Redis. running: threads have them, and will add their results."""
         for attempt in attempts:
             attempt.acknowledging = True
             self._results.append((attempt, attempt.put_back()))
-            if attempt.started is None:
+            if not attempt.begun:
+                self._unbegun_returns.add(attempt)
+            if not running:
                 self._executor.count_handler_slots([attempt], +1)
 
     def _forget(self, attempt: Attempt) -> None:
@@ -568,7 +576,8 @@ class QueueConsumer:
             ]
             known = {attempt.delivery.sequence for attempt in self.in_flight}
             unanswered, lost_slots = list(self._unanswered), self._lost_slots
-            if time.monotonic() >= self._read_back_at:
+            is_last = time.monotonic() >= self._read_back_at
+            if is_last:
                 self._read_back_at = math.inf
         try:
             try:
@@ -595,6 +604,9 @@ class QueueConsumer:
             self._executor.free += lost_slots
             self._lost_slots -= lost_slots
             self._unanswered = self._unanswered[len(unanswered) :]
+            self._late = unanswered if is_last else [*self._late, *unanswered]
+            for attempt in returning:
+                attempt.begun = True
             self._start(starting, put_back=is_open)
             self._start(returning, put_back=True)
             self._suspended = self._error is not None  # another call can have failed meanwhile

@@ -314,7 +314,8 @@ def test_every_end_comes_back_as_it_was_said(make_queue: MakeQueue) -> None:
     ]
     assert queue.finish(results)[0] == [True] * 4
     found = settle(queue)
-    assert [replace(end, spawned=list(end.spawned)) for end in found] == [
+    assert all(end.recorded_at is not None for end in found)
+    assert [replace(end, spawned=list(end.spawned), recorded_at=None) for end in found] == [
         replace(result.end, spawned=list(result.end.spawned)) for result in results if result.end
     ]
 

@@ -3,7 +3,7 @@ it.
 """
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psycopg
@@ -70,11 +70,11 @@ class Settling:
 
         monkeypatch.setattr(self.settler, "_run", run)
 
-    def add(self, ends: Sequence[AttemptEnd]) -> None:
+    def add(self, ends: Sequence[AttemptEnd], entry: str = "*") -> None:
         self.redis.call(
             "XADD",
             self.stream,
-            "*",
+            entry,
             RESULT_FIELD,
             b"[%b]" % b",".join(end_bytes(each) for each in ends),
         )
@@ -114,6 +114,17 @@ def test_while_postgres_is_away_a_settler_reads_no_more_than_it_can_settle(
     )
     assert {submitter.get("acme", job.id).state for job in jobs[::500]} == {State.COMPLETED}
     assert max(settling.given) <= MOST_ENDS
+
+
+def test_a_result_whose_stream_id_is_ahead_of_the_clock_is_not_late(
+    settling: Settling, submitter: Scheduler
+) -> None:
+    """Ids of a stream never go back, also after a jump of the clock of Redis was corrected."""
+    job = submitter.submit("acme", "job", queue="work", delay="1h")
+    later = datetime.now(UTC) + timedelta(days=30)
+    settling.add([completed(job)], entry=f"{int(later.timestamp() * 1000)}-0")
+    settling.settler.step()
+    assert submitter.get("acme", job.id).state is State.COMPLETED
 
 
 def test_large_ends_are_settled_in_several_transactions(

@@ -8,6 +8,7 @@ from typing import Any
 
 from scheduler.dialects.client import Client
 from scheduler.dialects.interface import Queue
+from scheduler.dialects.reliable.queue import ReliableQueue
 from scheduler.dialects.standard.queue import StandardQueue
 from scheduler.events import Events
 from scheduler.model.attempts import QueuedJob
@@ -25,15 +26,21 @@ LEASE = timedelta(seconds=30)
 class Driver:
     """One queue of a worker named "w"; `runs` has the ids of the jobs whose handlers were called."""
 
-    def __init__(self, redis: Client, concurrency: int = 4, queue: str = "mail") -> None:
+    def __init__(
+        self,
+        redis: Client,
+        concurrency: int = 4,
+        queue: str = "mail",
+        kind: type[StandardQueue] | type[ReliableQueue] = StandardQueue,
+    ) -> None:
         self.runs: list[str] = []
         self.attempts: list[Attempt] = []
         self.renewals_wanted = 0
         self.redis = redis
         self.clock = time.monotonic()  # of the announcements; a test moves it
         self.announcements = Announcements(redis, lambda: self.clock)
-        self.queue = StandardQueue(redis, queue, worker="w", lease=LEASE)
-        self.feed = StandardQueue(redis, queue, installation="3f1e")
+        self.queue = kind(redis, queue, worker="w", lease=LEASE)
+        self.feed = kind(redis, queue, installation="3f1e")
         self.executor = Executor(concurrency)
         self.executor._stopping = True  # it starts no threads
         self.consumer = self.consume(self.queue)

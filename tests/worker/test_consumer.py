@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from scheduler.dialects.client import Client
-from scheduler.dialects.interface import Delivery, Handled
+from scheduler.dialects.interface import Delivery, Handled, Queue
+from scheduler.dialects.leasing import mark_of
+from scheduler.dialects.reliable.queue import ReliableQueue
 from scheduler.dialects.standard.queue import StandardQueue
 from scheduler.embedded.redis import EmbeddedRedis
 from scheduler.errors import QueueUnavailable
@@ -26,7 +28,7 @@ def driver(redis: Client) -> Driver:
     return Driver(redis)
 
 
-def unanswered(monkeypatch: pytest.MonkeyPatch, queue: StandardQueue, method: str) -> None:
+def unanswered(monkeypatch: pytest.MonkeyPatch, queue: Queue, method: str) -> None:
     """Let one call reach Redis and lose its answer."""
     plain = getattr(queue, method)
 
@@ -38,7 +40,7 @@ def unanswered(monkeypatch: pytest.MonkeyPatch, queue: StandardQueue, method: st
     monkeypatch.setattr(queue, method, lost)
 
 
-def refused(monkeypatch: pytest.MonkeyPatch, queue: StandardQueue, method: str) -> None:
+def refused(monkeypatch: pytest.MonkeyPatch, queue: Queue, method: str) -> None:
     """Let one call fail before it reaches Redis."""
     plain = getattr(queue, method)
 
@@ -305,6 +307,7 @@ def test_a_job_whose_result_a_failover_forgot_runs_under_another_lease(
     driver.run_all()
     first, second = (each.delivery for each in driver.attempts)
     assert (first.job.id, first.sequence < second.sequence) == (second.job.id, True)
+    assert (first.attempt, second.attempt) == (1, 2), "two executions, two attempt ids"
     assert (driver.feed.depths().unsettled, driver.reserved) == (1, 0)
 
 
@@ -495,8 +498,9 @@ def returns(driver: Driver) -> list[float]:
 
 
 def test_a_job_without_a_handler_is_returned_once_if_the_answer_is_lost(
-    driver: Driver, monkeypatch: pytest.MonkeyPatch
+    redis: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    driver = Driver(redis, kind=ReliableQueue)
     driver.push(2, type="unknown")
     sent = driver.push(1)
     driver.call()
@@ -513,8 +517,9 @@ def test_a_job_without_a_handler_is_returned_once_if_the_answer_is_lost(
 
 
 def test_jobs_without_a_handler_of_an_unanswered_fetch_are_returned(
-    driver: Driver, monkeypatch: pytest.MonkeyPatch
+    redis: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    driver = Driver(redis, kind=ReliableQueue)
     driver.push(2, type="unknown")
     unanswered(monkeypatch, driver.queue, "finish")
     driver.call()
@@ -524,7 +529,8 @@ def test_jobs_without_a_handler_of_an_unanswered_fetch_are_returned(
     assert driver.feed.depths().retrying == 2
 
 
-def test_a_worker_that_stops_returns_jobs_without_a_handler(driver: Driver) -> None:
+def test_a_worker_that_stops_returns_jobs_without_a_handler(redis: Client) -> None:
+    driver = Driver(redis, kind=ReliableQueue)
     driver.push(1, type="unknown")
     driver.call()
     driver.consumer.drain()
@@ -544,3 +550,71 @@ def test_a_standard_queue_leases_no_job_without_a_handler(redis: Client) -> None
     new = StandardQueue(redis, "mail", worker="new")
     [delivery] = new.fetch(1, timeout=0, handled=Handled(["unknown"]))
     assert (delivery.job.id, delivery.attempt) == (unknown.id, 1), "it had no lease before"
+
+
+def begun(driver: Driver, sequence: int) -> bool:
+    """Return whether Redis knows that a lease has begun."""
+    mark = mark_of(driver.redis.call("HGET", "jobqueue:{mail}:begun", "w"))
+    assert mark is not None
+    return mark.includes(sequence)
+
+
+def test_a_renewal_marks_the_jobs_that_threads_have_taken(driver: Driver) -> None:
+    driver.push(2)
+    driver.call()
+    first = driver.task()
+    assert driver.consumer.has_unmarked
+    driver.consumer.renew(LEASE)
+    second = driver.executor.ready[0]
+    assert begun(driver, first.delivery.sequence)
+    assert not begun(driver, second.delivery.sequence)
+    assert not driver.consumer.has_unmarked
+
+
+def test_a_job_that_a_thread_has_taken_is_put_back_as_begun(driver: Driver) -> None:
+    """Its handler can be called after the decision to put it back."""
+    driver.push(1)
+    driver.call()
+    attempt = driver.task()
+    driver.consumer.drain()
+    driver.consumer.put_back_running()
+    driver.call()
+    [again] = driver.feed.fetch(1, timeout=0)
+    assert (attempt.delivery.attempt, again.attempt, again.charged) == (1, 2, 1)
+
+
+def test_jobs_that_are_put_back_unbegun_are_not_marked_while_the_call_is_in_progress(
+    driver: Driver,
+) -> None:
+    driver.push(3)
+    driver.call()
+    driver.consumer.drain()
+    call = driver.task()
+    driver.consumer.renew(LEASE)
+    assert not any(begun(driver, each.sequence) for each in driver.queue.held())
+    call.run()
+    assert {each.attempt for each in driver.feed.fetch(3, timeout=0)} == {1}
+
+
+def test_a_fetch_that_redis_runs_late_has_not_begun(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused(monkeypatch, driver.queue, "finish")
+    call = driver.call()
+    recover(driver)
+    driver.consumer.renew(LEASE)
+    driver.push(1)
+    driver.queue.finish([], fetch=1, first=call.first)
+    driver.consumer.renew(LEASE)
+    assert not begun(driver, call.first)
+
+
+def test_a_fetch_that_the_breaker_refuses_leaves_the_mark_to_a_renewal(driver: Driver) -> None:
+    driver.push(1)
+    driver.call()
+    driver.task()
+    driver.wake_up()
+    call = driver.task()
+    assert not driver.consumer.has_unmarked
+    driver.consumer.refused_by_breaker(call)
+    assert driver.consumer.has_unmarked

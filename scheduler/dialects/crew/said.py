@@ -79,8 +79,8 @@ def _told(queue: str, name: str, heard: datetime, about: About) -> WorkerInfo:
         ),
         breaker=None if about.breaker is None else BreakerState(about.breaker),
         breaker_until=until,
-        overdue=tuple(str(id_) for id_ in about.overdue),
-        # A report of an earlier version has no types, one of a later version can have others.
+        # A report of an earlier version has fewer values, one of a later version can have others.
+        overdue=tuple(map(str, about.overdue)) if isinstance(about.overdue, list) else (),
         types=tuple(map(str, about.types)) if isinstance(about.types, list) else None,
     )
     return WorkerInfo(

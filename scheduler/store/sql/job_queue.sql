@@ -199,11 +199,13 @@ held AS MATERIALIZED (
     CASE WHEN l.late THEN %(expired)s::text ELSE p.reason END AS reason,
     CASE WHEN NOT l.late THEN p.result END AS result,
     CASE WHEN NOT l.late OR p.state <> 'completed' THEN p.record END AS record
-  FROM p CROSS JOIN LATERAL (
+  FROM p CROSS JOIN t CROSS JOIN LATERAL (
     SELECT q.ctid AS place, q.expires_at FROM {schema}.job_queue q
     WHERE q.tenant = p.tenant AND q.id = p.id AND (p.state = 'completed' OR p.feed IS NULL OR q.feed <= p.feed)
     FOR UPDATE SKIP LOCKED) q
-  CROSS JOIN LATERAL (SELECT coalesce(p.recorded_at > q.expires_at, false) AS late) l),
+  -- Both clocks: ids of a stream never go back, so after a jump of Redis's clock they stay ahead of it for a while.
+  CROSS JOIN LATERAL (
+    SELECT coalesce(p.recorded_at > q.expires_at AND t.now > q.expires_at, false) AS late) l),
 mine AS (  -- by its place, since we hold it; one that was changed after this statement began is not seen there
   DELETE FROM {schema}.job_queue q USING held h CROSS JOIN t WHERE q.ctid = h.place
   RETURNING h.*, t.now, q.json, q.type, q.queue, q.priority, q.run_at, q.created_at, q.policy, q.tags,
