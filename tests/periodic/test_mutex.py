@@ -46,6 +46,7 @@ RING = {
     "scheduler.queueing.ring.Ring",
     "scheduler.queueing.services.RingServices",
     "scheduler.queueing.shortcut.Shortcut",
+    "scheduler.worker.announcements.Announcements",
     "scheduler.worker.breaker.BreakerGuard",
     "scheduler.worker.executor.Executor",
 }
