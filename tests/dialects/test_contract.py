@@ -1003,7 +1003,8 @@ def test_types_at_their_limit_are_left_in_the_queue(make_queue: MakeQueue) -> No
     assert ids(taken) == [jobs[place].id for place in (0, 1, 3, 5)]
     assert ids(queue.held()) == ids(taken)
     left = [jobs[place] for place in (2, 4, 6)]
-    assert queue.known([each.id for each in left]) == [Known(State.SCHEDULED)] * 3
+    known = queue.known([each.id for each in left])
+    assert [each and each.state for each in known] == [State.SCHEDULED] * 3
     assert queue.fetch(10, timeout=0, handled=Handled(free={"big": 0})) == []
     assert queue.depths().waiting == {**before.waiting, Priority.NORMAL: 3}
     assert ids(queue.finish([ended(taken[0])], fetch=10, handled=Handled(free={"big": 1}))[1]) == [
