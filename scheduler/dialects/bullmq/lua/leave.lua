@@ -1,4 +1,4 @@
--- Let a worker go that ends. Its retry policy stays for an hour if it still has a job.
+-- Remove a worker that ends, and its retry policy after an hour if it still has a job.
 -- KEYS[1] hash: meta of the queue; the names of all other keys begin as this does
 -- ARGV[1] worker
 -- Returns nothing
