@@ -1,4 +1,4 @@
--- Part of finish: end deliveries, or return them unbegun.
+-- Part of finish: end or return deliveries.
 local SMALL, LONG = 512, string.rep('-', 65) -- a small hash is searched from its beginning; a long value prevents that
 local ended, stale, letters, retries, states, closed = {}, {}, {}, {}, {}, {}
 local marked, numbers_of, ledger_of, kept = {}, {}, {}, {} -- jobs that get a mark; ids that are not over
