@@ -113,6 +113,8 @@ class QueueConsumer:
         self._results: deque[tuple[Attempt, Result]] = deque()
         self._calls: dict[int, Exchange] = {}  # unanswered, by the first sequence number of each
         self._sending = 0
+        self._running = 0  # jobs that have begun, and have no result yet
+        self._marked = -1  # the generation in which a call last reported the leases that have begun
         self._next_sequence = 1
         self._marks = itertools.count(1)
         self._unconfirmed: list[Attempt] = []
@@ -151,6 +153,7 @@ class QueueConsumer:
         """Return whether a leased job begins now; otherwise it waits for a renewal."""
         if attempt.generation == self.generation:
             attempt.begun = self.has_unmarked = True
+            self._running += 1
             return True
         self._unconfirmed.append(attempt)
         self._options.wake_keeper()
@@ -159,6 +162,7 @@ class QueueConsumer:
     def add_result(self, attempt: Attempt, result: Result) -> None:
         """Take the result of an attempt, unless the job was put back meanwhile."""
         self._executor.count_handler_slots([attempt], +1)
+        self._running -= 1
         if not attempt.acknowledging:
             attempt.acknowledging = True
             self._results.append((attempt, result))
@@ -210,14 +214,24 @@ class QueueConsumer:
             wakeups=self._wakeups,
             limits=limits if slots else {},
             wait=wait,
-            begun=self._begun(),
+            begun=self._begun() if self._needs_mark() else None,
         )
         if not wait:  # the script of a wait runs only after there is a job
             self.has_unmarked = False
+            self._marked = self.generation
         self._next_sequence += max(1, slots)
         self._calls[call.first] = call
         self._sending += bool(batch)
         return call
+
+    def _needs_mark(self) -> bool:
+        """Return whether the next call reports which leases have begun.
+
+        Quick jobs have begun and ended between two calls, and need no mark: their results are on
+        their way. If these do not arrive, the generation changes, and the next call or renewal has
+        a mark. So it has after Redis lost its data, and in the first call of a worker.
+        """
+        return self._running > 0 or bool(self._results) or self._marked != self.generation
 
     def _begun(self) -> BegunMark:
         """Return which leases have begun, for the process that recovers them if this one dies.
@@ -301,6 +315,7 @@ class QueueConsumer:
             self._executor.free += call.extra
             self._held_by_breaker = True
             self.has_unmarked = True  # the mark of this call was not sent
+            self._marked = -1
         self.supervisor.wake()
 
     def long_poll(self, call: "Exchange", handled: Handled) -> Sequence[Delivery]:
@@ -409,6 +424,7 @@ class QueueConsumer:
         with self._lock:
             generation, attempts, begun = self.generation, list(self.in_flight), self._begun()
             self.has_unmarked = False
+            self._marked = generation
         notes = {attempt.delivery: attempt.unsent_note() for attempt in attempts}
         try:
             answers = self.queue.renew(notes, lease=lease, about=report, begun=begun)
@@ -632,7 +648,7 @@ class Exchange:
     wakeups: int
     limits: Mapping[str, int]
     wait: bool
-    begun: BegunMark
+    begun: BegunMark | None
     permitted: int = 0
     breaker_changes: int = 0
 

@@ -115,7 +115,7 @@ def test_values_have_the_documented_formats(make: MakeStandard, plain: Any) -> N
     queue.finish([ended(one), retried(two, timedelta(hours=1)), back(three)])
     [(entry, fields)] = plain.xrange(f"{P}:results:3f1e")
     assert [each[1] for each in orjson.loads(fields[b"1"])] == ["a", "b"]
-    assert plain.hget(f"{P}:finished", "a") == b"1:1:1:" + entry
+    assert plain.hget(f"{P}:finished", "a").startswith(b"1:1:1:%b:" % entry)
     due = int(plain.zscore(f"{P}:retrying", b"1\x1fb\x1fmail\x1facme"))
     assert plain.hget(f"{P}:state", "b") == b"1:retrying:1:1:1:0:2:%d" % due
     assert plain.hget(f"{P}:state", "c") == b"1:waiting:1:1:0:0"
@@ -136,12 +136,12 @@ def test_small_hashes_of_leases_and_results_are_not_searched_linearly(
     make: MakeStandard, plain: Any
 ) -> None:
     queue = make("w")
-    queue.push([job() for _ in range(20)], epoch="")
-    taken = queue.fetch(20, timeout=0)
+    queue.push([job()], epoch="")
+    [taken] = queue.fetch(1, timeout=0)
     assert plain.object("encoding", f"{P}:leases") == b"hashtable"
-    queue.finish([ended(each) for each in taken])
+    queue.finish([ended(taken)])
     assert plain.object("encoding", f"{P}:finished") == b"hashtable"
-    assert plain.hlen(f"{P}:finished") == 20
+    assert plain.hlen(f"{P}:finished") == 1
 
 
 # Fairness

@@ -9,7 +9,7 @@ not decode the value. Scripts read the numbers of a record without decoding its 
     state        1:waiting:epoch:attempt:charged:redelivered
                  1:retrying:epoch:attempt:charged:redelivered:level:due
                  1:blocked:epoch:attempt:charged:redelivered:score:reason
-    mark         1:epoch:attempt:stream entry           of a finished job
+    mark         1:epoch:attempt:stream entry:filler    of a finished job
     dead letter  entry, 0x00, record                    no record if a ledger has the job
 
 Results are as in every dialect, see `scheduler.dialects.ends`.

@@ -32,7 +32,7 @@
 -- ARGV[11] number of handled types; empty: every type
 -- ARGV[12] number of types with a limit
 -- ARGV[13..] ids, heads of results, handled types, type and free slots of each limit, results and their lengths for
--- each ledger, then values that follow heads, as `heads` and `publish` describe
+-- each ledger, then values that follow heads, as `close` describes
 -- Returns {1 or 0 for each result, or "alive"; ms until the next poll or -1; now in ms; types to signal; numbers of
 -- newer formats; id, record, and attempt:charged:progress or empty of each leased job}
 local waiting, turns, blocked, counts, jobs = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
@@ -41,6 +41,9 @@ local held, marker, dead, reasons, cancels, notes = KEYS[11], KEYS[13], KEYS[14]
 local worker, duration, wanted = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local recovering, place, count = ARGV[4] == 'recover', tonumber(ARGV[7]), tonumber(ARGV[10])
 local FIRST, POLL = 12, 1000 -- values before the first id; ms between polls while jobs are blocked
+local MAX_BYTES, CHUNK = 16 * 1024 * 1024, 100 -- of records that are leased; entries that are read at a time
+local REASONS = 1000 -- why jobs are blocked, read at a time
+local SWEEP = 32 -- leases after which tenants that the virtual time has passed are removed
 local mine, time = ':' .. worker .. ':', redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 -- Whether a waiting worker has to learn the time of the next retry, because this worker will not poll then.
@@ -54,19 +57,11 @@ local rare = redis.call('EXISTS', counts, state, retrying, cancels, notes, KEYS[
 
 -- include: formats
 
--- Functions are defined only where they are needed: defining them all takes longer than leasing one job.
-local answers, returned, taken, signals, is_blocked, buried = '', {}, {}, {}, false, false
-local function bury(letter, reason)
-  buried = true
-  redis.call('LPUSH', dead, letter)
-  if reason ~= '' then redis.call('HSET', reasons, redis.sha1hex(letter), reason) end
-end
-
+-- Defining a function takes as long as a command, and longer if it uses many variables from outside. So the code that
+-- most calls need stands in line, and functions are defined only where they are needed.
+local answers, returned, taken, signals, is_blocked, letters = '', {}, {}, {}, false, {}
 if count > 0 then
-  -- include: heads
-  -- include: publish
   -- include: close
-  answers = close()
 end
 local full = redis.call('HLEN', finished) >= tonumber(ARGV[5])
 local paused = rare and redis.call('EXISTS', KEYS[18]) == 1
@@ -78,21 +73,54 @@ if recovering then
   end
 else
   redis.call('ZADD', workers, now + duration, worker)
-  -- include: begun
-  set_begun(KEYS[12], worker, ARGV[9])
+  if ARGV[9] ~= '' then
+    -- include: begun
+    set_begun(KEYS[12], worker, ARGV[9])
+  end
   if wanted > 0 and not full and not paused then
-    -- include: enqueue
-    -- include: discount
-    -- include: block
     -- include: lease
-    -- include: parked
-    -- include: choose
-    -- include: take
-    take()
+    local function has_room(most)
+      return #taken / 3 < wanted and bytes < (most or MAX_BYTES) and #aside / 4 < MOVES
+    end
+    if next_due and tonumber(next_due) <= now then
+      -- include: enqueue
+      -- include: promote
+    end
+    local candidates = {}
+    is_blocked = rare and redis.call('EXISTS', counts) == 1
+    if is_blocked then
+      -- include: candidates
+    end
+    if place or #candidates > 0 then
+      -- include: discount
+      -- include: parked
+      -- include: levels
+    else -- no parked job competes: the order of the scores is that of the levels
+      while has_room() do
+        local most = math.min(CHUNK, wanted - #taken / 3, MOVES - #aside / 4)
+        local found = redis.call('ZPOPMIN', waiting, most)
+        if #found > 0 then admit(found) end
+        if #found < 2 * most then break end
+      end
+    end
+    for level, score in pairs(top) do
+      redis.call('ZADD', turns, 'GT', score, level)
+      if math.floor(sequence / SWEEP) > math.floor((ARGV[8] - 1) / SWEEP) then
+        redis.call('ZREMRANGEBYSCORE', turns, level * SPAN, string.format('(%.0f', score))
+      end
+    end
+    restless = restless or #taken > 0
+    if #aside > 0 then
+      -- include: block
+    end
   end
 end
-if #returned > 0 then redis.call('ZADD', waiting, unpack(returned)) end -- not before `take`, which must not lease them
-while buried and redis.call('LLEN', dead) > tonumber(ARGV[6]) do
+if #returned > 0 then redis.call('ZADD', waiting, unpack(returned)) end -- not earlier: this call must not lease them
+for _, letter in ipairs(letters) do
+  redis.call('LPUSH', dead, letter[1])
+  if letter[2] ~= '' then redis.call('HSET', reasons, redis.sha1hex(letter[1]), letter[2]) end
+end
+while #letters > 0 and redis.call('LLEN', dead) > tonumber(ARGV[6]) do
   redis.call('HDEL', reasons, redis.sha1hex(redis.call('RPOP', dead)))
 end
 local wait = next_due and math.max(0, next_due - now) or -1
