@@ -142,13 +142,15 @@ def known_of(
     """
     if where == b"u":
         return None
-    if where == b"w":
+    if where == b"w" and not token:
         return Known(State.SCHEDULED)
     said = Note(*orjson.loads(note)) if note else Note()
     try:
         _, attempt, *rest = token.split(b":")
         if where == b"f":
             return Known(None, int(attempt))
+        if where == b"w":
+            return Known(State.SCHEDULED, int(attempt))
         if where == b"b":
             return Known(State.RETRYING, int(attempt), None, said)
         return Known(State.RUNNING, int(attempt), began(rest[-2]), said)

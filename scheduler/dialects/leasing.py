@@ -10,8 +10,10 @@ from typing import NamedTuple
 import orjson
 
 from scheduler.dialects.interface import BegunMark, Delivery, Handled
+from scheduler.model.attempts import QueuedJob
 
 MAX_RANGES = 50
+_RETURNED = re.compile(rb"(\d{1,18}):(\d{1,9}):(\d):")
 _MARK = re.compile(rb"1:\d{1,18}:(\d{1,18}):((?:\d{1,18}-\d{1,18}(?:,|$))*)")
 
 
@@ -19,12 +21,14 @@ class Fetch(NamedTuple):
     """The part of a script call that leases jobs.
 
     n: how many jobs at most. first: the sequence number of the first lease. limits: JSON object of
-    types and how many jobs of each may be leased; empty if no type can reach its limit.
+    types and how many jobs of each may be leased; empty if no type can reach its limit. begun: the
+    mark of the leases that have begun; empty: not reported.
     """
 
     n: int = 0
     first: int = 0
     limits: bytes = b""
+    begun: str = ""
 
 
 NO_FETCH = Fetch()
@@ -37,14 +41,17 @@ class SequenceNumbers:
         self._next = 1
         self._lock = threading.Lock()
 
-    def fetch(self, n: int, handled: Handled, first: int | None) -> Fetch:
+    def fetch(
+        self, n: int, handled: Handled, first: int | None, begun: BegunMark | None = None
+    ) -> Fetch:
         """Allocate n numbers, starting at `first` or after all numbers that were allocated."""
+        mark = mark_bytes(begun)
         if n <= 0:
-            return NO_FETCH
+            return Fetch(begun=mark)
         start = self.allocate(n, first)
         # A call leases n jobs at most, so a type with n free slots cannot reach its limit.
         limits = {name: free for name, free in handled.free.items() if free < n}
-        return Fetch(n, start, orjson.dumps(limits) if limits else b"")
+        return Fetch(n, start, orjson.dumps(limits) if limits else b"", mark)
 
     def allocate(self, n: int, first: int | None) -> int:
         """Allocate n numbers, starting at `first` or after all numbers that were allocated; return
@@ -95,3 +102,22 @@ def mark_of(text: bytes | None) -> BegunMark | None:
         return None
     ranges = [each.split(b"-") for each in found[2].split(b",") if each]
     return BegunMark(0, int(found[1]), tuple((int(a), int(b)) for a, b in ranges))
+
+
+class Returned(NamedTuple):
+    """What is counted of a job whose attempts were returned, see `attempts/lua/returned.lua`.
+
+    uncharged: how many of its attempts are not charged. redelivered: an orphaned lease was
+    redelivered uncharged.
+    """
+
+    uncharged: int
+    redelivered: bool
+
+
+def returned_of(text: bytes | None, job: QueuedJob) -> Returned:
+    """Decode the counts of a job; counts of another feed, or unreadable ones, do not apply."""
+    found = _RETURNED.match(text or b"")
+    if found is None or int(found[1]) != job.feed:
+        return Returned(job.uncharged, redelivered=False)
+    return Returned(int(found[2]), found[3] == b"1")

@@ -2,6 +2,7 @@
 cluster.
 """
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -17,6 +18,7 @@ import pytest
 from scheduler.dialects.bullmq import wire as bullmq
 from scheduler.dialects.client import Client
 from scheduler.dialects.interface import (
+    BegunMark,
     Cancelling,
     Delivery,
     Handled,
@@ -41,6 +43,7 @@ from tests.support.waiting import WOKEN, rest, wait_for
 
 SOON = timedelta(milliseconds=150)
 LEASE = timedelta(seconds=30)
+MARKING = ["standard", "reliable", "conveyor"]  # dialects that count attempts and charges apart
 
 
 def settle(queue: Queue, n: int = 1000) -> list[AttemptEnd]:
@@ -52,6 +55,10 @@ def settle(queue: Queue, n: int = 1000) -> list[AttemptEnd]:
         found += [end for each in read for end in each.ends]
         queue.acknowledge(read)
     return found
+
+
+def every_key(house: House) -> set[bytes]:
+    return {key for keys in house.everywhere("KEYS", "*") for key in keys}
 
 
 def recovered(queue: Queue, decide: Callable[[Delivery], Result], n: int = 1) -> int:
@@ -561,6 +568,211 @@ def test_held_finds_what_an_unanswered_fetch_took(make_queue: MakeQueue) -> None
     }
     assert same.finish([ended(each) for each in held])[0] == [True, True]
     assert queue.held() == []
+
+
+# Attempts, charges and the begun mark
+
+
+@pytest.mark.parametrize("dialect", MARKING)
+def test_a_returned_attempt_is_not_charged_but_uses_its_number(make_queue: MakeQueue) -> None:
+    queue = make_queue()
+    queue.push([job(attempt=2)], epoch="")
+    numbers = []
+    for end in (back, back, retried, back):
+        [delivery] = queue.fetch(1, timeout=1)
+        numbers.append((delivery.attempt, delivery.charged))
+        assert queue.held()[0].uncharged == delivery.uncharged
+        queue.finish([end(delivery)])
+    [delivery] = queue.fetch(1, timeout=1)
+    numbers.append((delivery.attempt, delivery.charged))
+    assert numbers == [(3, 3), (4, 3), (5, 3), (6, 4), (7, 4)]
+
+
+@pytest.mark.parametrize("dialect", MARKING)
+def test_a_return_that_never_began_leaves_its_number(make_queue: MakeQueue) -> None:
+    queue = make_queue()
+    queue.push([job()], epoch="")
+    numbers = []
+    for begun in (False, True, False):
+        [delivery] = queue.fetch(1, timeout=0)
+        numbers.append((delivery.attempt, delivery.charged))
+        queue.finish([Result(delivery, None, begun=begun)])
+    [delivery] = queue.fetch(1, timeout=0)
+    numbers.append((delivery.attempt, delivery.charged))
+    assert numbers == [(1, 1), (1, 1), (2, 1), (2, 1)]
+
+
+@pytest.mark.parametrize("dialect", MARKING)
+def test_a_retry_can_be_uncharged(make_queue: MakeQueue) -> None:
+    queue = make_queue()
+    queue.push([job()], epoch="")
+    [first] = queue.fetch(1, timeout=0)
+    queue.finish([ended(first, State.RETRYING, delay=timedelta(), charged=False)])
+    [second] = queue.fetch(1, timeout=1)
+    assert (second.attempt, second.charged) == (2, 1)
+    assert [end.charged for end in settle(queue)] == [False]
+
+
+@pytest.mark.parametrize("dialect", MARKING)
+def test_counts_continue_from_the_ledger_after_data_loss(
+    make_queue: MakeQueue, house: House
+) -> None:
+    queue, one = make_queue(), job()
+    queue.push([one], epoch="")
+    queue.finish([back(each) for each in queue.fetch(1, timeout=0)])
+    house.everywhere("FLUSHALL")
+    again = replace(one, feed=2, attempt=5, uncharged=3)
+    queue.push([again], epoch="")
+    [delivery] = queue.fetch(1, timeout=0)
+    assert (delivery.job, delivery.attempt, delivery.charged) == (again, 6, 3)
+    queue.finish([back(delivery)])
+    [delivery] = queue.fetch(1, timeout=0)
+    assert (delivery.attempt, delivery.charged) == (7, 3)
+    [held] = queue.held()
+    assert (held.attempt, held.charged, held.sequence) == (7, 3, delivery.sequence)
+
+
+@pytest.mark.parametrize("dialect", MARKING)
+def test_a_later_feed_starts_with_its_own_counts(make_queue: MakeQueue) -> None:
+    queue, one = make_queue(), job()
+    queue.push([one], epoch="")
+    for _ in range(3):
+        queue.finish([back(each) for each in queue.fetch(1, timeout=0)])
+    queue.push([replace(one, feed=2, attempt=1)], epoch="")
+    [delivery] = fetch_all(queue)
+    assert (delivery.job.feed, delivery.attempt, delivery.charged) == (2, 2, 2)
+
+
+def orphan(make_queue: MakeQueue, n: int, **options: Any) -> list[Delivery]:
+    """Lease n jobs to a worker that dies."""
+    dead = make_queue("dead", lease=SOON)
+    taken = dead.fetch(n, timeout=0, **options)
+    rest(0.3)
+    return taken
+
+
+@pytest.mark.parametrize("dialect", MARKING)
+def test_an_orphaned_lease_that_was_not_begun_is_redelivered_uncharged_once(
+    make_queue: MakeQueue,
+) -> None:
+    queue, seen = make_queue("w1"), []
+    queue.push([job(), job()], epoch="")
+
+    def decide(delivery: Delivery) -> Result:
+        seen.append((delivery.job.id, delivery.begun, delivery.attempt, delivery.charged))
+        return retried(delivery)
+
+    first, second = orphan(make_queue, 2, first=11, begun=BegunMark(11, 11))
+    assert recovered(queue, decide, 2) == 2
+    assert seen == [(first.job.id, True, 1, 1)]
+    again = {each.job.id: each for each in fetch_all(make_queue("w2"))}
+    assert (again[first.job.id].attempt, again[first.job.id].charged) == (2, 2)
+    assert (again[second.job.id].attempt, again[second.job.id].charged) == (2, 1)
+    make_queue("w2").finish([back(each) for each in again.values()])
+    seen.clear()
+    orphan(make_queue, 2, first=21, begun=BegunMark(20, 20))
+    assert recovered(queue, decide, 2) == 2
+    # The first job was never redelivered uncharged, the second one was.
+    assert seen == [(second.job.id, False, 3, 1)]
+    last = {each.job.id: each for each in fetch_all(queue)}
+    assert (last[first.job.id].attempt, last[first.job.id].charged) == (4, 2)
+    assert (last[second.job.id].attempt, last[second.job.id].charged) == (4, 2)
+
+
+@pytest.mark.parametrize("dialect", MARKING)
+def test_leases_of_a_worker_that_reports_no_begun_mark_are_charged(make_queue: MakeQueue) -> None:
+    queue, seen = make_queue("w1"), []
+    queue.push([job()], epoch="")
+    orphan(make_queue, 1)
+
+    def decide(delivery: Delivery) -> Result:
+        seen.append(delivery.begun)
+        return back(delivery)
+
+    assert recovered(queue, decide) == 1
+    assert seen == [True]
+
+
+@pytest.mark.parametrize("dialect", MARKING)
+@pytest.mark.parametrize("last", ["fetch", "finish", "renew"])
+def test_the_newest_begun_mark_is_kept(make_queue: MakeQueue, last: str) -> None:
+    dead, queue, seen = make_queue("dead", lease=SOON), make_queue(), []
+    queue.push([job(), job()], epoch="")
+    dead.fetch(2, timeout=0, first=1, begun=BegunMark(1, 0))
+    newest, older = BegunMark(9, 1), BegunMark(7, 2)
+    for mark in (newest, older, None):
+        if last == "fetch":
+            dead.fetch(1, timeout=0, begun=mark)
+        elif last == "finish":
+            dead.finish([], begun=mark)
+        else:
+            dead.renew({}, lease=SOON, begun=mark)
+    rest(0.3)
+
+    def decide(delivery: Delivery) -> Result:
+        seen.append(delivery.sequence)
+        return back(delivery)
+
+    assert recovered(queue, decide, 2) == 2
+    assert seen == [1]
+
+
+@pytest.mark.parametrize("dialect", MARKING)
+def test_marks_go_with_their_worker(make_queue: MakeQueue, house: House) -> None:
+    queue, gone = make_queue("w1"), make_queue("gone", lease=SOON)
+    for each in (queue, gone):
+        each.fetch(1, timeout=0, begun=BegunMark(0, 0))
+    rest(0.3)
+    assert queue.recover(back) == 0
+    assert [key for key in every_key(house) if b"begun" in key]
+    queue.leave()
+    assert not [key for key in every_key(house) if b"begun" in key]
+
+
+@pytest.mark.parametrize("dialect", MARKING)
+@pytest.mark.parametrize("ends", ["finish", "cancel"])
+def test_no_count_of_a_returned_job_stays(make_queue: MakeQueue, house: House, ends: str) -> None:
+    queue = make_queue()
+    queue.push([job()], epoch="")
+    orphan(make_queue, 1, first=1, begun=BegunMark(1, 0))
+    assert recovered(queue, back) == 1
+    [delivery] = queue.fetch(1, timeout=0)
+    queue.finish([back(delivery)])
+    if ends == "cancel":
+        assert queue.cancel([delivery.job.id]) == [Cancelling.REMOVED]
+    else:
+        queue.finish([ended(each) for each in queue.fetch(1, timeout=0)])
+    assert not [key for key in every_key(house) if b"returned" in key or b":state" in key]
+
+
+# Results that disappear
+
+
+@pytest.mark.parametrize("dialect", MARKING)
+def test_a_finished_mark_is_believed_only_while_its_result_exists(
+    make_queue: MakeQueue, client: Client, house: House, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = make_queue()
+    jobs = [job() for _ in range(6)]
+    queue.push(jobs, epoch="")
+    queue.finish([ended(each) for each in queue.fetch(3, timeout=0)])
+    queue.finish([ended(each) for each in queue.fetch(3, timeout=0)])
+    [stream] = [key for key in every_key(house) if key.endswith((b":results:3f1e", b":outcomes:3f1e"))]
+    (first, _), _ = client.call("XRANGE", stream, "-", "+")
+    client.call("XDEL", stream, first)
+    names = [each.id for each in jobs]
+    assert queue.known(names) == [None] * 3 + [Known(None, 1)] * 3
+    assert queue.cancel(names[2:4]) == [Cancelling.UNKNOWN, Cancelling.FINISHED]
+    assert queue.cancel(names[2:4], force=True) == [Cancelling.UNKNOWN, Cancelling.FINISHED]
+    with caplog.at_level(logging.WARNING):
+        found = queue.push([*jobs[:2], *jobs[3:]], epoch="")
+    assert found == [Pushed.NEW] * 2 + [Pushed.FINISHED] * 3
+    assert "lost the results of 2 finished jobs" in caplog.text
+    again = fetch_all(queue)
+    assert ids(again) == names[:2]
+    queue.finish([ended(each) for each in again])
+    assert sorted(end.job_id for end in settle(queue)) == sorted([*names[:2], *names[3:]])
+    assert queue.depths().unsettled <= 1  # the mark of the job that was not pushed again
 
 
 # Recover
@@ -1200,7 +1412,7 @@ def test_nothing_stays_behind(make_queue: MakeQueue, house: House, protocol: Pro
     rest(0.3)
     settler.recover(retried)
     settler.recover(retried)
-    left = {key for keys in house.everywhere("KEYS", "*") for key in keys}
+    left = every_key(house)
     assert {key.rsplit(b":", 1)[-1] for key in left} <= {
         b"completed",
         b"3f1e",

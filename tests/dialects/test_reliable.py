@@ -15,6 +15,7 @@ import redis
 
 from scheduler.dialects.client import Client
 from scheduler.dialects.interface import (
+    BegunMark,
     Cancelling,
     Delivery,
     Handled,
@@ -196,13 +197,15 @@ def test_a_job_of_the_original_is_retried_put_back_and_buried(
     queue.finish([back(delivery)])
     assert plain.lrange("jobqueue:{mail}:high", 0, -1) == [entry()]
     [delivery] = queue.fetch(5, timeout=0)
-    assert delivery.attempt == 3
+    assert (delivery.attempt, delivery.charged) == (4, 3)
     _, [again] = queue.finish([retried(delivery)], fetch=1)
-    assert (again.attempt, orjson.loads(again.raw)["retries"]) == (4, 3)
+    # A worker of the original compares its retries with a limit of its own: they are charged ones.
+    assert (again.attempt, again.charged, orjson.loads(again.raw)["retries"]) == (5, 4, 3)
     queue.finish([ended(again, State.DEAD_LETTER, error="it is torn")])
     assert plain.lrange("jobqueue:{mail}:dead_letter", 0, -1) == [again.raw]
     assert reason(plain, again.raw) == b"it is torn"
-    assert plain.hlen("jobqueue:{mail}:between") == plain.hlen("jobqueue:{mail}:attempts") == 0
+    for name in ("between", "attempts", "returned"):
+        assert not plain.exists(f"jobqueue:{{mail}}:{name}")
 
 
 @pytest.mark.parametrize("text", ["with \\u003cescapes\\u003e", "a b", "\u00e9"])
@@ -269,7 +272,54 @@ def test_our_job_in_the_hands_of_a_dead_worker_of_the_original_comes_back(
     plain.brpoplpush("jobqueue:{mail}:normal", "jobqueue:{mail}:worker:go:processing", 1)
     assert [queue.recover(back) for _ in range(2)] == [0, 1]
     [delivery] = fetch_all(queue)
-    assert (delivery.job, delivery.attempt) == (ours, 2)
+    assert (delivery.job, delivery.attempt, delivery.charged) == (ours, 3, 2)
+
+
+def test_a_worker_of_the_original_has_begun_what_it_holds(make: MakeReliable, plain: Any) -> None:
+    queue, seen = make("reaper"), []
+    plain.hset("jobqueue:{mail}:begun", "go", "1:1:0:")  # left by a worker of ours of that name
+    plain.lpush("jobqueue:{mail}:worker:go:processing", entry())
+
+    def decide(delivery: Delivery) -> Result:
+        seen.append((delivery.begun, delivery.charged))
+        return retried(delivery)
+
+    assert [queue.recover(decide) for _ in range(2)] == [0, 1]
+    assert seen == [(True, 3)]
+
+
+def test_a_file_that_never_began_is_redelivered_uncharged_once(
+    make: MakeReliable, plain: Any
+) -> None:
+    queue, seen = make("reaper"), []
+    plain.lpush("jobqueue:{mail}:high", entry())
+
+    def decide(delivery: Delivery) -> Result:
+        seen.append((delivery.attempt, delivery.charged))
+        return retried(delivery)
+
+    for number in (1, 2):
+        dead = make("dead", lease=timedelta(milliseconds=50))
+        assert dead.fetch(1, timeout=0, first=number, begun=BegunMark(number, 0))
+        rest(0.1)
+        assert queue.recover(decide) == 1
+    assert seen == [(4, 3)]
+    [again] = queue.fetch(1, timeout=1)
+    assert (again.attempt, again.charged, orjson.loads(again.raw)["retries"]) == (5, 4, 3)
+
+
+def test_counts_of_files_that_others_ended_are_forgotten(make: MakeReliable, plain: Any) -> None:
+    queue = make()
+    seconds, _ = plain.time()
+    week = 7 * 24 * 3600 * 1000
+    old, later = seconds * 1000 - week - 1000, seconds * 1000 - week + 60_000
+    plain.hset(
+        "jobqueue:{mail}:returned",
+        mapping={"f-7": f"0:1:1:{old}", "f-8": f"0:1:0:{later}", "ours": f"1:1:1:{old}"},
+    )
+    plain.lpush("jobqueue:{mail}:high", entry())
+    queue.finish([back(each) for each in queue.fetch(1, timeout=0)])
+    assert sorted(plain.hkeys("jobqueue:{mail}:returned")) == [b"f-1", b"f-8", b"ours"]
 
 
 def test_a_worker_of_the_original_that_puts_our_entry_back_leaves_the_record(

@@ -1,7 +1,7 @@
 """A worker process that kills itself at one point of a job: python -m tests.worker.mortal
 
-Arguments: URL of Redis, queue, point, a file for the starts of handlers, and how many processes die
-(the file has a line for each death).
+Arguments: URL of Redis, dialect, queue, point, a file for the starts of handlers, and how many
+processes die (the file has a line for each death).
 """
 
 import os
@@ -14,11 +14,19 @@ from pathlib import Path
 from typing import Any
 
 from scheduler import JobContext, ReaperRule, Worker, handler
+from scheduler.dialects.conveyor.queue import ConveyorQueue
+from scheduler.dialects.reliable.queue import ReliableQueue
 from scheduler.dialects.standard.queue import StandardQueue
 from scheduler.worker.consumer import QueueConsumer
 from tests.support.lines import append, read_lines
 
-url, queue, point, journal, deaths = sys.argv[1:]
+url, dialect, queue, point, journal, deaths = sys.argv[1:]
+QUEUES: dict[str, Any] = {
+    "standard": StandardQueue,
+    "reliable": ReliableQueue,
+    "conveyor": ConveyorQueue,
+}
+Queue = QUEUES[dialect]
 path = Path(journal)
 renewed = threading.Semaphore(0)
 
@@ -45,25 +53,23 @@ def work(ctx: JobContext, payload: object) -> None:
 
 def after(name: str, happened: Callable[[Any], object]) -> None:
     """Die after a call of the queue, if it did what the point needs."""
-    plain = getattr(StandardQueue, name)
+    plain = getattr(Queue, name, None)
+    if plain is None:  # the dialect has no such call
+        return
 
-    def call(self: StandardQueue, *args: Any, **options: Any) -> Any:
+    def call(self: Any, *args: Any, **options: Any) -> Any:
         answer = plain(self, *args, **options)
         if happened(answer):
             die()
         return answer
 
-    setattr(StandardQueue, name, call)
+    setattr(Queue, name, call)
 
 
-plain_renew, plain_answered, plain_finish = (
-    StandardQueue.renew,
-    QueueConsumer.answered,
-    StandardQueue.finish,
-)
+plain_renew, plain_answered, plain_finish = Queue.renew, QueueConsumer.answered, Queue.finish
 
 
-def renew(self: StandardQueue, *args: Any, begun: Any = None, **options: Any) -> Any:
+def renew(self: Any, *args: Any, begun: Any = None, **options: Any) -> Any:
     """Only one point is about leases that a renewal has marked as begun."""
     marks = begun if point == "handler entered, lease marked" else None
     answer = plain_renew(self, *args, begun=marks, **options)
@@ -77,21 +83,23 @@ def answered(self: QueueConsumer, call: Any, accepted: Any, attempts: Any) -> No
     plain_answered(self, call, accepted, attempts)
 
 
-def finish(self: StandardQueue, results: Any, **options: Any) -> Any:
+def finish(self: Any, results: Any, **options: Any) -> Any:
     if results and point == "result not sent":
         die()
     return plain_finish(self, results, **options)
 
 
-StandardQueue.renew = renew  # type: ignore[method-assign]
-StandardQueue.finish = finish  # type: ignore[method-assign]
+Queue.renew = renew
+Queue.finish = finish
 QueueConsumer.answered = answered  # type: ignore[method-assign]
 if point == "script done":
+    after("fetch", bool)
     after("fetch_next", bool)
     after("finish", lambda answer: answer[1])
 Worker(
     url,
     [queue],
+    dialect=dialect,
     concurrency=1,  # no other call marks the lease
     lease="1s",
     reaper=ReaperRule(interval=timedelta(seconds=0.2)),

@@ -7,6 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
+
 from scheduler import RetryPolicy, Scheduler, State
 from scheduler.embedded.redis import EmbeddedRedis
 from tests.support.lines import read_lines
@@ -51,13 +53,13 @@ class Trial:
     """One job, and worker processes that die at a point of it, one after another."""
 
     def __init__(
-        self, number: int, case: Case, scheduler: Scheduler, url: str, folder: Path
+        self, number: int, case: Case, scheduler: Scheduler, worker: list[str], folder: Path
     ) -> None:
         self._case = case
         self._scheduler = scheduler
         self._journal = folder / f"{number}"
         self._queue = f"q{number}"
-        self._command = [sys.executable, "-m", "tests.worker.mortal", url, self._queue]
+        self._command = [sys.executable, "-m", "tests.worker.mortal", *worker, self._queue]
         self._command += [case.point, str(self._journal), str(case.deaths)]
 
     def run(self) -> Outcome:
@@ -81,12 +83,15 @@ class Trial:
         return Outcome(len(starts), ended.attempt, ended.attempt - uncharged, ended.state)
 
 
+@pytest.mark.parametrize("dialect", ["standard", "reliable", "conveyor"])
 def test_jobs_of_killed_workers_are_charged_for_attempts_that_began(
-    dsn: str, schema: str, redis_server: EmbeddedRedis, tmp_path: Path, redis: object
+    dsn: str, schema: str, redis_server: EmbeddedRedis, tmp_path: Path, redis: object, dialect: str
 ) -> None:
-    with Scheduler(dsn, schema=schema, redis=redis_server.url) as scheduler:
+    queues = {f"q{number}": {"dialect": dialect} for number in range(len(CASES))}
+    with Scheduler(dsn, schema=schema, redis=redis_server.url, queues=queues) as scheduler:
+        worker = [redis_server.url, dialect]
         trials = [
-            Trial(number, case, scheduler, redis_server.url, tmp_path)
+            Trial(number, case, scheduler, worker, tmp_path)
             for number, case in enumerate(CASES)
         ]
         with ThreadPoolExecutor(6) as pool:

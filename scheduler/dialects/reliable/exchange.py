@@ -11,7 +11,7 @@ import orjson
 
 from scheduler.dialects.client import Client, script
 from scheduler.dialects.interface import Delivery, Result
-from scheduler.dialects.leasing import NO_FETCH, Fetch
+from scheduler.dialects.leasing import NO_FETCH, Fetch, returned_of
 from scheduler.dialects.reliable import wire
 from scheduler.dialects.reliable.keys import Keys
 from scheduler.errors import WireError
@@ -89,12 +89,13 @@ class Answer(NamedTuple):
 
 class Held(NamedTuple):
     """An entry in a worker's list: its delivery if it can be read, and whose lease it is under, if
-    any.
+    any. redelivered: an orphaned lease of the job was redelivered uncharged.
     """
 
     entry: bytes
     delivery: Delivery | None
     owner: str | None
+    redelivered: bool = False
 
 
 class Exchange:
@@ -107,9 +108,9 @@ class Exchange:
         self._queue = queue
         self._keys = keys
         self._limits = (bounds.unsettled, bounds.kept, bounds.kept_for // wire.MILLISECOND)
-        self._jobs, self._attempts = keys.named("jobs", "attempts")
+        self._jobs, self._attempts, self._returned = keys.named("jobs", "attempts", "returned")
         self._between = keys.named("between", "retries", "finished", "workers", "marker")
-        self._after = keys.named("cancels", "notes", "paused", "unhandled")
+        self._after = keys.named("cancels", "notes", "paused", "unhandled", "begun", "returned")
         self._place: int | None = (
             0 if weighted else None
         )  # among those that the levels have in turn
@@ -168,6 +169,7 @@ class Exchange:
             "" if self._place is None else self._place,
             fetch.first,
             fetch.limits,
+            fetch.begun,
             len(what.values) // 5,
             *what.values,
             *(b"[%b]" % b",".join(ends) for ends in what.ends.values()),
@@ -195,10 +197,17 @@ class Exchange:
             records = self._client.call("HMGET", self._jobs, *ids)
             leases = self._client.call("HMGET", self._attempts, *ids)
             origins = self._client.call("HMGET", self._origins, *ids)
-            yield [self._held(*each) for each in zip(page, records, leases, origins, strict=True)]
+            counts = self._client.call("HMGET", self._returned, *ids)
+            read = zip(page, records, leases, origins, counts, strict=True)
+            yield [self._held(*each) for each in read]
 
     def _held(
-        self, entry: bytes, record: bytes | None, lease: bytes | None, origin: bytes | None
+        self,
+        entry: bytes,
+        record: bytes | None,
+        lease: bytes | None,
+        origin: bytes | None,
+        counts: bytes | None,
     ) -> Held:
         try:
             job = wire.job_of(self._queue, entry, record or b"", self._keys.words)
@@ -212,13 +221,17 @@ class Exchange:
             job.priority = Priority(
                 levels.index(queue)
             )  # where it was put counts more than what it says
+        uncharged, redelivered = returned_of(counts, job)
         if lease is None:
             # A worker of the original took it: it says neither when nor how often.
-            return Held(entry, Delivery(job, job.attempt + 1, wire.EPOCH, entry), None)
+            attempt = max(job.attempt, wire.retries_of(entry) + uncharged) + 1
+            delivery = Delivery(job, attempt, wire.EPOCH, entry, uncharged=uncharged)
+            return Held(entry, delivery, None)
         try:
-            _, attempt, owner, started, number = lease.split(b":")
-            delivery = Delivery(job, int(attempt), wire.instant_of(started), entry, int(number))
-            return Held(entry, delivery, owner.decode())
+            _, attempts, owner, started, number = lease.split(b":")
+            began = wire.instant_of(started)
+            delivery = Delivery(job, int(attempts), began, entry, int(number), uncharged)
+            return Held(entry, delivery, owner.decode(), redelivered)
         except (ValueError, OverflowError):  # the value is no lease of ours
             return Held(entry, None, None)
 
@@ -229,12 +242,15 @@ class Exchange:
         unreadable: list[Written] = []
         queue, words, job_of = self._queue, self._keys.words, wire.job_of
         told = zip(taken[::4], taken[1::4], taken[2::4], taken[3::4], strict=True)
-        for sequence, (entry, record, attempt, note) in enumerate(told, first):
+        for sequence, (entry, record, attempt, extra) in enumerate(told, first):
             try:
                 job = job_of(queue, entry, record, words)
-                if note:  # the attempt before may have left a checkpoint
-                    job.checkpoint = orjson.loads(note)[2]
-                found.append(Delivery(job, attempt, started, entry, sequence))
+                uncharged = job.uncharged
+                if extra:  # what the attempts before have left
+                    counted, _, note = extra.partition(b":")
+                    uncharged = int(counted) if counted else uncharged
+                    job.checkpoint = orjson.loads(note)[2] if note else job.checkpoint
+                found.append(Delivery(job, attempt, started, entry, sequence, uncharged))
             except WireError as error:
                 unreadable.append(buried(entry, str(error)))
         return found, unreadable
@@ -255,33 +271,41 @@ def calls(results: Sequence[Result]) -> list[Call]:
     return made
 
 
-def written_of(result: Result, ledger: int, *, leased: bool = True) -> Written:
-    """Write one end, as the script reads it."""
+def written_of(
+    result: Result, ledger: int, *, leased: bool = True, redelivered: bool = False
+) -> Written:
+    """Write one end, as the script reads it. redelivered: it returns an orphaned lease."""
     delivery, end = result.delivery, result.end
     job, attempt, raw = delivery.job, delivery.attempt, delivery.raw
     started = wire.milliseconds_of(delivery.started_at)
     token = f"{'' if leased else '~'}{job.feed}:{attempt}@{started}:{delivery.sequence}"
+    uncharged = delivery.uncharged + 1
     if end is None:
-        verb = "later" if result.unhandled else "back"
-        head = f"{verb}:{attempt - 1}:{ledger}:{token}"
-        return job.id, head, raw, b"%d%b" % (job.priority + 1, raw), b""
+        again = b"%d%b" % (job.priority + 1, raw)
+        if result.unhandled or not result.begun:  # no handler was called: the number is used again
+            verb = "later" if result.unhandled else "back"
+            return job.id, f"{verb}:{attempt - 1}:{ledger}::{token}", raw, again, b""
+        verb = "redeliver" if redelivered else "back"
+        return job.id, f"{verb}:{attempt}:{ledger}:{uncharged}:{token}", raw, again, b""
     if end.state is State.COMPLETED and leased and ledger <= 9:
         return job.id, f"+{ledger}:{token}", raw, b"", wire.end_bytes(end) if ledger else b""
-    delay, again = 0, b""
+    delay, again, counted = 0, b"", ""
     if end.state is State.RETRYING:
         delay = max(0, (end.delay or NO_DELAY) // wire.MILLISECOND)
-        again = b"%d%b" % (job.priority + 1, wire.entry_again(raw, attempt))
+        counted = "" if end.charged else f"{uncharged}"
+        charged = delivery.charged if end.charged else attempt - uncharged
+        again = b"%d%b" % (job.priority + 1, wire.entry_again(raw, charged))
     elif not ledger and end.error:
         again = end.error.encode(errors="replace")
-    head = f"{VERBS[end.state]}:{delay}:{ledger}:{token}"
+    head = f"{VERBS[end.state]}:{delay}:{ledger}:{counted}:{token}"
     return job.id, head, raw, again, wire.end_bytes(end) if ledger else b""
 
 
 def dropped(entry: bytes) -> Written:
     """Write that an entry is of no use any more: its job is in other hands."""
-    return wire.id_of(entry), "drop:0:0:-@", entry, b"", b""
+    return wire.id_of(entry), "drop:0:0::-@", entry, b"", b""
 
 
 def buried(entry: bytes, reason: str) -> Written:
     """Write that an entry is a dead letter, because nobody can read it."""
-    return wire.id_of(entry), "unreadable:0:0:-@", entry, reason, b""
+    return wire.id_of(entry), "unreadable:0:0::-@", entry, reason, b""

@@ -24,6 +24,8 @@ OWN = (
     "origins:before",
     "paused",
     "unhandled",
+    "begun",
+    "returned",
     "settled",
     "settled:before",
 )

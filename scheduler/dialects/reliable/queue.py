@@ -33,7 +33,7 @@ from scheduler.dialects.interface import (
     Result,
     Waits,
 )
-from scheduler.dialects.leasing import NO_FETCH, SequenceNumbers
+from scheduler.dialects.leasing import NO_FETCH, SequenceNumbers, mark_bytes
 from scheduler.dialects.looks import NextLook
 from scheduler.dialects.reliable import wire
 from scheduler.dialects.reliable.exchange import (
@@ -48,7 +48,7 @@ from scheduler.dialects.reliable.exchange import (
 )
 from scheduler.dialects.reliable.keys import Keys
 from scheduler.dialects.reliable.reaper import Reaper
-from scheduler.dialects.settling.fence import Fence, pushed
+from scheduler.dialects.settling.fence import Fence, log_missing_results, pushed
 from scheduler.dialects.settling.reading import Settling
 from scheduler.errors import ConfigError, QueueUnavailable, WireError
 from scheduler.model.attempts import QueuedJob
@@ -111,6 +111,7 @@ class ReliableQueue:
             *self._keys.named("jobs", "attempts", "between", "finished", "marker"),
             self._keys.epoch(installation),
             *self._keys.named("settled", "settled:before"),
+            self._keys.outcomes(installation),
         ]
         self._settling = Settling(
             client,
@@ -137,11 +138,18 @@ class ReliableQueue:
     def push(
         self, jobs: Sequence[QueuedJob], *, epoch: str, began: float | None = None
     ) -> list[Pushed]:
-        """Put jobs in."""
+        """Put jobs in. Logs jobs whose result is missing, which are enqueued again."""
+        found: list[Pushed] = []
+        missing = 0
         with self._fence.until(began) as until:
             batches = self._pushing(jobs, [epoch, until])
-            answers = self._client.run_each(script("reliable", "push"), self._push_keys, batches)
-            return [each for answer in answers for each in pushed(answer)]
+            for answer in self._client.run_each(
+                script("reliable", "push"), self._push_keys, batches
+            ):
+                found += pushed(answer)
+                missing += answer.count(b"r")
+        log_missing_results(self.name, missing)
+        return found
 
     def _pushing(self, jobs: Sequence[QueuedJob], head: Sequence[Any]) -> Iterator[list[Any]]:
         """Write jobs, so many at a time that Redis has something to do while the next are
@@ -165,14 +173,14 @@ class ReliableQueue:
         timeout: float,
         handled: Handled = EVERY_TYPE,
         first: int | None = None,
-        begun: BegunMark | None = None,  # noqa: ARG002 - its leases all count as begun
+        begun: BegunMark | None = None,
     ) -> list[Delivery]:
         """Lease jobs, or wait for one; with n = 0 only wait."""
         end = time.monotonic() + timeout
         if n <= 0:
             self._wait(end)
             return []
-        fetch = self._numbers.fetch(n, handled, first)
+        fetch = self._numbers.fetch(n, handled, first, begun)
         while True:
             began = time.monotonic()
             answer = self._exchange.run(self._worker, Call(), self.lease, fetch)
@@ -188,11 +196,11 @@ class ReliableQueue:
         timeout: float,
         handled: Handled = EVERY_TYPE,
         first: int | None = None,
-        begun: BegunMark | None = None,  # noqa: ARG002 - its leases all count as begun
+        begun: BegunMark | None = None,
     ) -> list[Delivery] | None:
         """Wait for jobs and lease them in one round trip; None: that is not possible here."""
         began = time.monotonic()
-        fetch = self._numbers.fetch(n, handled, first)
+        fetch = self._numbers.fetch(n, handled, first, begun)
         answer = self._exchange.wait_and_take(
             self._waiting(began + timeout), self._worker, self.lease, fetch
         )
@@ -221,10 +229,10 @@ class ReliableQueue:
         fetch: int = 0,
         handled: Handled = EVERY_TYPE,
         first: int | None = None,
-        begun: BegunMark | None = None,  # noqa: ARG002 - its leases all count as begun
+        begun: BegunMark | None = None,
     ) -> tuple[list[bool], list[Delivery]]:
         """End deliveries and lease the next jobs."""
-        wanted, began = self._numbers.fetch(fetch, handled, first), time.monotonic()
+        wanted, began = self._numbers.fetch(fetch, handled, first, begun), time.monotonic()
         # The last part is sent first, so that put-backs keep their order. It also fetches: so it
         # does not lease what the other parts put back.
         answers = [
@@ -243,14 +251,16 @@ class ReliableQueue:
         *,
         lease: timedelta,
         about: About | None = None,
-        begun: BegunMark | None = None,  # noqa: ARG002 - its leases all count as begun
+        begun: BegunMark | None = None,
     ) -> list[Renewed]:
         """Keep deliveries."""
         named = self._keys.named("workers", "attempts", "cancels", "notes")
-        keys = [self._keys.heartbeat(self._worker), *named, self._keys.said(self._worker)]
+        [marks] = self._keys.named("begun")
+        keys = [self._keys.heartbeat(self._worker), *named, self._keys.said(self._worker), marks]
+        report, mark = about_bytes(about), mark_bytes(begun)
         found: list[Renewed] = []
         for batch in list(_batches(list(notes.items()))) or [[]]:
-            args: list[Any] = [self._worker, lease // wire.MILLISECOND, about_bytes(about)]
+            args: list[Any] = [self._worker, lease // wire.MILLISECOND, report, mark]
             for delivery, note in batch:
                 token = f"{delivery.job.feed}:{delivery.attempt}:{self._worker}"
                 began = wire.milliseconds_of(delivery.started_at)
@@ -269,6 +279,7 @@ class ReliableQueue:
             *keys.named("workers"),
             keys.said(worker),
             keys.retry_default(worker),
+            *keys.named("begun"),
         ]
         self._client.run(script("reliable", "leave"), named, [worker])
 
@@ -315,6 +326,7 @@ class ReliableQueue:
     def known(self, ids: Sequence[str]) -> list[Known | None]:
         """Say what is known."""
         keys = self._keys.named("jobs", "attempts", "between", "finished", "notes")
+        keys.append(self._keys.outcomes(self._installation))
         found: list[Known | None] = []
         for batch in _batches(ids):
             answer = self._client.run(script("reliable", "known"), keys, batch)
@@ -327,8 +339,10 @@ class ReliableQueue:
     def cancel(self, ids: Sequence[str], *, force: bool = False) -> list[Cancelling]:
         """Take jobs out, or ask for their end."""
         keys = self._keys.named(
-            "jobs", "attempts", "between", "finished", "cancels", "notes", "unhandled"
+            *("jobs", "attempts", "between", "finished", "cancels", "notes", "unhandled"),
+            "returned",
         )
+        keys.append(self._keys.outcomes(self._installation))
         found: list[Cancelling] = []
         for batch in _batches(ids):
             answer = self._client.run(

@@ -1,4 +1,8 @@
-"""The reaper: finds workers that are silent, and takes back what they hold."""
+"""The reaper: finds workers that are silent, and takes back what they hold.
+
+A lease that its worker had not begun is redelivered without a charge, but only once for each job,
+so that a job whose fetch kills its worker is not leased for ever.
+"""
 
 import random
 import time
@@ -7,7 +11,8 @@ from datetime import timedelta
 from typing import Any
 
 from scheduler.dialects.client import Client, script
-from scheduler.dialects.interface import Delivery, Result
+from scheduler.dialects.interface import BegunMark, Delivery, Result
+from scheduler.dialects.leasing import mark_of
 from scheduler.dialects.looking import glob
 from scheduler.dialects.reliable.exchange import Call, Exchange, Held, buried, dropped, written_of
 from scheduler.dialects.reliable.keys import Keys
@@ -30,6 +35,7 @@ class Reaper:
         self._exchange = exchange
         self._rule = rule
         self._workers = keys.named("workers")
+        [self._begun] = keys.named("begun")
         self._cursor: Any = 0
         self._suspects: set[str] = set()  # silent in the round before
         self._seen: set[str] = set()  # silent in this round
@@ -47,6 +53,8 @@ class Reaper:
 
     def _take_back(self, worker: str, decide: Callable[[Delivery], Result], *, ours: bool) -> int:
         moved = 0
+        # A worker of the original has no mark: it has begun whatever it holds.
+        begun = mark_of(self._client.call("HGET", self._begun, worker)) if ours else None
         while True:
             page = next(self._exchange.held(worker, MOST_HELD), [])
             what, met = Call(), set()
@@ -56,7 +64,7 @@ class Reaper:
                 ):  # it was fed again to the same worker
                     what.add(dropped(held.entry))
                 else:
-                    _take(what, held, worker, decide, ours=ours)
+                    _take(what, held, worker, begun, decide, ours=ours)
                 met.add(held.delivery.job.id if held.delivery else "")
             answer = self._exchange.run(worker, what, LEASE, dead=True)
             moved += sum(answer.accepted)
@@ -104,7 +112,13 @@ class Reaper:
 
 
 def _take(
-    call: Call, held: Held, worker: str, decide: Callable[[Delivery], Result], *, ours: bool
+    call: Call,
+    held: Held,
+    worker: str,
+    begun: BegunMark | None,
+    decide: Callable[[Delivery], Result],
+    *,
+    ours: bool,
 ) -> None:
     """Write what becomes of an entry."""
     if held.delivery is None:
@@ -112,9 +126,12 @@ def _take(
     elif held.owner != worker and (ours or held.owner is not None):
         call.add(dropped(held.entry))
     else:
-        held.delivery.worker = worker
-        installation = held.delivery.job.installation
+        delivery, leased = held.delivery, held.owner is not None
+        delivery.worker = worker
+        delivery.begun = begun is None or begun.includes(delivery.sequence)
+        redelivered = not delivery.begun and not held.redelivered
+        result = Result(delivery, None) if redelivered else decide(delivery)
+        installation = delivery.job.installation
         ledger = call.ledger(installation)
-        call.add(
-            written_of(decide(held.delivery), ledger, leased=held.owner is not None), installation
-        )
+        written = written_of(result, ledger, leased=leased, redelivered=redelivered)
+        call.add(written, installation)

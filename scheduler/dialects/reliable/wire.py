@@ -26,8 +26,9 @@ FILE = "file"
 PRIORITIES = tuple(Priority)
 ID = re.compile(rb'"id": ?"([^"]+)"')
 OURS = b'{"id":"'
-RETRIES = re.compile(rb'"retries": ?\d+')
+RETRIES = re.compile(rb'"retries": ?(\d+)')
 MILLISECOND = timedelta(milliseconds=1)
+MOST_RETRIES = 1_000_000  # as scripts count them
 NO_SPAN = "", ""
 PLAIN = 6  # values that every head has
 NOTHING: dict[str, Any] = {}
@@ -51,7 +52,7 @@ def entry_of(job: QueuedJob, words: Sequence[str] = LEVELS) -> bytes:
     created = _zulu(job.created_at)
     trace_id, span_id = NO_SPAN if job.trace is None else carried_ids(job.trace)
     return (
-        f'{{"id":"{job.id}","filepath":"","filesize":0,"priority":"{words[job.priority]}","retries":{job.attempt},'
+        f'{{"id":"{job.id}","filepath":"","filesize":0,"priority":"{words[job.priority]}","retries":{job.attempt - job.uncharged},'
         f'"creation_time":"{created}","trace_id":"{trace_id}","span_id":"{span_id}"}}'
     ).encode()
 
@@ -89,6 +90,8 @@ def _head(job: QueuedJob) -> bytes:
         rare["trace"] = job.trace
     if job.idempotency_key is not None:
         rare["idempotency_key"] = job.idempotency_key
+    if job.uncharged:
+        rare["uncharged"] = job.uncharged
     if job.form == "bytes":
         rare["form"] = "bytes"
     if rare:
@@ -132,7 +135,7 @@ def job_of(queue: str, entry: bytes, record: bytes, words: Sequence[str] = LEVEL
             head[5],
             rare.get("checkpoint"),
             rare.get("trace"),
-            0,
+            rare.get("uncharged", 0),
             rare.get("idempotency_key"),
         )
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
@@ -176,8 +179,14 @@ def id_of(entry: bytes) -> bytes:
 
 
 def entry_again(entry: bytes, retries: int) -> bytes:
-    """Write an entry that goes back into its list after so many attempts."""
+    """Write an entry that goes back into its list after so many charged attempts."""
     return RETRIES.sub(b'"retries":%d' % retries, entry, count=1)
+
+
+def retries_of(entry: bytes) -> int:
+    """Read how many attempts an entry has counted as charged."""
+    found = RETRIES.search(entry)
+    return min(int(found[1][:18]), MOST_RETRIES) if found else 0
 
 
 def instant_of(milliseconds: int | bytes) -> datetime:

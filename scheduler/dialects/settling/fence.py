@@ -2,6 +2,7 @@
 settled.
 """
 
+import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,11 +11,15 @@ from typing import Final
 from scheduler.dialects.client import Client
 from scheduler.dialects.interface import Pushed
 from scheduler.errors import EpochLost, QueueUnavailable
+from scheduler.log import keys
+
+logger = logging.getLogger("scheduler")
 
 SOON = 5.0  # seconds from the statement that takes jobs to the script that puts them in
 REMEMBERED_MS = 10_000  # longer than that, whoever settles it in between
 LOOK_HOLDS = 5.0  # seconds for which a look at Redis's clock counts
-PUSHED: Final = {"n": Pushed.NEW, "k": Pushed.KNOWN, "f": Pushed.FINISHED}
+# r: its earlier result is missing, so it is enqueued again
+PUSHED: Final = {"n": Pushed.NEW, "r": Pushed.NEW, "k": Pushed.KNOWN, "f": Pushed.FINISHED}
 
 
 class Fence:
@@ -45,6 +50,17 @@ class Fence:
             self._ahead = int(seconds) * 1000 + int(microseconds) / 1000 - heard * 1000
             self._until = heard + LOOK_HOLDS
         return int(moment * 1000 + self._ahead)
+
+
+def log_missing_results(queue: str, jobs: int) -> None:
+    """Log how many jobs were enqueued again because Redis has lost their results."""
+    if jobs:
+        logger.warning(
+            "queue %s: Redis has lost the results of %d finished jobs, re-enqueued them",
+            queue,
+            jobs,
+            extra=keys(queue=queue),
+        )
 
 
 def pushed(answer: bytes) -> list[Pushed]:

@@ -12,7 +12,6 @@ and left others. If that process dies in between, workers find the jobs by polli
 while jobs are parked.
 """
 
-import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
@@ -41,7 +40,7 @@ from scheduler.dialects.interface import (
 )
 from scheduler.dialects.leasing import SequenceNumbers, mark_bytes
 from scheduler.dialects.looks import NextLook
-from scheduler.dialects.settling.fence import Fence, pushed
+from scheduler.dialects.settling.fence import Fence, log_missing_results, pushed
 from scheduler.dialects.settling.reading import Settling
 from scheduler.dialects.standard import messages
 from scheduler.dialects.standard.finish import (
@@ -59,8 +58,6 @@ from scheduler.dialects.standard.recovery import Recovery
 from scheduler.errors import ConfigError, WireError
 from scheduler.model.attempts import QueuedJob
 from scheduler.model.labels import Priority
-
-logger = logging.getLogger("scheduler")
 
 BATCH_SIZE = 1000
 PUSH_BATCH_SIZE = 250
@@ -141,15 +138,10 @@ class StandardQueue:
             batches = _push_batches(jobs, [epoch, deadline])
             answers = self._client.run_each(script("standard", "push"), self._push_keys, batches)
             for codes, *formats in answers:
-                found += pushed(codes.replace(b"r", b"n"))
+                found += pushed(codes)
                 missing += codes.count(b"r")
                 self._formats.met(formats[0] if formats else ())
-        if missing:
-            logger.warning(
-                "queue %s: Redis has lost the results of %d finished jobs, re-enqueued them",
-                self.name,
-                missing,
-            )
+        log_missing_results(self.name, missing)
         return found
 
     def fetch(

@@ -6,7 +6,7 @@
 -- KEYS[5] list: level bulk
 -- KEYS[6] zset: retries by when they are due
 -- KEYS[7] hash: attempts, id -> feed:attempt:worker:started of what a worker has
--- KEYS[8] hash: finished, id -> feed:attempt of an end that is not settled
+-- KEYS[8] hash: finished, id -> feed:attempt:stream entry of an end that is not settled
 -- KEYS[9] list: dead letters
 -- Returns the five levels, retries, running, unsettled ends, dead letters
 local counts = {}

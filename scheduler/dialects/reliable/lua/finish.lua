@@ -10,7 +10,7 @@
 -- KEYS[9] hash: attempts, id -> feed:attempt:worker:started:sequence of what a worker has
 -- KEYS[10] hash: between, id -> feed:attempts:due of what waits between two attempts; due in ms, 0: in its list
 -- KEYS[11] zset: retries, level and entry by when they are due, in ms
--- KEYS[12] hash: finished, id -> feed:attempt of an end that is not settled
+-- KEYS[12] hash: finished, id -> feed:attempt:stream entry of an end that is not settled
 -- KEYS[13] zset: workers by when they are silent, in ms
 -- KEYS[14] list: marker, for those who wait
 -- KEYS[15] list: dead letters
@@ -20,7 +20,9 @@
 -- KEYS[19] hash: notes, id -> what its handler said
 -- KEYS[20] hash: paused, by which ledgers
 -- KEYS[21] zset: unhandled, ids of jobs that were returned because a worker had no handler
--- KEYS[22] stream: outcomes of the first ledger; more ledgers follow
+-- KEYS[22] hash: begun, worker -> mark of the leases that have begun
+-- KEYS[23] hash: returned, id -> counts of attempts that are not charged
+-- KEYS[24] stream: outcomes of the first ledger; more ledgers follow
 -- ARGV[1] worker
 -- ARGV[2] lease, in ms
 -- ARGV[3] how many to take
@@ -31,15 +33,16 @@
 -- ARGV[8] the place among 31 after which levels have their shares, or empty: higher levels first
 -- ARGV[9] sequence number of the first lease; the next leases get the next numbers
 -- ARGV[10] JSON object of types and how many jobs of each may be leased; empty: any number of any type
--- ARGV[11] number of results
--- ARGV[12..] 5 values for each result, then the ends for each ledger, as `close` and `tell` read them
+-- ARGV[11] mark of the leases that have begun; empty: not reported
+-- ARGV[12] number of results
+-- ARGV[13..] 5 values for each result, then the ends for each ledger, as `close` and `tell` read them
 -- Returns {1 or 0 for each result, or "alive"; ms until one should look again or -1; now in ms; how many jobs of full
--- types were passed over; of each that was taken entry, record, attempt, note}
+-- types were passed over; of each that was taken entry, record, attempt, and empty or uncharged:note}
 local processing, heartbeat, jobs, attempts, between = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local retries, finished, workers, marker = KEYS[11], KEYS[12], KEYS[13], KEYS[14]
 local dead, reasons, completed, cancels, notes = KEYS[15], KEYS[16], KEYS[17], KEYS[18], KEYS[19]
 local worker, lease, wanted, kept = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[6])
-local taking_back, place, count = ARGV[4] == 'dead', tonumber(ARGV[8]), tonumber(ARGV[11])
+local taking_back, place, count = ARGV[4] == 'dead', tonumber(ARGV[8]), tonumber(ARGV[12])
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 -- Whether one of those who wait should learn when the next retry is due: so when somebody who was told does not look.
@@ -56,6 +59,7 @@ if count > 0 then
   -- include: let_go
   -- include: tell
   -- include: unhandled/delay
+  -- include: attempts/returned
   -- include: close
   answers = close()
 end
@@ -63,16 +67,22 @@ local full = redis.call('HLEN', finished) >= tonumber(ARGV[5])
 local paused = redis.call('EXISTS', KEYS[20]) == 1
 local next_retry = redis.call('ZRANGE', retries, 0, 0, 'WITHSCORES')[2]
 if taking_back then
-  if redis.call('EXISTS', processing) == 0 then redis.call('ZREM', workers, worker) end
+  if redis.call('EXISTS', processing) == 0 then
+    redis.call('ZREM', workers, worker)
+    redis.call('HDEL', KEYS[22], worker)
+  end
 else
   if not beats then redis.call('SET', heartbeat, now, 'PX', lease) end
   redis.call('ZADD', workers, now + lease, worker)
+  -- include: attempts/begun
+  set_begun(KEYS[22], worker, ARGV[11])
   if wanted > 0 and not full and not paused then
     local MOST_PASSED = 100 -- jobs of full types that a call looks past
     local free, left, is_leasable, restore = ARGV[10] ~= '' and cjson.decode(ARGV[10]), {}, nil, nil
     if free then
       -- include: limits
     end
+    -- include: attempts/uncharged
     -- include: take
     -- include: choose
     taken = take()

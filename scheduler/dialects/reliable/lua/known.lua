@@ -2,13 +2,17 @@
 -- KEYS[1] hash: jobs, id -> record
 -- KEYS[2] hash: attempts, id -> feed:attempt:worker:started:sequence of what a worker has
 -- KEYS[3] hash: between, id -> feed:attempts:due of what waits between two attempts
--- KEYS[4] hash: finished, id -> feed:attempt of an end that is not settled
+-- KEYS[4] hash: finished, id -> feed:attempt:stream entry of an end that is not settled
 -- KEYS[5] hash: notes, id -> what its handler said
+-- KEYS[6] stream: outcomes of the ledger
 -- ARGV[1..] ids
 -- Returns 3 values for each: u (unknown), f (finished), r (running), b (between attempts) or w (waits); feed:attempt
 -- and so on, or empty; its note, or empty
 local jobs, attempts, between, finished, notes = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local answer = {}
+local answer, outcomes = {}, KEYS[6]
+
+-- include: settling/has_result
+
 local function add(where, token, id)
   answer[#answer + 1] = where
   answer[#answer + 1] = token
@@ -17,16 +21,16 @@ end
 for _, id in ipairs(ARGV) do
   local over, held = redis.call('HGET', finished, id), redis.call('HGET', attempts, id)
   local waits = redis.call('HGET', between, id)
-  if over then
+  if over and has_result(over) then
     add('f', over, id)
   elseif held then
     add('r', held, id)
   elseif redis.call('HEXISTS', jobs, id) == 0 then
     add('u', '', id)
-  elseif waits and not string.find(waits, '^%d+:0:') then
+  elseif waits and string.find(waits, '^%d+:[1-9]%d*:[1-9]') then
     add('b', waits, id)
   else
-    add('w', '', id)
+    add('w', waits or '', id)
   end
 end
 return answer

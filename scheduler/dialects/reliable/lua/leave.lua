@@ -4,6 +4,7 @@
 -- KEYS[3] zset: workers by when they are silent, in ms
 -- KEYS[4] string: what the worker says of itself
 -- KEYS[5] string: default retry policy of the worker
+-- KEYS[6] hash: begun, worker -> mark of the leases that have begun
 -- ARGV[1] worker
 -- Returns nothing
 redis.call('PEXPIRE', KEYS[4], 0)
@@ -11,4 +12,5 @@ if redis.call('LLEN', KEYS[1]) == 0 then
   redis.call('PEXPIRE', KEYS[2], 0)
   redis.call('ZREM', KEYS[3], ARGV[1])
   redis.call('PEXPIRE', KEYS[5], 0)
+  redis.call('HDEL', KEYS[6], ARGV[1])
 end

@@ -7,7 +7,7 @@ local FEW, PAGE, DEEP, MOST, LARGE = 4, 100, 20, 4000, 4 * 1024 * 1024
 local function cut_off()
   local wanted, found, left, seen, rest, size = {}, {}, count, 0, {}, 0
   for i = 1, count do
-    local entry = ARGV[5 * i + 9]
+    local entry = ARGV[5 * i + 10]
     wanted[entry] = (wanted[entry] or 0) + 1
   end
   repeat
@@ -33,7 +33,7 @@ end
 local function let_go()
   local found, here = count < FEW and {} or cut_off(), {}
   for i = 1, count do
-    local entry = ARGV[5 * i + 9]
+    local entry = ARGV[5 * i + 10]
     here[i] = (found[entry] or 0) > 0
     if here[i] then
       found[entry] = found[entry] - 1

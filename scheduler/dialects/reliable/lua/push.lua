@@ -7,21 +7,25 @@
 -- KEYS[6] hash: jobs, id -> record
 -- KEYS[7] hash: attempts, id -> feed:attempt:worker:started:sequence of what a worker has
 -- KEYS[8] hash: between, id -> feed:attempts:due of what waits between two attempts
--- KEYS[9] hash: finished, id -> feed:attempt of an end that is not settled
+-- KEYS[9] hash: finished, id -> feed:attempt:stream entry of an end that is not settled
 -- KEYS[10] list: marker, for those who wait
 -- KEYS[11] string: the ledger's epoch
 -- KEYS[12] hash: settled, id -> feed of what ended and was settled lately
 -- KEYS[13] hash: the same of a while before
+-- KEYS[14] stream: outcomes of the ledger
 -- ARGV[1] epoch that Redis must have; empty: any
 -- ARGV[2] until when it may be, in ms; empty: whenever
 -- ARGV[3..] 4 values for each job: id, number of its level, entry, record
--- Returns "lost", "late", or for each job n (new), k (known) or f (finished)
+-- Returns "lost", "late", or for each job n (new), r (new, its earlier result is missing), k (known) or f (finished)
 local jobs, attempts, between, finished, marker = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
+local outcomes = KEYS[14]
 if ARGV[1] ~= '' and redis.call('GET', KEYS[11]) ~= ARGV[1] then return 'lost' end
 
 -- include: settling/late
 
 if late(ARGV[2]) then return 'late' end
+
+-- include: settling/has_result
 
 -- Fed again although it is here: whoever has it loses its lease. Unless it waits for its time it gets another entry,
 -- for its own may be anywhere; of two entries the later is dropped when it is met.
@@ -51,11 +55,14 @@ local settled = settled_lately(KEYS[12], KEYS[13], ids)
 
 for i, id in ipairs(ids) do
   local level, entry, record = tonumber(ARGV[4 * i]), ARGV[4 * i + 1], ARGV[4 * i + 2]
-  local fresh = false
-  if over[i] or not known[i] and settled[i] and settled[i] >= tonumber(string.match(record, '^(%d+):')) then
+  local fresh, mark = false, over[i]
+  if mark and not seen[id] and has_result(mark) then
+    answer[i] = 'f'
+  elseif not known[i] and settled[i] and settled[i] >= tonumber(string.match(record, '^(%d+):')) then
     answer[i] = 'f'
   elseif not known[i] and not seen[id] then
-    answer[i], fresh, seen[id] = 'n', true, true
+    answer[i], fresh, seen[id] = mark and 'r' or 'n', true, true
+    if mark then redis.call('HDEL', finished, id) end
     new[#new + 1] = id
     new[#new + 1] = record
   else

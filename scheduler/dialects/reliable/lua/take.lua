@@ -29,8 +29,10 @@ end
 local function lease_all(ids, entries, taken, list)
   local records = redis.call('HMGET', jobs, unpack(ids))
   local held = redis.call('HMGET', attempts, unpack(ids))
-  local waits = redis.call('EXISTS', between) == 1 and redis.call('HMGET', between, unpack(ids)) or {}
-  local said = waits[1] ~= nil and redis.call('HMGET', notes, unpack(ids)) or {}
+  local rare = redis.call('EXISTS', between, KEYS[23]) > 0 -- whether some had an attempt before
+  local waits = rare and redis.call('HMGET', between, unpack(ids)) or {}
+  local counts = rare and redis.call('HMGET', KEYS[23], unpack(ids)) or {}
+  local said = rare and redis.call('HMGET', notes, unpack(ids)) or {}
   local leases, begun = {}, {}
   for i, id in ipairs(ids) do
     local record, entry = records[i], entries[i]
@@ -44,9 +46,10 @@ local function lease_all(ids, entries, taken, list)
       if waits[i] or held[i] or sub(record or '', 1, 4) ~= '1:0:' then
         feed, attempt = string.match(waits[i] or held[i] or record or '0:0:', '^(%d+):(%d+):')
       end
-      if not find(entry, '"retries":0', 1, true) then -- a worker of the original may have counted on
-        local counted = tonumber(string.match(entry, '"retries": ?(%d+)') or 0)
-        attempt = math.max(attempt or 0, math.min(counted, MOST_RETRIES))
+      local uncharged = counts[i] and uncharged_of(counts[i], feed or '0')
+      if uncharged or not find(entry, '"retries":0', 1, true) then -- a worker of the original may have counted on
+        local counted = tonumber(string.match(entry, '"retries": ?(%d+)') or 0) -- those that are charged
+        attempt = math.max(attempt or 0, math.min(counted, MOST_RETRIES) + (uncharged or 0))
       end
       attempt = (attempt or 0) + 1
       leased[id] = true
@@ -58,14 +61,14 @@ local function lease_all(ids, entries, taken, list)
       taken[#taken + 1] = entry
       taken[#taken + 1] = record or ''
       taken[#taken + 1] = attempt
-      taken[#taken + 1] = said[i] or ''
+      taken[#taken + 1] = (uncharged or said[i]) and (uncharged or '') .. ':' .. (said[i] or '') or ''
       bytes = bytes + #entry + #(record or '')
     end
   end
   if #ids >= MANY then redis.call('HSET', attempts, '', LONG) end
   if #leases > 0 then redis.call('HSET', attempts, unpack(leases)) end
   if #ids >= MANY then redis.call('HDEL', attempts, '') end
-  if #begun > 0 and waits[1] ~= nil then redis.call('HDEL', between, unpack(begun)) end
+  if #begun > 0 and rare then redis.call('HDEL', between, unpack(begun)) end
 end
 
 -- What ours begin with is read without a pattern.

@@ -5,22 +5,22 @@ local byte, sub, find = string.byte, string.sub, string.find
 local answer, told = {}, {} -- for each result 1 or 0; for each ledger whether it is told all that there is for it
 
 -- What most are, +ledger:feed:attempt@started:sequence, is read without a pattern. Returns what becomes of it, its
--- delay, its ledger, feed:attempt, and started:sequence.
+-- delay, its ledger, feed:attempt, started:sequence, and how many attempts are not charged if that has changed.
 local function read(head)
   if byte(head) == 43 then
     local stop = find(head, '@', 4, true)
     return 'completed', 0, byte(head, 2) - 48, sub(head, 4, stop - 1), sub(head, stop + 1)
   end
-  local verb, delay, ledger, token, lease = string.match(head, '^(%a+):(%d+):(%d+):([^@]*)@(.*)$')
-  return verb, tonumber(delay), tonumber(ledger), token, lease
+  local verb, delay, ledger, uncharged, token, lease = string.match(head, '^(%a+):(%d+):(%d+):(%d*):([^@]*)@(.*)$')
+  return verb, tonumber(delay), tonumber(ledger), token, lease, uncharged
 end
 
 -- Returns the ends of a ledger without those that are refused.
 local function accepted(wanted, text)
   local found, place = {}, 2
   for i = 1, count do
-    local _, _, ledger = read(ARGV[5 * i + 8])
-    local size = tonumber(ARGV[5 * i + 11])
+    local _, _, ledger = read(ARGV[5 * i + 9])
+    local size = tonumber(ARGV[5 * i + 12])
     if ledger == wanted and size > 0 then
       if answer[i] == '1' then found[#found + 1] = sub(text, place, place + size - 1) end
       place = place + size + 1
@@ -29,10 +29,13 @@ local function accepted(wanted, text)
   return #found > 0 and '[' .. table.concat(found, ',') .. ']'
 end
 
+-- Returns for each ledger the stream entry of its ends.
 local function tell()
+  local entries = {}
   for ledger, all in pairs(told) do
-    local ends = ARGV[11 + 5 * count + ledger]
+    local ends = ARGV[12 + 5 * count + ledger]
     if not all then ends = accepted(ledger, ends) end
-    if ends then redis.call('XADD', KEYS[21 + ledger], '*', 'ends', ends) end
+    if ends then entries[ledger] = redis.call('XADD', KEYS[23 + ledger], '*', 'ends', ends) end
   end
+  return entries
 end

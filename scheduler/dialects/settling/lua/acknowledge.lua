@@ -1,6 +1,6 @@
 -- Forget ends that are in the ledger; that their jobs ended, a while later: a push of them may still be on its way.
 -- KEYS[1] stream: outcomes
--- KEYS[2] hash: finished, id -> feed:attempt of an end that is not settled
+-- KEYS[2] hash: finished, id -> feed:attempt:stream entry of an end that is not settled
 -- KEYS[3] hash: settled, id -> feed of what ended and was settled lately
 -- KEYS[4] hash: the same of a while before
 -- ARGV[1] consumer group
@@ -17,8 +17,10 @@ local CHUNK = 500
 for first = last + 1, #ARGV, 2 * CHUNK do
   local ids, over, feeds = {}, {}, {}
   for i = first, math.min(first + 2 * CHUNK, #ARGV) - 1, 2 do ids[#ids + 1] = ARGV[i] end
-  for i, token in ipairs(redis.call('HMGET', finished, unpack(ids))) do
-    if token == ARGV[first + 2 * i - 1] then
+  for i, mark in ipairs(redis.call('HMGET', finished, unpack(ids))) do
+    local token = ARGV[first + 2 * i - 1]
+    -- A mark of an earlier version names no stream entry.
+    if mark and (string.sub(mark, 1, #token + 1) == token .. ':' or mark == token) then
       over[#over + 1] = ids[i]
       feeds[#feeds + 1] = ids[i]
       feeds[#feeds + 1] = token == '1:1' and '1' or string.match(token, '^(%d+)') -- what most are, without a pattern

@@ -74,7 +74,7 @@ if recovering then
 else
   redis.call('ZADD', workers, now + duration, worker)
   if ARGV[9] ~= '' then
-    -- include: begun
+    -- include: attempts/begun
     set_begun(KEYS[12], worker, ARGV[9])
   end
   if wanted > 0 and not full and not paused then

@@ -18,7 +18,7 @@ local mine, time, answer, progress = ':' .. worker .. ':', redis.call('TIME'), {
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 redis.call('PEXPIRE', status, duration) -- needs no memory, so a full Redis refuses no write after it
 redis.call('ZADD', workers, now + duration, worker)
--- include: begun
+-- include: attempts/begun
 set_begun(KEYS[6], worker, ARGV[4])
 if count > 0 then
   local found = redis.call('HMGET', leases, unpack(ARGV, 6, 5 + count))

@@ -1,0 +1,1 @@
+"""Parts of scripts that count attempts: which leases have begun, and which attempts are not charged."""
