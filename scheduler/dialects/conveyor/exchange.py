@@ -14,7 +14,7 @@ from scheduler.dialects.conveyor.keys import Keys
 from scheduler.dialects.conveyor.wire import Taken
 from scheduler.dialects.ends import end_bytes
 from scheduler.dialects.interface import Delivery, Result
-from scheduler.dialects.leasing import NO_FETCH, Fetch
+from scheduler.dialects.leasing import NO_FETCH, Fetch, returned_of
 from scheduler.errors import WireError
 from scheduler.model.states import State
 
@@ -46,12 +46,16 @@ class Answer(NamedTuple):
 
 
 class Held(NamedTuple):
-    """What a worker holds: its delivery if it can be read, and whose lease it is under, if any."""
+    """What a worker holds: its delivery if it can be read, and whose lease it is under, if any.
+
+    redelivered: an orphaned lease of the job was redelivered uncharged.
+    """
 
     uuid: bytes
     raw: bytes
     delivery: Delivery | None
     owner: str | None
+    redelivered: bool = False
 
 
 class Exchange:
@@ -86,6 +90,7 @@ class Exchange:
             *self._limits,
             fetch.first,
             fetch.limits,
+            fetch.begun,
             len(written) // VALUES,
             *written,
         ]
@@ -103,18 +108,22 @@ class Exchange:
         """Read what a worker holds of this queue, the oldest first."""
         args = [self._names, self._queue, worker, most, most_bytes]
         found = self._client.run(script("conveyor", "held"), self._keys, args)
-        listed = [found[start : start + 3] for start in range(0, len(found), 3)]
+        listed = [found[start : start + 4] for start in range(0, len(found), 4)]
         return sorted((self._held(*each) for each in listed), key=_leased_at)
 
-    def _held(self, uuid: bytes, raw: bytes, lease: bytes) -> Held:
+    def _held(self, uuid: bytes, raw: bytes, lease: bytes, counts: bytes) -> Held:
         try:
             if not lease:
-                return Held(uuid, raw, self._delivery(uuid, raw, None, wire.EPOCH, 0), None)
+                delivery = self._delivery(uuid, raw, None, wire.EPOCH, 0)
+                delivery.uncharged = returned_of(counts, delivery.job).uncharged
+                delivery.attempt += delivery.uncharged
+                return Held(uuid, raw, delivery, None)
             _, attempt, rest = lease.split(b":", 2)
             owner, started, number = rest.rsplit(b":", 2)
             began = wire.instant_of(int(started))
             delivery = self._delivery(uuid, raw, int(attempt), began, int(number))
-            return Held(uuid, raw, delivery, owner.decode())
+            delivery.uncharged, redelivered = returned_of(counts, delivery.job)
+            return Held(uuid, raw, delivery, owner.decode(), redelivered)
         except (WireError, ValueError, OverflowError):  # no job, or the value is no lease of ours
             return Held(uuid, raw, None, None)
 
@@ -135,11 +144,16 @@ class Exchange:
         found: list[Delivery] = []
         unreadable: list[Any] = []
         told = zip(taken[::4], taken[1::4], taken[2::4], taken[3::4], strict=True)
-        for sequence, (uuid, raw, attempt, note) in enumerate(told, first):
+        for sequence, (uuid, raw, attempt, extra) in enumerate(told, first):
             try:
                 delivery = self._delivery(uuid, raw, attempt, started, sequence)
-                if note:  # the attempt before may have left a checkpoint
-                    delivery.job.checkpoint = orjson.loads(note)[2]
+                delivery.uncharged = delivery.job.uncharged
+                if extra:  # what the attempts before have left
+                    counted, _, note = extra.partition(b":")
+                    if counted:
+                        delivery.uncharged = int(counted)
+                    if note:
+                        delivery.job.checkpoint = orjson.loads(note)[2]
                 found.append(delivery)
             except WireError:
                 unreadable += buried(uuid, raw, attempt)
@@ -165,24 +179,31 @@ def calls(results: Sequence[Result]) -> Iterator[list[Any]]:
     yield written
 
 
-def written_of(result: Result) -> tuple[Any, ...]:
-    """Write one end, as the script reads it."""
+def written_of(result: Result, *, redelivered: bool = False) -> tuple[Any, ...]:
+    """Write one end, as the script reads it. redelivered: it returns an orphaned lease."""
     delivery, end = cast("Taken", result.delivery), result.end
     job, attempt = delivery.job, delivery.attempt
     lease = f"{wire.milliseconds_of(delivery.started_at)}:{delivery.sequence}"
     token = f"{job.feed}:{attempt}:{lease}:{delivery.parent}"
-    if end is None:
+    uncharged = delivery.uncharged + 1
+    if end is None and (result.unhandled or not result.begun):
+        # No handler was called: the number is used again.
         verb = "later" if result.unhandled else "back"
-        return job.id, f"{verb}:0:{token}", "", b"", b""
-    delay, again = 0, b""
+        return job.id, f"{verb}:{attempt - 1}::{token}", "", b"", b""
+    if end is None:
+        verb = "redeliver" if redelivered else "back"
+        return job.id, f"{verb}:{attempt}:{uncharged}:{token}", "", b"", b""
+    delay, again, counted = 0, b"", ""
     if end.state is State.RETRYING:
         delay = max(0, (end.delay or NO_DELAY) // wire.MILLISECOND)
+        counted = "" if end.charged else f"{uncharged}"
     if end.state not in (State.COMPLETED, State.CANCELLED):
-        again = wire.raw_again(delivery.raw, attempt, end.error)
+        charged = attempt - uncharged if counted else delivery.charged
+        again = wire.raw_again(delivery.raw, charged, end.error)
     told = end_bytes(end) if job.installation else b""
-    return job.id, f"{VERBS[end.state]}:{delay}:{token}", job.installation, again, told
+    return job.id, f"{VERBS[end.state]}:{delay}:{counted}:{token}", job.installation, again, told
 
 
 def buried(uuid: bytes, raw: bytes, attempt: int) -> tuple[Any, ...]:
     """Write that nobody can read a job."""
-    return uuid, f"unreadable:0:0:{attempt}:0:0:", "", raw, b""
+    return uuid, f"unreadable:0::0:{attempt}:0:0:", "", raw, b""

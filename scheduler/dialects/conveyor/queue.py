@@ -18,6 +18,7 @@ from scheduler.dialects.conveyor.exchange import (
     LARGEST_BATCH,
     MOST_BYTES,
     Exchange,
+    Held,
     buried,
     calls,
     written_of,
@@ -42,9 +43,9 @@ from scheduler.dialects.interface import (
     Result,
     Waits,
 )
-from scheduler.dialects.leasing import NO_FETCH, SequenceNumbers
+from scheduler.dialects.leasing import NO_FETCH, SequenceNumbers, mark_bytes, mark_of
 from scheduler.dialects.looks import NextLook
-from scheduler.dialects.settling.fence import Fence, pushed
+from scheduler.dialects.settling.fence import Fence, log_missing_results, pushed
 from scheduler.dialects.settling.reading import Settling
 from scheduler.errors import ConfigError, QueueError, QueueUnavailable, WireError
 from scheduler.model.attempts import QueuedJob
@@ -136,8 +137,9 @@ class ConveyorQueue:
     def push(
         self, jobs: Sequence[QueuedJob], *, epoch: str, began: float | None = None
     ) -> list[Pushed]:
-        """Put jobs in."""
+        """Put jobs in. Logs jobs whose result is missing, which are enqueued again."""
         found: list[Pushed] = []
+        missing = 0
         with self._fence.until(began) as until:
             pushing = self._pushing(
                 jobs, [self._keys.names, self.name, epoch, self._installation, until]
@@ -152,6 +154,8 @@ class ConveyorQueue:
                         "end; stop it, or submit to another queue"
                     )
                 found += pushed(answer)
+                missing += answer.count(b"r")
+        log_missing_results(self.name, missing)
         return found
 
     def _pushing(self, jobs: Sequence[QueuedJob], head: Sequence[Any]) -> Iterator[list[Any]]:
@@ -178,14 +182,14 @@ class ConveyorQueue:
         timeout: float,
         handled: Handled = EVERY_TYPE,
         first: int | None = None,
-        begun: BegunMark | None = None,  # noqa: ARG002 - its leases all count as begun
+        begun: BegunMark | None = None,
     ) -> list[Delivery]:
         """Lease jobs, or wait for one; with n = 0 only wait."""
         end = time.monotonic() + timeout
         if n <= 0:
             self._wait(end)
             return []
-        fetch = self._numbers.fetch(n, handled, first)
+        fetch = self._numbers.fetch(n, handled, first, begun)
         while True:
             began = time.monotonic()
             answer = self._exchange.run(self._worker, [], self.lease, fetch)
@@ -213,10 +217,10 @@ class ConveyorQueue:
         fetch: int = 0,
         handled: Handled = EVERY_TYPE,
         first: int | None = None,
-        begun: BegunMark | None = None,  # noqa: ARG002 - its leases all count as begun
+        begun: BegunMark | None = None,
     ) -> tuple[list[bool], list[Delivery]]:
         """End deliveries and lease the next jobs."""
-        wanted, began = self._numbers.fetch(fetch, handled, first), time.monotonic()
+        wanted, began = self._numbers.fetch(fetch, handled, first, begun), time.monotonic()
         # The last part is sent first, so that put-backs keep their order. It also fetches: so it
         # does not lease what the other parts put back.
         answers = [
@@ -236,12 +240,13 @@ class ConveyorQueue:
         *,
         lease: timedelta,
         about: About | None = None,
-        begun: BegunMark | None = None,  # noqa: ARG002 - its leases all count as begun
+        begun: BegunMark | None = None,
     ) -> list[Renewed]:
         """Keep deliveries."""
+        report, mark = about_bytes(about), mark_bytes(begun)
         found: list[Renewed] = []
         for batch in list(_batches(list(notes.items()))) or [[]]:
-            args: list[Any] = [self._worker, lease // wire.MILLISECOND, about_bytes(about)]
+            args: list[Any] = [self._worker, lease // wire.MILLISECOND, report, mark]
             for delivery, note in batch:
                 token = f"{delivery.job.feed}:{delivery.attempt}:{self._worker}"
                 began = wire.milliseconds_of(delivery.started_at)
@@ -274,21 +279,37 @@ class ConveyorQueue:
         moved, whose = 0, "all" if foreign else "ours"
         for name in self._run("silent", MOST_WORKERS, STUCK_FOR // wire.MILLISECOND, whose):
             worker, more = name.decode(errors="replace"), True
+            # A worker of others has no mark: it has begun whatever it holds.
+            begun = mark_of(self._client.call("HGET", self._keys.ring(self.name, "begun"), name))
             while more:
                 page = self._exchange.held(worker, TAKEN_BACK_AT_ONCE, MOST_BYTES)
                 written: list[Any] = []
                 for each in page:
-                    if each.delivery:
-                        each.delivery.worker = worker.removesuffix(f":{self.name}")
-                    written += (
-                        buried(each.uuid, each.raw, 0)
-                        if not each.delivery
-                        else written_of(decide(each.delivery))
-                    )
+                    written += self._reclaimed(each, worker, begun, decide)
                 answer = self._exchange.run(worker, written, self.lease, dead=True)
                 moved += sum(answer.accepted)
                 more = any(answer.accepted)
         return moved
+
+    def _reclaimed(
+        self,
+        held: Held,
+        worker: str,
+        begun: BegunMark | None,
+        decide: Callable[[Delivery], Result],
+    ) -> tuple[Any, ...]:
+        """Write what becomes of a job of a dead worker. A lease that it had not begun is
+        redelivered without a charge, but only once for each job.
+        """
+        delivery = held.delivery
+        if delivery is None:
+            return buried(held.uuid, held.raw, 0)
+        delivery.worker = worker.removesuffix(f":{self.name}")
+        leased = held.owner == worker
+        delivery.begun = not leased or begun is None or begun.includes(delivery.sequence)
+        redelivered = not delivery.begun and not held.redelivered
+        result = Result(delivery, None) if redelivered else decide(delivery)
+        return written_of(result, redelivered=redelivered)
 
     def outcomes(self, n: int, *, timeout: float) -> list[Outcomes]:
         """Read ends."""
@@ -312,7 +333,7 @@ class ConveyorQueue:
         """Say what is known."""
         found: list[Known | None] = []
         for batch in _batches(ids):
-            answer = self._run("known", *batch)
+            answer = self._run("known", self._installation, *batch)
             found += [
                 known_of(*answer[i : i + 3], began=wire.instant_of)
                 for i in range(0, len(answer), 3)
@@ -325,7 +346,9 @@ class ConveyorQueue:
         """
         found: list[Cancelling] = []
         for batch in _batches(ids):
-            answer = self._run("cancel", "force" if force else "", *batch)
+            answer = self._run(
+                "cancel", self._installation, "force" if force else "", *batch
+            )
             found += [CANCELLING[each] for each in answer.decode()]
         return found
 

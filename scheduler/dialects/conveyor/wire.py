@@ -45,8 +45,8 @@ def raw_of(job: QueuedJob) -> bytes:
     try:
         own = Job(uuid=job.id, type=job.type, queue=job.queue, payload=job.payload, feed=job.feed)
         own.max_retries = policy_of(job.policy)[0].max_attempts if job.policy else USUAL_RETRIES
-        if job.attempt:
-            own.retry = job.attempt
+        if job.attempt > job.uncharged:
+            own.retry = job.attempt - job.uncharged
         if job.priority is not Priority.NORMAL:
             own.priority = job.priority
         shared = _shared(
@@ -77,7 +77,7 @@ def _rest(job: QueuedJob) -> bytes:
     rare = job.policy, job.tags, job.correlation_id, job.checkpoint, job.trace, job.idempotency_key
     if not job.attempt and rare == NOTHING:
         return b""
-    part = Job(attempt=job.attempt)
+    part = Job(attempt=job.attempt, uncharged=job.uncharged)
     if job.correlation_id is not None:
         part.correlation_id = job.correlation_id
     if job.trace is not None:
@@ -123,6 +123,7 @@ def delivery_of(
             installation=read.installation if fed else "",
             checkpoint=_json(read.checkpoint) if fed else None,
             trace=read.trace or None,
+            uncharged=read.uncharged if fed else 0,
             idempotency_key=(read.idempotency_key or None) if fed else None,
         )
         return Taken(
@@ -140,7 +141,7 @@ def delivery_of(
 
 
 def raw_again(raw: bytes, retry: int, failure: str | None) -> bytes:
-    """Write a job after so many attempts."""
+    """Write a job after so many charged attempts."""
     read: Any = Job.FromString(raw)
     read.retry = min(retry, LARGEST)
     if failure:

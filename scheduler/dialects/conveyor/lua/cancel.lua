@@ -4,13 +4,16 @@
 -- KEYS[1] zset: scheduled; the names of all other keys begin as this does
 -- ARGV[1] names: seed or upstream
 -- ARGV[2] queue
--- ARGV[3] force; empty: leave the jobs that workers have to them
--- ARGV[4..] uuids
+-- ARGV[3] installation: whose ends they are
+-- ARGV[4] force; empty: leave the jobs that workers have to them
+-- ARGV[5..] uuids
 -- Returns for each d (removed; its entry is dropped when it is met), r (running), f (finished, not settled), x (a
 -- worker of others has it, and cannot be told) or u (unknown)
 -- include: names
 -- include: holding
-local ring, force, answer = ring_of(ARGV[2]), ARGV[3] == 'force', {}
+local ring, force, answer = ring_of(ARGV[2]), ARGV[4] == 'force', {}
+local outcomes = ring .. 'outcomes:' .. ARGV[3]
+-- include: settling/has_result
 
 -- Removes the lease of one of ours, with the body. What a worker of others has is left to it.
 local function fence(uuid)
@@ -22,10 +25,11 @@ local function fence(uuid)
   redis.call('DEL', bodies .. uuid)
 end
 
-for i = 4, #ARGV do
+for i = 5, #ARGV do
   local uuid, found = ARGV[i], 'u'
+  local mark = redis.call('HGET', ring .. 'finished', uuid)
   local leased = redis.call('HEXISTS', ring .. 'attempts', uuid) == 1
-  if redis.call('HEXISTS', ring .. 'finished', uuid) == 1 then
+  if mark and has_result(mark) then
     found = 'f'
   elseif leased and not force then
     redis.call('HSET', ring .. 'cancels', uuid, '1')
@@ -34,9 +38,11 @@ for i = 4, #ARGV do
     found = 'x'
   elseif redis.call('HDEL', ring .. 'jobs', uuid) == 1 or leased then
     fence(uuid)
-    for _, name in ipairs({'attempts', 'cancels', 'notes'}) do redis.call('HDEL', ring .. name, uuid) end
+    for _, name in ipairs({'attempts', 'cancels', 'notes', 'returned'}) do redis.call('HDEL', ring .. name, uuid) end
     for _, name in ipairs({'retries', 'unhandled'}) do redis.call('ZREM', ring .. name, uuid) end
     found = 'd'
+  elseif mark then
+    redis.call('HDEL', ring .. 'finished', uuid)
   end
   answer[#answer + 1] = found
 end

@@ -1,8 +1,10 @@
 -- Part of finish: end deliveries, each if it is still the worker's.
--- ARGV[12..] 5 values for each: uuid; verb:delay:feed:attempt:started:sequence:parent; whose ledger it is in, or empty;
--- bytes to go on with, or for failed, or empty; end as JSON, or empty. Verbs: completed, dead, cancelled, retry, back,
--- later (back with a delay, because the worker has no handler), unreadable. The delay is in ms. The sequence number
--- tells the lease from a later lease of the same worker on the same attempt.
+-- ARGV[13..] 5 values for each: uuid; verb:delay:uncharged:feed:attempt:started:sequence:parent; whose ledger it is in,
+-- or empty; bytes to go on with, or for failed, or empty; end as JSON, or empty. Verbs: completed, dead, cancelled,
+-- retry, back, redeliver (back, of an orphaned lease), later (back with a delay, because the worker has no handler),
+-- unreadable. The delay is in ms; of what goes back, it is the attempts so far. uncharged: how many attempts are not
+-- charged, empty: as before. The sequence number tells the lease from a later lease of the same worker on the same
+-- attempt.
 local backs, ends, tombs, ended, unleased, handled = {}, {}, {}, {}, {}, {}
 
 -- Put-backs come after the fetch, which does not lease them. The first of them is the next to be leased.
@@ -20,9 +22,12 @@ local function count_attempts(uuid, token, attempts)
   redis.call('HSET', ring .. 'jobs', uuid, string.match(token, '^%d+') .. ':' .. attempts)
 end
 
-local function end_one(job, verb, delay, token, ledger, raw)
-  local uuid, attempt = job.uuid, string.match(token, '%d+$')
+local function end_one(job, verb, delay, token, uncharged, ledger, raw)
+  local uuid = job.uuid
   if verb ~= 'later' then handled[#handled + 1] = uuid end
+  if uncharged ~= '' then
+    set_uncharged(ring .. 'returned', uuid, string.match(token, '^%d+'), uncharged, verb == 'redeliver')
+  end
   if verb == 'later' then
     local body, due = try('GET', bodies .. uuid), return_later(ring .. 'unhandled', uuid)
     if body then
@@ -30,18 +35,18 @@ local function end_one(job, verb, delay, token, ledger, raw)
       redis.call('ZADD', ring .. 'retries', due, uuid)
     end
     forget(uuid)
-    count_attempts(uuid, token, attempt - 1)
-  elseif verb == 'back' then
+    count_attempts(uuid, token, delay)
+  elseif verb == 'back' or verb == 'redeliver' then
     local body = try('GET', bodies .. uuid)
     backs[#backs + 1] = body and read(body) or nil
     forget(uuid)
-    count_attempts(uuid, token, attempt - 1)
+    count_attempts(uuid, token, delay)
   elseif verb == 'retry' then
     redis.call('ZADD', scheduled, seconds(now + delay), raw)
     redis.call('ZADD', ring .. 'retries', now + delay, uuid)
     say(raw, FAILED)
     forget(uuid)
-    count_attempts(uuid, token, attempt)
+    count_attempts(uuid, token, string.match(token, '%d+$'))
   else
     ended[#ended + 1] = uuid
     if verb == 'completed' then
@@ -52,8 +57,7 @@ local function end_one(job, verb, delay, token, ledger, raw)
       fail(job, raw)
     end
     if ledger ~= '' then
-      tombs[#tombs + 1] = uuid
-      tombs[#tombs + 1] = token
+      tombs[#tombs + 1] = {uuid, token, ledger}
     end
   end
 end
@@ -61,36 +65,44 @@ end
 local function write()
   if #unleased > 0 then redis.call('HDEL', ring .. 'attempts', unpack(unleased)) end
   if #ended > 0 then
-    for _, name in ipairs({'jobs', 'cancels', 'notes'}) do redis.call('HDEL', ring .. name, unpack(ended)) end
+    for _, name in ipairs({'jobs', 'cancels', 'notes', 'returned'}) do
+      redis.call('HDEL', ring .. name, unpack(ended))
+    end
   end
   forget_returns(ring .. 'unhandled', handled)
   erase()
-  if #tombs > 0 then redis.call('HSET', ring .. 'finished', unpack(tombs)) end
+  local entries, marks = {}, {}
   for ledger, batch in pairs(ends) do
-    redis.call('XADD', ring .. 'outcomes:' .. ledger, '*', 'ends', '[' .. table.concat(batch, ',') .. ']')
+    local text = '[' .. table.concat(batch, ',') .. ']'
+    entries[ledger] = redis.call('XADD', ring .. 'outcomes:' .. ledger, '*', 'ends', text)
   end
+  for _, tomb in ipairs(tombs) do
+    marks[#marks + 1] = tomb[1]
+    marks[#marks + 1] = tomb[2] .. ':' .. entries[tomb[3]]
+  end
+  if #marks > 0 then redis.call('HSET', ring .. 'finished', unpack(marks)) end
 end
 
 local function accepted(i, id, held, lease)
-  local head = '^(%a+):(%d+):(%d+:%d+):(%d+:%d+):(.*)$'
-  local verb, delay, token, lease_end, parent = string.match(ARGV[5 * i + 8], head)
+  local head = '^(%a+):(%d+):(%d*):(%d+:%d+):(%d+:%d+):(.*)$'
+  local verb, delay, uncharged, token, lease_end, parent = string.match(ARGV[5 * i + 9], head)
   local ours = held == 1 and not pending[id]
   if verb == 'unreadable' then -- whoever cannot read it knows neither its token nor its parent
-    parent = (read(ARGV[5 * i + 10]) or {}).parent
+    parent = (read(ARGV[5 * i + 11]) or {}).parent
   else
     local leased = lease == token .. ':' .. worker .. ':' .. lease_end
     ours = ours and (leased or taking_back and not lease)
   end
   if not ours then return false end
   if parent == '' or parent == id or not is_id(parent) then parent = nil end
-  pending[id] = {{uuid = id, parent = parent}, verb, tonumber(delay), token}
+  pending[id] = {{uuid = id, parent = parent}, verb, tonumber(delay), token, uncharged}
   return true
 end
 
 local function end_all()
   if count == 0 then return '' end
   local ids, kin, answer = {}, {}, {}
-  for i = 1, count do ids[i] = ARGV[5 * i + 7] end
+  for i = 1, count do ids[i] = ARGV[5 * i + 8] end
   local held, leases = redis.call('SMISMEMBER', mine, unpack(ids)), redis.call('HMGET', ring .. 'attempts', unpack(ids))
   for i, id in ipairs(ids) do
     answer[i] = accepted(i, id, held[i], leases[i]) and '1' or '0'
@@ -104,10 +116,10 @@ local function end_all()
   families = redis.call('EXISTS', unpack(kin)) > 0
   for i, id in ipairs(ids) do
     if answer[i] == '1' then
-      local ledger, raw, outcome = unpack(ARGV, 5 * i + 9, 5 * i + 11)
-      local job, verb, delay, token = unpack(pending[id])
+      local ledger, raw, outcome = unpack(ARGV, 5 * i + 10, 5 * i + 12)
+      local job, verb, delay, token, uncharged = unpack(pending[id])
       pending[id] = nil
-      end_one(job, verb, delay, token, ledger, raw)
+      end_one(job, verb, delay, token, uncharged, ledger, raw)
       if ledger ~= '' and outcome ~= '' then
         ends[ledger] = ends[ledger] or {}
         table.insert(ends[ledger], outcome)

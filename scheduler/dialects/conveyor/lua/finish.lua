@@ -10,14 +10,15 @@
 -- ARGV[8] most jobs kept in failed
 -- ARGV[9] sequence number of the first lease; the next leases get the next numbers
 -- ARGV[10] JSON object of types and how many jobs of each may be leased; empty: any number of any type
--- ARGV[11] number of results
--- ARGV[12..] 5 values for each result, as `end` reads them
+-- ARGV[11] mark of the leases that have begun; empty: not reported
+-- ARGV[12] number of results
+-- ARGV[13..] 5 values for each result, as `end` reads them
 -- Returns {1 or 0 for each result, or "alive"; ms until one should look again or -1; 1 if there are too many unsettled
 -- ends or the queue is paused, or 0; now in ms; how many jobs of full types were passed over; of each that was taken
--- uuid, bytes, attempt, note}
+-- uuid, bytes, attempt, and empty or uncharged:note}
 -- include: names
 local queue, worker, wanted = ARGV[2], ARGV[3], tonumber(ARGV[5])
-local taking_back, count = ARGV[6] == 'dead', tonumber(ARGV[11])
+local taking_back, count = ARGV[6] == 'dead', tonumber(ARGV[12])
 local ring, mine = ring_of(queue), held_by(worker)
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -41,6 +42,9 @@ redis.call('EXPIRE', workers, LIFETIME)
 -- include: holding
 -- include: close
 -- include: unhandled/delay
+-- include: attempts/begun
+-- include: attempts/returned
+-- include: attempts/uncharged
 -- include: end
 -- include: take
 
@@ -51,10 +55,12 @@ if taking_back then
   if redis.call('EXISTS', mine) == 0 then
     redis.call('ZREM', ring .. 'workers', worker)
     redis.call('ZREM', workers, worker)
+    redis.call('HDEL', ring .. 'begun', worker)
   end
 else
   redis.call('ZADD', ring .. 'workers', now + tonumber(ARGV[4]), worker)
   redis.call('ZADD', workers, time[1], worker)
+  set_begun(ring .. 'begun', worker, ARGV[11])
   if wanted > 0 then
     -- A whole number is of a worker of others: it stays to be seen for a while.
     local seen = tonumber(redis.call('ZSCORE', base .. 'queues:active', queue) or 0.5)

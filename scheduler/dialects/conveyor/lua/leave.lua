@@ -10,5 +10,6 @@ redis.call('DEL', ring .. 'said:' .. worker)
 if redis.call('SCARD', held_by(worker)) == 0 then
   redis.call('ZREM', ring .. 'workers', worker)
   redis.call('ZREM', workers, worker)
+  redis.call('HDEL', ring .. 'begun', worker)
   redis.call('DEL', ring .. 'retry:' .. string.sub(worker, 1, -#ARGV[2] - 2)) -- its name without the queue
 end

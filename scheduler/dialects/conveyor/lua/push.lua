@@ -6,8 +6,8 @@
 -- ARGV[4] installation: whose epoch it is
 -- ARGV[5] until when it may be, in ms; empty: whenever
 -- ARGV[6..] 5 values for each job: uuid, feed, attempts before, number of its level, bytes
--- Returns "lost", "late", "shared" (a worker of others takes jobs from the queue), or for each job n (new), k (known)
--- or f (finished)
+-- Returns "lost", "late", "shared" (a worker of others takes jobs from the queue), or for each job n (new), r (new,
+-- its earlier result is missing), k (known) or f (finished)
 -- include: names
 local queue, epoch, ring = ARGV[2], ARGV[3], ring_of(ARGV[2])
 local time = redis.call('TIME')
@@ -15,6 +15,8 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 -- include: wire
 -- include: adding
 -- include: settling/late
+local outcomes = ring .. 'outcomes:' .. ARGV[4]
+-- include: settling/has_result
 redis.call('LLEN', queues .. queue) -- one that is something else is refused before anything is changed
 redis.call('ZCARD', scheduled)
 if epoch ~= '' and redis.call('GET', ring .. 'epoch:' .. ARGV[4]) ~= epoch then return 'lost' end
@@ -48,11 +50,14 @@ local known = redis.call('HMGET', ring .. 'jobs', unpack(ids))
 local settled = settled_lately(ring .. 'settled', ring .. 'settled:before', ids)
 for i, uuid in ipairs(ids) do
   local feed, attempts, level, raw = unpack(ARGV, 5 * i + 2, 5 * i + 5)
-  local before, fresh = known[i] or seen_ids[uuid], false
-  if over[i] or not before and settled[i] and settled[i] >= tonumber(feed) then
+  local before, fresh, mark = known[i] or seen_ids[uuid], false, over[i]
+  if mark and not seen_ids[uuid] and has_result(mark) then
+    answer[i] = 'f'
+  elseif not before and settled[i] and settled[i] >= tonumber(feed) then
     answer[i] = 'f'
   elseif not before then
-    answer[i], fresh = 'n', true
+    answer[i], fresh = mark and 'r' or 'n', true
+    if mark then redis.call('HDEL', ring .. 'finished', uuid) end
     seen_ids[uuid] = feed .. ':' .. attempts
     new[#new + 1] = uuid
     new[#new + 1] = seen_ids[uuid]

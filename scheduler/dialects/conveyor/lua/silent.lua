@@ -39,7 +39,9 @@ local function let_go(uuid, lease)
   local owner, began = string.match(lease, '^%d+:%d+:(.*):(%d+):%d+$')
   -- a value that is no lease is forgotten at once: nobody can renew it, nor end it
   if owner and (now - began < HOUR or redis.call('SISMEMBER', held_by(owner), uuid) == 1) then return end
-  for _, name in ipairs({'attempts', 'jobs', 'cancels', 'notes'}) do redis.call('HDEL', ring .. name, uuid) end
+  for _, name in ipairs({'attempts', 'jobs', 'cancels', 'notes', 'returned'}) do
+    redis.call('HDEL', ring .. name, uuid)
+  end
 end
 
 for _, uuid in ipairs(redis.call('SRANDMEMBER', active, SOME)) do look_at(uuid) end

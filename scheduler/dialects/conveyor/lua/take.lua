@@ -46,9 +46,11 @@ local function lives(lease, uuid)
   return false
 end
 
-local function lease(job, known, held, taken, said)
+local function lease(job, known, held, taken, said, returned)
   local uuid, raw = job.uuid, job.raw
-  local before = math.max(job.retry or 0, string.match(known or '', ':(%d+)$') or 0)
+  local uncharged = returned and uncharged_of(returned, string.format('%d', job.feed or 0))
+  -- `retry` counts the attempts that are charged.
+  local before = math.max((job.retry or 0) + (uncharged or 0), string.match(known or '', ':(%d+)$') or 0)
   local attempt = math.max(before, string.match(held or '', '^%d+:(%d+):') or 0) + 1
   leased[uuid] = string.format('%d:%d:%s:%d:%d', job.feed or 0, attempt, worker, now, sequence)
   sequence = sequence + 1
@@ -56,7 +58,7 @@ local function lease(job, known, held, taken, said)
   taken[#taken + 1] = uuid
   taken[#taken + 1] = raw
   taken[#taken + 1] = attempt
-  taken[#taken + 1] = said or ''
+  taken[#taken + 1] = (uncharged or said) and (uncharged or '') .. ':' .. (said or '') or ''
   bytes = bytes + #raw
 end
 
@@ -89,6 +91,8 @@ local function lease_all(found, taken, list)
   local known = redis.call('HMGET', ring .. 'jobs', unpack(ids))
   local held = redis.call('HMGET', ring .. 'attempts', unpack(ids))
   local notes = redis.call('EXISTS', ring .. 'notes') == 1 and redis.call('HMGET', ring .. 'notes', unpack(ids)) or {}
+  local any_returned = redis.call('EXISTS', ring .. 'returned') == 1
+  local returned = any_returned and redis.call('HMGET', ring .. 'returned', unpack(ids)) or {}
   local mine_now, leases, written = {}, {}, {}
   for i, job in ipairs(jobs) do
     local counts = not leased[job.uuid] and (current(job, known[i]) or not (job.feed or known[i]))
@@ -100,7 +104,7 @@ local function lease_all(found, taken, list)
       passed = passed + 1
     elseif counts and not (held[i] and lives(held[i], job.uuid)) then
       if slots then free[job.type or ''] = slots - 1 end
-      lease(job, known[i], held[i], taken, notes[i])
+      lease(job, known[i], held[i], taken, notes[i], returned[i])
       mine_now[#mine_now + 1] = job.uuid
       leases[#leases + 1] = job.uuid
       leases[#leases + 1] = leased[job.uuid]
