@@ -142,17 +142,21 @@ def known_of(
     """
     if where == b"u":
         return None
-    if where == b"w" and not token:
-        return Known(State.SCHEDULED)
+    if where == b"w":
+        return Known(State.SCHEDULED, _attempts(token))
     said = Note(*orjson.loads(note)) if note else Note()
     try:
         _, attempt, *rest = token.split(b":")
         if where == b"f":
             return Known(None, int(attempt))
-        if where == b"w":
-            return Known(State.SCHEDULED, int(attempt))
         if where == b"b":
             return Known(State.RETRYING, int(attempt), None, said)
         return Known(State.RUNNING, int(attempt), began(rest[-2]), said)
     except (ValueError, IndexError, OverflowError):
         return None  # no value of ours: no worker can renew or end such a lease
+
+
+def _attempts(counts: bytes) -> int:
+    """Read the attempts of a waiting job out of feed:attempts; 0 if it has none."""
+    number = counts.split(b":", 2)[1:2]
+    return int(number[0]) if number and number[0].isdigit() else 0

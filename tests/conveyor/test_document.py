@@ -10,7 +10,7 @@ from scheduler.conveyor import Client as Conveyor
 from scheduler.dialects.client import Client, script
 from scheduler.dialects.conveyor.admin import ConveyorAdmin
 from scheduler.dialects.conveyor.queue import ConveyorQueue
-from scheduler.dialects.interface import Cancelling, Known, Note, Renewed
+from scheduler.dialects.interface import BegunMark, Cancelling, Known, Note, Renewed
 from scheduler.embedded.redis import EmbeddedRedis
 from scheduler.errors import QueueError
 from scheduler.model.policies import RETRY
@@ -104,7 +104,7 @@ def test_few_rights_are_enough_for_conveyor(redis: Client, redis_server: Embedde
         lost = ConveyorQueue(
             as_worker, "mail", worker="w2", keys="upstream", lease=timedelta(milliseconds=50)
         )
-        assert len(lost.fetch(1, timeout=1)) == 1
+        assert len(lost.fetch(1, timeout=1, first=1, begun=BegunMark(1, 0))) == 1
         wait_for(lambda: ring.recover(retried, foreign=False), "the lease is recovered")
         for opened in (as_worker, as_scheduler):
             with pytest.raises(QueueError):

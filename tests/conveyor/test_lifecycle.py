@@ -20,7 +20,7 @@ from scheduler.dialects.client import Client
 from scheduler.dialects.conveyor import add as adding
 from scheduler.dialects.conveyor.keys import Keys
 from scheduler.dialects.conveyor.queue import ConveyorQueue
-from scheduler.dialects.interface import Cancelling, Delivery, Known, Renewed
+from scheduler.dialects.interface import BegunMark, Cancelling, Delivery, Known, Renewed, Result
 from scheduler.errors import ConfigError, QueueError
 from scheduler.model.labels import Priority
 from scheduler.model.states import State
@@ -531,6 +531,49 @@ def test_what_a_worker_in_go_held_when_it_died_runs_again(
     assert redis.call("SMEMBERS", keys.worker("dead")) == {jobs["elsewhere"].uuid.encode()}
     assert make_queue(name="other").recover(retried) == 1
     assert redis.call("ZSCORE", workers, "dead") is None
+
+
+def test_a_worker_in_go_has_begun_what_it_holds(
+    redis: Client, keys: Keys, make_queue: MakeQueue
+) -> None:
+    queue, job, seen = make_queue(), new(retry=1), []
+    redis.call("SET", keys.job(job.uuid), job.SerializeToString())
+    redis.call("SADD", keys.worker("go"), job.uuid)
+    redis.call("ZADD", f"{keys.base}workers:active", int(time.time()) - 31, "go")
+    redis.call("HSET", keys.ring("mail", "begun"), "go", "1:1:0:")
+
+    def decide(delivery: Delivery) -> Result:
+        seen.append((delivery.begun, delivery.charged))
+        return retried(delivery)
+
+    assert queue.recover(decide) == 1
+    assert seen == [(True, 2)]
+
+
+def test_a_job_of_others_that_never_began_is_not_charged(
+    redis: Client, keys: Keys, make_queue: MakeQueue
+) -> None:
+    queue, job, seen = make_queue(), new(retry=1), []
+    raw = job.SerializeToString()
+    redis.call("LPUSH", keys.queue("mail"), raw)
+
+    def decide(delivery: Delivery) -> Result:
+        seen.append((delivery.attempt, delivery.charged))
+        return retried(delivery)
+
+    for number in (1, 2):
+        dead = make_queue("dead", lease=timedelta(milliseconds=50))
+        assert dead.fetch(1, timeout=0, first=number, begun=BegunMark(number, 0))
+        rest(0.1)
+        assert queue.recover(decide) == 1
+        if number == 1:
+            assert redis.call("LRANGE", keys.queue("mail"), 0, -1) == [raw]
+    assert seen == [(3, 2)]
+    [again] = queue.fetch(1, timeout=1)
+    assert (again.attempt, again.charged) == (4, 3)
+    assert decode(again.raw)[9] == 2
+    complete(queue, [again])
+    assert not redis.call("EXISTS", keys.ring("mail", "returned"))
 
 
 def test_a_job_that_go_took_back_from_us_is_not_ours_any_more(

@@ -757,7 +757,9 @@ def test_a_finished_mark_is_believed_only_while_its_result_exists(
     queue.push(jobs, epoch="")
     queue.finish([ended(each) for each in queue.fetch(3, timeout=0)])
     queue.finish([ended(each) for each in queue.fetch(3, timeout=0)])
-    [stream] = [key for key in every_key(house) if key.endswith((b":results:3f1e", b":outcomes:3f1e"))]
+    [stream] = [
+        key for key in every_key(house) if key.endswith((b":results:3f1e", b":outcomes:3f1e"))
+    ]
     (first, _), _ = client.call("XRANGE", stream, "-", "+")
     client.call("XDEL", stream, first)
     names = [each.id for each in jobs]

@@ -113,9 +113,9 @@ def test_everything_that_a_scheduler_and_a_worker_do(
     ledger.hand_over(wait_for(lambda: ledger.outcomes(10, timeout=0.1), "the ends"))
     ledger.acknowledge(wait_for(lambda: ledger.outcomes(10, timeout=0.1), "the ends again"))
     silent = ReliableQueue(worker, "mail", worker="w2", lease=timedelta(milliseconds=50))
-    assert len(silent.fetch(1, timeout=1)) == 1
+    assert len(silent.fetch(1, timeout=1, first=1, begun=BegunMark(1, 0))) == 1
     wait_for(lambda: ours.recover(retried) == 1, "what a silent worker had is taken back")
-    silent.renew({}, lease=silent.lease)
+    silent.renew({}, lease=silent.lease, begun=BegunMark(2, 9))
     assert len(silent.fetch(1, timeout=1)) == 1
     wait_for(lambda: ledger.recover(retried, foreign=False) == 1, "an instance takes it back")
     ours.retry_defaults.store(RETRY)

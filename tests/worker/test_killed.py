@@ -91,8 +91,7 @@ def test_jobs_of_killed_workers_are_charged_for_attempts_that_began(
     with Scheduler(dsn, schema=schema, redis=redis_server.url, queues=queues) as scheduler:
         worker = [redis_server.url, dialect]
         trials = [
-            Trial(number, case, scheduler, worker, tmp_path)
-            for number, case in enumerate(CASES)
+            Trial(number, case, scheduler, worker, tmp_path) for number, case in enumerate(CASES)
         ]
         with ThreadPoolExecutor(6) as pool:
             outcomes = list(pool.map(Trial.run, trials))

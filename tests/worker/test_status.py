@@ -15,7 +15,7 @@ from tests.support.waiting import wait_for
 RULE = BreakerRule(min_samples=2, cooldown_period="1h")
 
 
-@pytest.fixture(params=["standard", "bullmq", "conveyor"])
+@pytest.fixture(params=["standard", "reliable", "bullmq", "conveyor"])
 def dialect(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

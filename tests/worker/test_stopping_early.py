@@ -25,7 +25,7 @@ from tests.worker import children
 Handle = Callable[[JobContext, Any], Any]
 
 
-@pytest.fixture(params=["standard", "bullmq", "conveyor"])
+@pytest.fixture(params=["standard", "reliable", "bullmq", "conveyor"])
 def dialect(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

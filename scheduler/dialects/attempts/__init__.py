@@ -1,1 +1,1 @@
-"""Parts of scripts that count attempts: which leases have begun, and which attempts are not charged."""
+"""Parts of scripts that count attempts: which leases have begun, and what is not charged."""

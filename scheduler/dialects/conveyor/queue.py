@@ -346,9 +346,7 @@ class ConveyorQueue:
         """
         found: list[Cancelling] = []
         for batch in _batches(ids):
-            answer = self._run(
-                "cancel", self._installation, "force" if force else "", *batch
-            )
+            answer = self._run("cancel", self._installation, "force" if force else "", *batch)
             found += [CANCELLING[each] for each in answer.decode()]
         return found
 

@@ -49,10 +49,10 @@ __all__ = [
 
 def entry_of(job: QueuedJob, words: Sequence[str] = LEVELS) -> bytes:
     """Write a job as the lists have it."""
-    created = _zulu(job.created_at)
+    created, charged = _zulu(job.created_at), job.attempt - job.uncharged
     trace_id, span_id = NO_SPAN if job.trace is None else carried_ids(job.trace)
     return (
-        f'{{"id":"{job.id}","filepath":"","filesize":0,"priority":"{words[job.priority]}","retries":{job.attempt - job.uncharged},'
+        f'{{"id":"{job.id}","filepath":"","filesize":0,"priority":"{words[job.priority]}","retries":{charged},'
         f'"creation_time":"{created}","trace_id":"{trace_id}","span_id":"{span_id}"}}'
     ).encode()
 
@@ -77,6 +77,17 @@ _read: list[tuple[bytes, list[Any], datetime, datetime]] = [(b"", [], EPOCH, EPO
 def _head(job: QueuedJob) -> bytes:
     """Write what each has in its order, then what few have by its name."""
     each = (job.tenant, job.type, job.priority, job.created_at, job.expires_at, job.installation)
+    rare = _rare(job)
+    if rare:
+        return orjson.dumps((*each, rare))
+    last, head = _written[0]
+    if each != last:
+        head = orjson.dumps(each)
+        _written[0] = each, head
+    return head
+
+
+def _rare(job: QueuedJob) -> dict[str, Any]:
     rare: dict[str, Any] = {}
     if job.policy is not None:
         rare["policy"] = job.policy
@@ -94,13 +105,7 @@ def _head(job: QueuedJob) -> bytes:
         rare["uncharged"] = job.uncharged
     if job.form == "bytes":
         rare["form"] = "bytes"
-    if rare:
-        return orjson.dumps((*each, rare))
-    last, head = _written[0]
-    if each != last:
-        head = orjson.dumps(each)
-        _written[0] = each, head
-    return head
+    return rare
 
 
 def job_of(queue: str, entry: bytes, record: bytes, words: Sequence[str] = LEVELS) -> QueuedJob:
