@@ -31,6 +31,7 @@ from tests.queueing.conftest import MakeWorker
 from tests.support.waiting import wait_for
 
 Rows = list[tuple[str, str | None]]
+NAMES_RESULTS = ["standard", "reliable", "conveyor"]  # the mark of a finished job names its result
 
 
 @pytest.fixture(params=["standard", "reliable", "bullmq", "conveyor"])
@@ -264,6 +265,54 @@ def test_force_leaves_a_job_with_a_result_to_the_settler(
     hold_settler.set()
     assert ring.wait("acme", job, timeout=60).state is State.COMPLETED
     assert [state for state, _ in ended(job)] == ["completed"]
+
+
+def lose_results(redis: Client) -> None:
+    """Trim the streams of results, as an operator or a failover can."""
+    streams = [key for key in redis.call("KEYS", "*") if redis.call("TYPE", key) == b"stream"]
+    assert sum(redis.call("XTRIM", key, "MAXLEN", 0) for key in streams) == 1
+
+
+@pytest.mark.parametrize("dialect", NAMES_RESULTS)
+def test_force_ends_a_job_whose_result_is_lost(
+    hold_settler: threading.Event,
+    ring: Scheduler,
+    make_worker: MakeWorker,
+    redis: Client,
+    deaf: Deaf,
+    ended: Ended,
+) -> None:
+    deaf.go.set()
+    make_worker()
+    job = begin(ring, deaf, lifetime=600)
+    wait_for(lambda: queue_of(ring).depths().unsettled == 1, "its result is in Redis")
+    lose_results(redis)
+    hold_settler.set()
+    ring.cancel_job("acme", job, reason="enough", force=True)
+    assert ring.wait("acme", job, timeout=60).state is State.CANCELLED
+    assert ended(job) == [("cancelled", "enough")]
+
+
+@pytest.mark.parametrize("dialect", NAMES_RESULTS)
+def test_a_job_whose_result_is_lost_runs_again(
+    hold_settler: threading.Event,
+    ring: Scheduler,
+    make_worker: MakeWorker,
+    redis: Client,
+    deaf: Deaf,
+    ended: Ended,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    deaf.go.set()
+    make_worker()
+    job = ring.submit("acme", "deaf", queue="mail", timeouts=Timeouts(visibility="1s")).id
+    wait_for(lambda: queue_of(ring).depths().unsettled == 1, "its result is in Redis")
+    lose_results(redis)
+    hold_settler.set()
+    assert ring.wait("acme", job, timeout=60).state is State.COMPLETED
+    assert len(deaf.began) == 2
+    assert [state for state, _ in ended(job)] == ["completed"]
+    assert "lost the results of 1 finished jobs" in caplog.text
 
 
 def test_waiting_and_retrying_jobs_are_removed_from_redis(
