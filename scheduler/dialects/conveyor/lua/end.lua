@@ -65,8 +65,9 @@ end
 local function write()
   if #unleased > 0 then redis.call('HDEL', ring .. 'attempts', unpack(unleased)) end
   if #ended > 0 then
-    for _, name in ipairs({'jobs', 'cancels', 'notes', 'returned'}) do
-      redis.call('HDEL', ring .. name, unpack(ended))
+    redis.call('HDEL', ring .. 'jobs', unpack(ended))
+    if redis.call('EXISTS', ring .. 'cancels', ring .. 'notes', ring .. 'returned') > 0 then -- mostly there is none
+      for _, name in ipairs({'cancels', 'notes', 'returned'}) do redis.call('HDEL', ring .. name, unpack(ended)) end
     end
   end
   forget_returns(ring .. 'unhandled', handled)

@@ -90,9 +90,9 @@ local function lease_all(found, taken, list)
   if #ids == 0 then return end
   local known = redis.call('HMGET', ring .. 'jobs', unpack(ids))
   local held = redis.call('HMGET', ring .. 'attempts', unpack(ids))
-  local notes = redis.call('EXISTS', ring .. 'notes') == 1 and redis.call('HMGET', ring .. 'notes', unpack(ids)) or {}
-  local any_returned = redis.call('EXISTS', ring .. 'returned') == 1
-  local returned = any_returned and redis.call('HMGET', ring .. 'returned', unpack(ids)) or {}
+  local rare = redis.call('EXISTS', ring .. 'notes', ring .. 'returned') > 0 -- whether some had an attempt before
+  local notes = rare and redis.call('HMGET', ring .. 'notes', unpack(ids)) or {}
+  local returned = rare and redis.call('HMGET', ring .. 'returned', unpack(ids)) or {}
   local mine_now, leases, written = {}, {}, {}
   for i, job in ipairs(jobs) do
     local counts = not leased[job.uuid] and (current(job, known[i]) or not (job.feed or known[i]))

@@ -49,8 +49,10 @@ end
 
 local function write()
   if #over > 0 then
-    for _, key in ipairs({jobs, attempts, between, cancels, notes, KEYS[23]}) do
-      if redis.call('EXISTS', key) == 1 then redis.call('HDEL', key, unpack(over)) end
+    redis.call('HDEL', jobs, unpack(over))
+    redis.call('HDEL', attempts, unpack(over))
+    if redis.call('EXISTS', between, cancels, notes, KEYS[23]) > 0 then -- mostly there is none of them
+      for _, key in ipairs({between, cancels, notes, KEYS[23]}) do redis.call('HDEL', key, unpack(over)) end
     end
   end
   forget_returns(KEYS[21], handled)
