@@ -74,8 +74,10 @@ if taking_back then
 else
   if not beats then redis.call('SET', heartbeat, now, 'PX', lease) end
   redis.call('ZADD', workers, now + lease, worker)
-  -- include: attempts/begun
-  set_begun(KEYS[22], worker, ARGV[11])
+  if ARGV[11] ~= '' then
+    -- include: attempts/begun
+    set_begun(KEYS[22], worker, ARGV[11])
+  end
   if wanted > 0 and not full and not paused then
     local MOST_PASSED = 100 -- jobs of full types that a call looks past
     local free, left, is_leasable, restore = ARGV[10] ~= '' and cjson.decode(ARGV[10]), {}, nil, nil
