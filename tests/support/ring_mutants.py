@@ -56,14 +56,15 @@ def commit_first() -> None:
 
 def finish_without_fence() -> None:
     """Redis takes the end of any delivery, whoever has the job by now."""
-    plain = client.script
+    plain, fence = client.script, "if is_leased then\n    answer[i]"
 
     def script(dialect: str, name: str) -> client.Script:
         made = plain(dialect, name)
-        text = made.text.replace(
-            "is_leased(lease, verb, token) then", "(lease or verb == 'completed') then"
-        )
-        return made if text == made.text else client.Script(name, text, "0" * 40)
+        if name != "finish":
+            return made
+        assert fence in made.text, "close.lua has changed: mutate what it has now"
+        text = made.text.replace(fence, fence.replace("then", "or verb == 'completed' then", 1))
+        return client.Script(name, text, "0" * 40)
 
     finish.script = script  # type: ignore[attr-defined, assignment]
 
