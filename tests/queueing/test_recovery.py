@@ -90,8 +90,9 @@ def kill_worker(
         started.append(worker)
         assert worker.stdout is not None
         lines = [worker.stdout.readline().split() for _ in range(jobs)]
-        if dialect == "standard":  # else the jobs would be redelivered without a charge
-            wait_for(lambda: begun(redis, "mail", lines[0][0]), "the leases are marked as begun")
+        if dialect != "bullmq":  # else the jobs would be redelivered without a charge
+            name = lines[0][0]
+            wait_for(lambda: begun(redis, "mail", name, dialect), "the leases are marked as begun")
         worker.send_signal(signal.SIGKILL)
         worker.wait()
         return {job: name for name, job in lines}

@@ -1,14 +1,20 @@
 """What Redis knows of the leases of a worker."""
 
 from scheduler.dialects.client import Client
+from scheduler.dialects.conveyor.keys import Keys as ConveyorKeys
 from scheduler.dialects.leasing import mark_of
+from scheduler.dialects.opening import open_queue
 
 
-def begun(redis: Client, queue: str, worker: str) -> bool:
-    """Return whether all leases of a worker are marked as begun, and there are some."""
-    ids = redis.call("SMEMBERS", f"jobqueue:{{{queue}}}:worker:{worker}")
-    mark = mark_of(redis.call("HGET", f"jobqueue:{{{queue}}}:begun", worker))
-    if not ids or mark is None:
-        return False
-    leases = redis.call("HMGET", f"jobqueue:{{{queue}}}:leases", *ids)
-    return all(lease and mark.includes(int(lease.rpartition(b":")[2])) for lease in leases)
+def begun(redis: Client, queue: str, worker: str, dialect: str = "standard") -> bool:
+    """Return whether all leases of a worker are marked as begun, and there are some. Queues of
+    BullMQ have no marks.
+    """
+    marks, field = f"jobqueue:{{{queue}}}:begun", worker
+    if dialect == "conveyor":
+        marks, field = ConveyorKeys().ring(queue, "begun"), f"{worker}:{queue}"
+    mark = mark_of(redis.call("HGET", marks, field))
+    leases = open_queue(redis, queue, {"dialect": dialect}, worker=worker).held()
+    return (
+        bool(leases) and mark is not None and all(mark.includes(each.sequence) for each in leases)
+    )
