@@ -12,7 +12,10 @@ import pytest
 from scheduler import Worker, handler
 from scheduler.dialects.client import Client
 from scheduler.dialects.interface import Delivery, Prompt
+from scheduler.dialects.opening import open_queue
+from scheduler.dialects.reliable.queue import ReliableQueue
 from scheduler.dialects.standard.queue import StandardQueue
+from tests.dialects.conftest import INSTALLATION
 from tests.dialects.servers import House
 from tests.dialects.values import ended, fetch_all, job, retried
 from tests.support.waiting import WOKEN, wait_for
@@ -32,11 +35,11 @@ def clients(lone: House) -> Iterator[list[Client]]:
         each.close()
 
 
-WaitingQueue = StandardQueue | StandardQueue
+WaitingQueue = ReliableQueue | StandardQueue
 Queues = tuple[WaitingQueue, WaitingQueue]
 
 
-@pytest.fixture(params=[StandardQueue, StandardQueue], ids=["reliable", "standard"])
+@pytest.fixture(params=[ReliableQueue, StandardQueue], ids=["reliable", "standard"])
 def opened(request: pytest.FixtureRequest) -> type[WaitingQueue]:
     found: type[WaitingQueue] = request.param
     return found
@@ -108,6 +111,20 @@ def test_whoever_is_to_end_ends_at_once_and_has_what_it_was_given(
         assert {each.sequence for each in waiting.taken} == {each.sequence for each in ours.held()}
         ours.finish([ended(each) for each in waiting.taken])
         others.finish([ended(each) for each in fetch_all(others)])
+
+
+def test_unblocking_a_settler_ends_its_wait_for_results(
+    clients: list[Client], dialect: str
+) -> None:
+    ours, through = clients
+    queue = open_queue(ours, "mail", {"dialect": dialect}, installation=INSTALLATION)
+    waiting = threading.Thread(target=queue.outcomes, args=(10,), kwargs={"timeout": 60})
+    waiting.start()
+    began = time.monotonic()
+    while waiting.is_alive():
+        ours.unblock(through)
+        waiting.join(0.01)
+    assert time.monotonic() - began < WOKEN
 
 
 def test_a_retry_that_comes_due_ends_the_wait(queues: Queues) -> None:

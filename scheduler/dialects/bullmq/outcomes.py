@@ -56,8 +56,8 @@ class Settling:
             found = self._ends.read(n, 0)
             if found or (end <= time.monotonic() and not more):
                 return found
-            if not more:
-                self._wait(last, end)
+            if not more and not self._wait(last, end):
+                return []
 
     def acknowledge(self, settled: Sequence[Outcomes]) -> None:
         """Forget ends, and jobs that have ended."""
@@ -92,17 +92,21 @@ class Settling:
             )
             self._missed = self._missed or bool(gone)
 
-    def _wait(self, last: bytes, end: float) -> None:
-        """Wait for an event after the last: whoever ends a job says one."""
+    def _wait(self, last: bytes, end: float) -> bool:
+        """Wait for an event after the last, which every end of a job publishes; return whether there
+        is one. There is none after `Client.unblock`.
+        """
         patience = min(end - time.monotonic(), LONGEST_BLOCK)
         block = int(min(patience, SWEEP_SOON if self._missed else patience) * 1000)
         if block <= 0:
-            return
+            return False
         events = self._keys.named("events")
-        if self._client.wait(
-            "XREAD", "COUNT", 1, "BLOCK", block, "STREAMS", events, last, near=events
-        ):
+        found = self._client.await_entries(
+            events, "XREAD", "COUNT", 1, "BLOCK", block, "STREAMS", events, last
+        )
+        if found:
             time.sleep(min(LINGER, max(0.0, end - time.monotonic())))  # let some come along
+        return bool(found)
 
     def _keep(self, text: bytes, _: WireError) -> None:
         """Keep aside ends that nobody can read; they are found anew in their jobs."""
