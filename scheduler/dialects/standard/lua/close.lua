@@ -12,7 +12,7 @@
 -- For each ledger ARGV has its results as a JSON array, and their lengths. Cutting results out of the array costs time
 -- for each byte, so it is done only if some of them are refused.
 local VALUES = {dead = 2, retry = 1, ['return'] = 1, unreadable = 2}
-local FILLER = ':' .. string.rep('-', 48) -- makes a mark longer than 64 bytes: Redis searches a small hash of short values
+local FILLER = ':' .. string.rep('-', 48) -- a mark is longer than 64 bytes: Redis searches small hashes of short values
 local ledgers = #KEYS - 19
 local PUBLISHED = FIRST + 2 * count + (tonumber(ARGV[11]) or 0) + 2 * tonumber(ARGV[12])
 local value = PUBLISHED + 2 * ledgers

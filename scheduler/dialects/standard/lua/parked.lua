@@ -1,4 +1,4 @@
--- Part of finish: lease parked jobs of a level, lowest score first. Returns how many were taken out.
+-- Part of finish: lease parked jobs of a level, lowest score first, and return how many were taken out.
 local FEW = 10 -- of each type, at least
 local function take_parked(level, room)
   local found, entries, members, numbers = {}, {}, {}, {}
