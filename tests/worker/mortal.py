@@ -70,9 +70,12 @@ plain_renew, plain_answered, plain_finish = Queue.renew, QueueConsumer.answered,
 
 
 def renew(self: Any, *args: Any, begun: Any = None, **options: Any) -> Any:
-    """Only one point is about leases that a renewal has marked as begun."""
-    marks = begun if point == "handler entered, lease marked" else None
-    answer = plain_renew(self, *args, begun=marks, **options)
+    """Only one point is about leases that a renewal has marked as begun. At the others its mark
+    names none: a worker without any mark counts as one that has begun whatever it holds.
+    """
+    if begun is not None and point != "handler entered, lease marked":
+        begun = begun._replace(last=0, unbegun=())
+    answer = plain_renew(self, *args, begun=begun, **options)
     renewed.release()
     return answer
 
