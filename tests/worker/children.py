@@ -20,3 +20,14 @@ def raises(ctx: JobContext, payload: object) -> None:
     while True:
         ctx.raise_if_cancelled()
         time.sleep(0.01)
+
+
+def waits(ctx: JobContext, payload: object) -> None:
+    ctx.progress(1)
+    ctx.cancelled.wait(60)
+
+
+def reads_the_reason(ctx: JobContext, payload: object) -> None:
+    ctx.progress(1)
+    while ctx.cancelled.reason is None:
+        time.sleep(0.01)

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from scheduler import NewJob, Priority, Scheduler, State, handler
+from scheduler import BreakerRule, JobContext, NewJob, Priority, Scheduler, State, handler
+from scheduler.model.breaker import BreakerState
 from tests.queueing.conftest import MakeWorker
 from tests.support.waiting import rest, wait_for
 
@@ -53,6 +54,11 @@ def waiting(ring: Scheduler) -> int:
     return sum(ring.queue("mail").stats().waiting.values())
 
 
+def running(ring: Scheduler, *queues: str) -> int:
+    """Count the leased jobs, as Redis does."""
+    return sum(ring.queue(name).stats().running or 0 for name in queues or ("mail",))
+
+
 def submit(ring: Scheduler, *payloads: Any, **options: Any) -> list[Any]:
     """Submit jobs, and wait until they are in Redis."""
     before = waiting(ring)
@@ -89,6 +95,68 @@ def test_nothing_begins_after_a_pause(ring: Scheduler, make_worker: MakeWorker, 
     assert len(gate.began) == 2
     ring.resume_queue("mail")
     wait_for(lambda: len(gate.began) == 20, "the others begin")
+
+
+def test_nothing_begins_after_a_stop(ring: Scheduler, make_worker: MakeWorker, gate: Gate) -> None:
+    jobs = submit(ring, *range(20))
+    worker = make_worker(concurrency=2)
+    wait_for(lambda: len(gate.began) == 2, "two run")
+    stopping = threading.Thread(target=worker.stop, kwargs={"grace": 60.0})
+    stopping.start()
+    wait_for(lambda: all(each._draining for each in worker._consumers), "it is stopping")
+    gate.opened.set()
+    stopping.join(120)
+    assert not stopping.is_alive()
+    assert len(gate.began) == 2
+    assert (waiting(ring), running(ring)) == (18, 0)
+    make_worker(concurrency=2)
+    ended = [ring.wait("acme", each, timeout=60) for each in jobs]
+    assert {(each.state, each.attempt) for each in ended} == {(State.COMPLETED, 1)}
+    assert sorted(gate.began) == list(range(20))
+
+
+def test_nothing_begins_after_the_breaker_opened(
+    ring: Scheduler, make_worker: MakeWorker, gate: Gate
+) -> None:
+    @handler("failing", queue="mail")
+    def failing(ctx: JobContext, payload: Any) -> None:
+        gate.handle(ctx, payload)
+        raise ConnectionError
+
+    ring.submit_many([NewJob("acme", "failing", each, queue="mail") for each in range(20)])
+    make_worker(concurrency=2, breaker=BreakerRule(min_samples=1, cooldown_period="1h"))
+    wait_for(lambda: len(gate.began) == 2 and waiting(ring) == 18, "two run")
+    gate.let_one_through()  # the first failure opens it
+    wait_for(
+        lambda: ring.queue("mail").stats().breakers == {BreakerState.OPEN: 1}, "the breaker is open"
+    )
+    gate.opened.set()
+    wait_for(lambda: running(ring) == 0, "what had begun has ended")
+    rest(0.2)
+    assert len(gate.began) == 2
+    assert waiting(ring) >= 18, "and what failed, once it is due again"
+
+
+def test_every_fetch_takes_the_most_urgent_job(
+    ring: Scheduler, make_worker: MakeWorker, gate: Gate
+) -> None:
+    submit(ring, "first", priority=Priority.BULK)
+    make_worker(concurrency=1)
+    wait_for(lambda: gate.began == ["first"], "the first runs")
+    for number in range(3):
+        for priority in (Priority.BULK, Priority.LOW, Priority.CRITICAL):
+            submit(ring, f"{priority.name} {number}", priority=priority)
+        expected = [*gate.began, f"CRITICAL {number}"]
+        gate.let_one_through()
+        wait_for(lambda: len(gate.began) == len(expected), "the next begins")  # noqa: B023
+        submit(ring, f"NORMAL {number}", priority=Priority.NORMAL)
+        expected.append(f"NORMAL {number}")
+        gate.let_one_through()
+        wait_for(lambda: len(gate.began) == len(expected), "the next begins")  # noqa: B023
+        assert gate.began == expected
+    gate.opened.set()
+    wait_for(lambda: len(gate.began) == 13, "all run in the end")
+    assert gate.began[-6:] == [f"{level} {n}" for level in ("LOW", "BULK") for n in range(3)]
 
 
 def test_a_job_that_is_cancelled_before_it_begins_does_not_run(
@@ -161,6 +229,34 @@ def test_a_worker_leases_no_more_jobs_than_it_has_slots(
     ring.submit_many([NewJob("acme", "quick", each, queue="mail") for each in range(400)])
     wait_for(lambda: len(ran) == 400, "all run")
     assert max(running) <= 4
+
+
+def test_the_queues_of_a_worker_share_its_slots(
+    ring: Scheduler, make_worker: MakeWorker, gate: Gate
+) -> None:
+    handler("gated", queue="other")(gate.handle)
+    for name in ("mail", "other"):
+        ring.submit_many([NewJob("acme", "gated", each, queue=name) for each in range(10)])
+    make_worker(concurrency=3)
+    for ended in range(6):
+        began = 3 + ended
+        wait_for(lambda: len(gate.began) == began, "three run")  # noqa: B023
+        assert running(ring, "mail", "other") == 3
+        gate.let_one_through()
+    gate.opened.set()
+    wait_for(lambda: sorted(gate.began) == sorted([*range(10)] * 2), "all run in the end")
+
+
+def test_an_idle_worker_reserves_its_slot_for_none_of_its_queues(
+    ring: Scheduler, make_worker: MakeWorker, gate: Gate
+) -> None:
+    gate.opened.set()
+    handler("gated", queue="other")(gate.handle)
+    make_worker(concurrency=1, block="10m")
+    for number in range(4):  # a slot that one queue had reserved would keep the other waiting
+        queue = ("other", "mail")[number % 2]
+        job = ring.submit("acme", "gated", number, queue=queue)
+        assert ring.wait("acme", job.id, timeout=60).state is State.COMPLETED
 
 
 def test_a_catch_all_handler_runs_types_without_a_handler(

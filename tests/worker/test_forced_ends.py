@@ -27,6 +27,7 @@ from scheduler.queueing.settler import Settler
 from scheduler.queueing.upkeep import Upkeep
 from tests.chaos.roads import Roads
 from tests.conftest import MakeScheduler
+from tests.queueing.children import endless
 from tests.queueing.conftest import MakeWorker
 from tests.support.waiting import wait_for
 
@@ -47,11 +48,14 @@ class Deaf:
         self.contexts: list[JobContext] = []
         self.returned: list[Any] = []
         self.go = threading.Event()
+        self.stops = False  # whether it stops early then
 
     def handle(self, ctx: JobContext, payload: Any) -> dict[str, bool]:
         self.contexts.append(ctx)
         self.began.append(payload)
         self.go.wait(60)
+        if self.stops:
+            ctx.raise_if_cancelled()
         ctx.submit("child", queue="other")
         self.returned.append(payload)
         return {"done": True}
@@ -92,10 +96,12 @@ def hold_settler(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     settle.set()
 
 
-def begin(ring: Scheduler, deaf: Deaf, *, lifetime: float = 2, **options: Any) -> UUID:
+def begin(
+    ring: Scheduler, deaf: Deaf, *, lifetime: float = 2, execution: str = "10m", **options: Any
+) -> UUID:
     """Submit a job that runs before its lifetime passes, however slow the machine is."""
     for longer in (lifetime, 4 * lifetime, 16 * lifetime):
-        timeouts = Timeouts(lifetime=f"{longer}s")
+        timeouts = Timeouts(lifetime=f"{longer}s", execution=execution)
         made = ring.submit("acme", "deaf", str(longer), queue="mail", timeouts=timeouts, **options)
         if _within(longer, lambda: str(longer) in deaf.began):  # noqa: B023
             return made.id
@@ -191,6 +197,60 @@ def test_a_result_after_the_lifetime_is_a_dead_letter(
     assert not ring.find("acme", type="child").jobs
     assert ended(job) == [("dead_letter", EXPIRED)]
     assert [each.id for each in ring.queue("mail").dead()] == [str(job)]
+
+
+@pytest.mark.parametrize("also", ["timeout", "cancel", "stop"])
+def test_a_lifetime_decides_before_all_other_causes(
+    ring: Scheduler,
+    make_worker: MakeWorker,
+    deaf: Deaf,
+    ended: Ended,
+    connection: psycopg.Connection[Any],
+    monkeypatch: pytest.MonkeyPatch,
+    also: str,
+) -> None:
+    monkeypatch.setattr("scheduler.worker.worker.CANCEL_GRACE_S", 60.0)
+    deaf.stops = True
+    worker = make_worker(lease="1s")
+    with monkeypatch.context() as slow:
+        slow.setattr(Upkeep, "sweep", lambda _: None)  # nobody looks at lifetimes in time
+        job = begin(ring, deaf, lifetime=3, execution="1s" if also == "timeout" else "10m")
+        if also == "cancel":
+            ring.cancel_job("acme", job)
+        elif also == "stop":
+            threading.Thread(target=worker.stop, kwargs={"grace": 0.0}).start()
+        wait_for(lambda: deaf.contexts[-1].cancelled.causes, "it should stop")
+        wait_past(connection, expires_at(ring, job))
+        deaf.go.set()
+        wait_for(lambda: queue_of(ring).depths().running == 0, "it has stopped early")
+    assert ring.wait("acme", job, timeout=60).state is State.DEAD_LETTER
+    assert ended(job) == [("dead_letter", EXPIRED)]
+
+
+def test_a_handler_that_stops_after_the_lifetime_is_a_dead_letter(
+    ring: Scheduler, make_worker: MakeWorker, deaf: Deaf, ended: Ended
+) -> None:
+    deaf.stops = True
+    worker = make_worker(lease="1s")
+    job = begin(ring, deaf)
+    after = ring.submit("acme", "deaf", queue="other", after=[job])
+    assert ring.wait("acme", after.id, timeout=60).state is State.DEAD_LETTER
+    wait_for(lambda: deaf.contexts[-1].cancelled, "the handler is told")
+    assert_late_result_is_refused(ring, worker, deaf, job)
+    assert ended(job) == [("dead_letter", EXPIRED)]
+
+
+def test_a_handler_in_a_process_is_killed_after_the_lifetime(
+    ring: Scheduler, make_worker: MakeWorker, deaf: Deaf
+) -> None:
+    handler("endless", queue="mail", executor="process")(endless)
+    make_worker(lease="1s", concurrency=1)
+    timeouts = Timeouts(lifetime="5s")
+    job = ring.submit("acme", "endless", queue="mail", timeouts=timeouts).id
+    assert ring.wait("acme", job, timeout=60).state is State.DEAD_LETTER
+    deaf.go.set()
+    next_job = ring.submit("acme", "deaf", queue="mail").id
+    assert ring.wait("acme", next_job, timeout=60).state is State.COMPLETED
 
 
 def test_a_result_before_the_lifetime_that_is_settled_later_counts(
