@@ -2,6 +2,7 @@
 tests/interop.
 """
 
+import logging
 import re
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -160,16 +161,71 @@ def test_an_end_that_cannot_be_read_is_found_anew_in_its_job(
     [(entry, _)] = client.call("XRANGE", stream, "-", "+")
     broken = f'[["ac\\"me","{one.job.id}",1,1,"?"],["acme","{two.job.id}",1,1,"completed"]]'
     client.call("XDEL", stream, entry)
-    client.call("XADD", stream, "*", "ends", broken)
+    entry = client.call("XADD", stream, "*", "ends", broken)
+    for each in (one, two):
+        client.call("HSET", "bull:mail:ring:finished", each.job.id, b"1:1:" + entry)
+    assert results_of(queue) == sorted(
+        [(one.job.id, State.COMPLETED, b"1"), (two.job.id, State.COMPLETED, b"2")]
+    )
+    assert client.call("LRANGE", f"{stream}:unreadable", 0, -1) == [broken.encode()]
+
+
+def results_of(queue: BullMQQueue) -> list[tuple[str, State, bytes | None]]:
+    """Read all results that there are, and acknowledge them."""
     found = []
     for _ in range(5):
         read = queue.outcomes(10, timeout=0.05)
         found += [(end.job_id, end.state, end.result) for each in read for end in each.ends]
         queue.acknowledge(read)
-    assert sorted(found) == sorted(
-        [(one.job.id, State.COMPLETED, b"1"), (two.job.id, State.COMPLETED, b"2")]
+    return sorted(found)
+
+
+def test_results_that_the_stream_has_lost_are_read_from_their_jobs(
+    client: Client, open_queue: MakeOpen, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue, stream = open_queue(), "bull:mail:ring:3f1e:outcomes"
+    queue.push([job(), job(), job()], epoch="")
+    one, two, three = fetch_all(queue)
+    queue.finish([ended(one, result=b"1"), ended(two, result=b"2")])
+    client.call("XTRIM", stream, "MAXLEN", 0)
+    queue.finish([ended(three, result=b"3")])
+    names = [each.job.id for each in (one, two, three)]
+    assert queue.push([one.job, two.job, three.job], epoch="") == [Pushed.FINISHED] * 3
+    with caplog.at_level(logging.WARNING):
+        found = results_of(open_queue())  # a settler that begins looks at all jobs of its ledger
+    assert found == sorted(
+        (name, State.COMPLETED, b"%d" % n) for n, name in enumerate(names, start=1)
     )
-    assert client.call("LRANGE", f"{stream}:unreadable", 0, -1) == [broken.encode()]
+    assert "lost the results of 2 finished jobs" in caplog.text
+    assert queue.known(names) == [None] * 3
+    assert queue.depths().unsettled == 0
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_job_that_is_lost_with_its_result_is_unknown_and_runs_again(
+    client: Client, open_queue: MakeOpen, caplog: pytest.LogCaptureFixture, force: bool
+) -> None:
+    queue, stream = open_queue(), "bull:mail:ring:3f1e:outcomes"
+    queue.push([job(), job(), job()], epoch="")
+    one, two, three = fetch_all(queue)
+    names = [one.job.id, two.job.id]
+    queue.finish([ended(one), ended(two)])
+    client.call("DEL", *(f"bull:mail:{name}" for name in names))
+    client.call("ZREM", "bull:mail:completed", *names)
+    assert queue.push([one.job], epoch="") == [Pushed.FINISHED], "its result is in the stream"
+    assert queue.cancel(names, force=force) == [Cancelling.FINISHED] * 2
+    client.call("XTRIM", stream, "MAXLEN", 0)
+    client.call("DEL", "bull:mail:events")
+    assert queue.known(names) == [None] * 2
+    assert queue.cancel(names[1:], force=force) == [Cancelling.UNKNOWN]
+    with caplog.at_level(logging.WARNING):
+        assert queue.push([one.job, three.job], epoch="") == [Pushed.NEW, Pushed.KNOWN]
+    assert "lost the results of 1 finished jobs" in caplog.text
+    [again] = fetch_all(queue)
+    assert again.job.id == one.job.id
+    queue.finish([ended(again), ended(three)])
+    assert [name for name, *_ in results_of(queue)] == sorted([one.job.id, three.job.id])
+    assert queue.depths().unsettled == 0
 
 
 @pytest.mark.parametrize(

@@ -375,6 +375,33 @@ def test_a_job_whose_result_is_lost_runs_again(
     assert "lost the results of 1 finished jobs" in caplog.text
 
 
+@pytest.mark.parametrize("dialect", ["bullmq"])
+def test_a_lost_result_that_is_still_in_its_job_is_settled(
+    hold_settler: threading.Event,
+    ring: Scheduler,
+    make_worker: MakeWorker,
+    redis: Client,
+    deaf: Deaf,
+    ended: Ended,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("scheduler.dialects.bullmq.outcomes.SWEEP", 0.5)
+    deaf.go.set()
+    make_worker()
+    job = begin(ring, deaf, lifetime=600)
+    wait_for(lambda: queue_of(ring).depths().unsettled == 1, "its result is in Redis")
+    [stream] = redis.call("KEYS", "bull:mail:ring:*:outcomes")
+    assert redis.call("XTRIM", stream, "MAXLEN", 0) == 1
+    assert ring.cancel_job("acme", job, force=True) is State.RUNNING, "it has a result"
+    hold_settler.set()
+    done = ring.wait("acme", job, timeout=120)
+    assert (done.state, done.result) == (State.COMPLETED, {"done": True})
+    assert len(deaf.began) == 1
+    assert ended(job) == [("completed", None)]
+    assert "lost the results of 1 finished jobs" in caplog.text
+
+
 def test_waiting_and_retrying_jobs_are_removed_from_redis(
     ring: Scheduler, make_worker: MakeWorker, ended: Ended
 ) -> None:

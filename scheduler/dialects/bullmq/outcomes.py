@@ -3,9 +3,11 @@ others made.
 
 Ours append theirs to a stream of the ledger as they end a job. What others ended is found by the
 queue's events, and in what was fed and has not ended: each is appended to that stream once, by a
-script. So one stream has them all.
+script. So one stream has them all. The mark of a job that has ended names its entry; a result whose
+entry is gone (a trimmed stream) is read from the job and appended again.
 """
 
+import logging
 import time
 from collections.abc import Sequence
 from datetime import timedelta
@@ -15,6 +17,9 @@ from scheduler.dialects.client import LONGEST_BLOCK, Client, script
 from scheduler.dialects.interface import Outcomes
 from scheduler.dialects.settling import reading
 from scheduler.errors import WireError
+from scheduler.log import keys as log_fields
+
+logger = logging.getLogger("scheduler")
 
 LOOKED_AT = 1000  # events, or jobs, in one call
 SWEEP = 30.0  # seconds: so often all that was fed is looked at
@@ -75,9 +80,16 @@ class Settling:
         if not self._sweep and now - self._swept > (SWEEP_SOON if self._missed else SWEEP):
             self._sweep, self._swept, self._missed = "0", now, False
         args = [self._installation, LOOKED_AT, self._sweep]
-        _, read, following, last, gone = self._client.run(
+        _, read, following, last, gone, lost = self._client.run(
             script("bullmq", "collect"), [self._keys.meta], args
         )
+        if lost:
+            logger.warning(
+                "queue %s: Redis has lost the results of %d finished jobs, read them from the jobs",
+                self._keys.queue,
+                lost,
+                extra=log_fields(queue=self._keys.queue),
+            )
         self._missed = self._missed or bool(gone)
         self._sweep = following.decode() if following != b"0" else ""
         return last, read == LOOKED_AT or bool(self._sweep)
@@ -87,7 +99,7 @@ class Settling:
         read = LOOKED_AT
         while read == LOOKED_AT:
             args = [self._installation, LOOKED_AT, ""]
-            _, read, _, _, gone = self._client.run(
+            _, read, _, _, gone, _ = self._client.run(
                 script("bullmq", "collect"), [self._keys.meta], args
             )
             self._missed = self._missed or bool(gone)

@@ -46,7 +46,7 @@ from scheduler.dialects.interface import (
 )
 from scheduler.dialects.leasing import NO_FETCH, SequenceNumbers
 from scheduler.dialects.looks import NextLook
-from scheduler.dialects.settling.fence import Fence, pushed
+from scheduler.dialects.settling.fence import Fence, log_missing_results, pushed
 from scheduler.errors import ConfigError, QueueError, QueueUnavailable
 from scheduler.model.attempts import QueuedJob
 from scheduler.model.labels import Priority
@@ -130,7 +130,9 @@ class BullMQQueue:
         with self._fence.until(began) as until:
             pushing = self._pushing(jobs, [epoch, self._installation, self._compat, until])
             answers = self._client.run_each(script("bullmq", "push"), [self._keys.meta], pushing)
-            return [each for answer in answers for each in pushed(answer)]
+            found = [(each, pushed(each)) for each in answers]
+        log_missing_results(self.name, sum(answer.count(b"r") for answer, _ in found))
+        return [each for _, batch in found for each in batch]
 
     def _pushing(self, jobs: Sequence[QueuedJob], head: Sequence[Any]) -> Iterator[list[Any]]:
         """Write jobs, so many at a time that Redis has something to do while the next are
@@ -284,7 +286,7 @@ class BullMQQueue:
             answer = self._client.run(
                 script("bullmq", "cancel"),
                 [self._keys.meta],
-                [self._compat, "force" if force else "", *batch],
+                [self._compat, "force" if force else "", self._installation, *batch],
             )
             found += [CANCELLING[each] for each in answer.decode()]
         return found

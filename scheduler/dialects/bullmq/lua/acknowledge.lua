@@ -1,6 +1,6 @@
 -- Forget ends that are in the ledger, and the jobs that ended; that they did, a while later, for late pushes.
 -- KEYS[1] stream: outcomes of the ledger
--- KEYS[2] hash: finished, id -> feed:attempt of an end that is not settled
+-- KEYS[2] hash: finished, id -> feed:attempt:stream entry of an end that is not settled
 -- KEYS[3] hash: settled, id -> feed of what ended and was settled lately
 -- KEYS[4] hash: the same of a while before
 -- KEYS[5] hash: fed, id -> feed:attempt of what the ledger has here
@@ -24,7 +24,9 @@ end
 
 for i = last + 1, #ARGV, 2 do
   local id, token = ARGV[i], ARGV[i + 1]
-  if redis.call('HGET', finished, id) == token then
+  local mark = redis.call('HGET', finished, id)
+  -- A mark of an earlier version names no stream entry.
+  if mark and (string.sub(mark, 1, #token + 1) == token .. ':' or mark == token) then
     local key = base .. id
     redis.call('HDEL', finished, id) -- first, for it asks for no memory: so a full Redis refuses neither
     feeds[#feeds + 1] = id

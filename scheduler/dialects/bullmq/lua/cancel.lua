@@ -4,7 +4,8 @@
 -- KEYS[1] hash: meta of the queue; the names of all other keys begin as this does
 -- ARGV[1] compat: auto, 5 or 6
 -- ARGV[2] force; empty: leave the jobs that workers have to them
--- ARGV[3..] ids
+-- ARGV[3] installation: whose results they are
+-- ARGV[4..] ids
 -- Returns for each d (removed), r (running), f (finished, not settled), x (a worker that hears nothing has it) or
 -- u (unknown)
 local base, compat, force = string.sub(KEYS[1], 1, -5), ARGV[1], ARGV[2] == 'force'
@@ -15,6 +16,8 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 -- include: parents
 -- include: store
 -- include: job
+local outcomes = base .. 'ring:' .. ARGV[3] .. ':outcomes'
+-- include: settling/has_result
 
 local function taken_out(id)
   for _, name in ipairs({'delayed', 'prioritized', 'waiting-children'}) do
@@ -38,8 +41,12 @@ end
 local function cancel(id)
   local key = base .. id
   local job = read_job(key, BRIEF)
-  if redis.call('HEXISTS', base .. 'ring:finished', id) == 1 then return 'f' end
-  if not job.name then return 'u' end
+  local mark = redis.call('HGET', base .. 'ring:finished', id)
+  if mark and has_result(mark) then return 'f' end
+  if not job.name then
+    if mark then redis.call('HDEL', base .. 'ring:finished', id) end
+    return 'u'
+  end
   if redis.call('ZSCORE', base .. 'completed', id) or redis.call('ZSCORE', base .. 'failed', id) then return 'f' end
   local lock = redis.call('GET', key .. ':lock')
   if lock and not force and not string.find(lock, '^[^:]+:%d+:%d+:%d+:%d+:[^:]*:%d+$') then return 'x' end
@@ -58,6 +65,6 @@ local function cancel(id)
 end
 
 local answer = {}
-for i = 3, #ARGV do answer[#answer + 1] = cancel(ARGV[i]) end
+for i = 4, #ARGV do answer[#answer + 1] = cancel(ARGV[i]) end
 tell()
 return table.concat(answer)

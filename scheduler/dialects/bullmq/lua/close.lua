@@ -98,10 +98,13 @@ local function write()
   for target, scored in pairs(over) do redis.call('ZADD', base .. target, unpack(scored)) end
   for _, rule in pairs(kept) do trim(unpack(rule)) end
   if #unlocked > 0 then redis.call('SREM', base .. 'stalled', unpack(unlocked)) end
-  if #tombs > 0 then redis.call('HSET', base .. 'ring:finished', unpack(tombs)) end
   for ledger, told in pairs(fed) do redis.call('HSET', base .. 'ring:' .. ledger .. ':fed', unpack(told)) end
   for ledger, batch in pairs(ends) do
-    redis.call('XADD', base .. 'ring:' .. ledger .. ':outcomes', '*', 'ends', '[' .. table.concat(batch, ',') .. ']')
+    local stream = base .. 'ring:' .. ledger .. ':outcomes'
+    local entry = redis.call('XADD', stream, '*', 'ends', '[' .. table.concat(batch, ',') .. ']')
+    local marks = tombs[ledger] or {}
+    for i = 2, #marks, 2 do marks[i] = marks[i] .. ':' .. entry end
+    if #marks > 0 then redis.call('HSET', base .. 'ring:finished', unpack(marks)) end
   end
   over, tombs, ends, fed, unlocked, kept = {}, {}, {}, {}, {}, {}
 end

@@ -1,20 +1,22 @@
 -- Find ends that workers of others made of what a ledger fed, and append them to its outcomes, each once.
+-- The look through all that was fed also finds results that the stream has lost, and appends them again.
 -- Events say where to look; what is true is in the job, unless somebody removed it.
 -- KEYS[1] hash: meta of the queue; the names of all other keys begin as this does
 -- ARGV[1] installation: whose ledger
 -- ARGV[2] most events, or jobs, to look at
 -- ARGV[3] empty, or where to go on through all that was fed
 -- Returns {how many ends; how many events were read; where to go on through all that was fed, 0: nowhere; last event;
--- 1 if events may be gone that nobody read, or 0}
+-- 1 if events may be gone that nobody read, or 0; how many of the ends the stream had lost}
 local base, installation, most = string.sub(KEYS[1], 1, -5), ARGV[1], ARGV[2]
 local ring = base .. 'ring:' .. installation
-local fed, cursor = ring .. ':fed', ring .. ':cursor'
+local fed, cursor, outcomes = ring .. ':fed', ring .. ':cursor', ring .. ':outcomes'
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local HINTS = {completed = 2, failed = 2, delayed = 1, waiting = 1} -- those of an end say most
-local ends = {}
+local ends, marks, added, lost = {}, {}, {}, 0
 
 -- include: job
+-- include: settling/has_result
 
 -- Whatever is written there, it was not later than now.
 local function moment(text)
@@ -30,7 +32,8 @@ local function add(id, job, state, attempt, rest, at)
   if state == 'retrying' then
     redis.call('HSET', fed, id, token .. ':' .. job.tenant)
   else
-    redis.call('HSET', base .. 'ring:finished', id, token)
+    marks[#marks + 1] = {id, token}
+    added[id] = true
   end
 end
 
@@ -51,9 +54,10 @@ local function from_event(id, told, event)
   end
 end
 
+-- The entry that a mark names is looked up for all that was fed only: events are of ends that have just been appended.
 local function look(id, event)
-  local told = redis.call('HGET', fed, id)
-  if not told or redis.call('HEXISTS', base .. 'ring:finished', id) == 1 then return end
+  local told, mark = redis.call('HGET', fed, id), redis.call('HGET', base .. 'ring:finished', id)
+  if not told or added[id] or mark and (event.event or has_result(mark)) then return end
   local key = base .. id
   local job = read_job(key, BRIEF)
   if not job.name then return from_event(id, told, event) end
@@ -103,7 +107,15 @@ local following = '0'
 if ARGV[3] ~= '' then
   local page = redis.call('HSCAN', fed, ARGV[3], 'COUNT', most)
   following = page[1]
-  for i = 1, #page[2], 2 do look(page[2][i], {}) end
+  for i = 1, #page[2], 2 do
+    local id, before = page[2][i], #marks
+    local mark = redis.call('HEXISTS', base .. 'ring:finished', id)
+    look(id, {})
+    if #marks > before then lost = lost + mark end
+  end
 end
-if #ends > 0 then redis.call('XADD', ring .. ':outcomes', '*', 'ends', '[' .. table.concat(ends, ',') .. ']') end
-return {#ends, read, following, last, gone}
+if #ends > 0 then
+  local entry = redis.call('XADD', outcomes, '*', 'ends', '[' .. table.concat(ends, ',') .. ']')
+  for _, mark in ipairs(marks) do redis.call('HSET', base .. 'ring:finished', mark[1], mark[2] .. ':' .. entry) end
+end
+return {#ends, read, following, last, gone, lost}

@@ -17,8 +17,9 @@ local function note_end(id, job, token, terminal, text)
   if not ledger or text == '' then return end
   local told = string.match(token, ':(%d+:%d+):%d+:%d+:[^:]*:%d+$')
   if terminal then
-    tombs[#tombs + 1] = id
-    tombs[#tombs + 1] = told
+    tombs[ledger] = tombs[ledger] or {}
+    table.insert(tombs[ledger], id)
+    table.insert(tombs[ledger], told)
   else
     fed[ledger] = fed[ledger] or {}
     table.insert(fed[ledger], id)

@@ -6,7 +6,8 @@
 -- ARGV[4] until when it may be, in ms; empty: whenever
 -- ARGV[5..] 11 values for each job: id, priority, feed, attempts before, type, tenant, created in ms, options as JSON,
 -- what else the ring knows as JSON, data as JSON, whose ledger it is in or empty
--- Returns "lost", "late", or for each job n (new), k (known) or f (finished)
+-- Returns "lost", "late", or for each job n (new), k (known), f (finished) or r (its earlier result is missing, so it
+-- is enqueued again)
 local base, epoch, compat = string.sub(KEYS[1], 1, -5), ARGV[1], ARGV[3]
 local FIRST, VALUES = 5, 11
 local time = redis.call('TIME')
@@ -15,6 +16,8 @@ if epoch ~= '' and redis.call('GET', base .. 'ring:' .. ARGV[2] .. ':epoch') ~= 
 
 -- include: queue
 -- include: settling/late
+local outcomes = base .. 'ring:' .. ARGV[2] .. ':outcomes'
+-- include: settling/has_result
 
 if late(ARGV[4]) then return 'late' end
 
@@ -49,16 +52,18 @@ end
 
 local function push(settled, id, priority, feed, ...)
   local key = base .. id
-  if redis.call('HEXISTS', base .. 'ring:finished', id) == 1 then return 'f' end
+  local mark = redis.call('HGET', base .. 'ring:finished', id)
+  if mark and has_result(mark) then return 'f' end
   local there = redis.call('HMGET', key, 'name', 'feed', 'priority')
   if not there[1] then
     if settled and settled >= tonumber(feed) then return 'f' end
+    if mark then redis.call('HDEL', base .. 'ring:finished', id) end
     write(id, priority, feed, ...)
     redis.call('HSET', key, 'ats', (...))
     say(base, 'added', 'jobId', id, 'name', (select(2, ...)))
     put(base, id, tonumber(priority))
     say(base, 'waiting', 'jobId', id)
-    return 'n'
+    return mark and 'r' or 'n'
   end
   if redis.call('ZSCORE', base .. 'completed', id) or redis.call('ZSCORE', base .. 'failed', id) then return 'f' end
   if tonumber(there[2] or 0) < tonumber(feed) then
