@@ -6,7 +6,9 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+from scheduler.dialects.bullmq.queue import BullMQQueue
 from scheduler.dialects.client import Client
+from scheduler.dialects.conveyor.queue import ConveyorQueue
 from scheduler.dialects.interface import Queue
 from scheduler.dialects.reliable.queue import ReliableQueue
 from scheduler.dialects.standard.queue import StandardQueue
@@ -21,6 +23,7 @@ from scheduler.worker.executor import Executor
 from tests.dialects.values import job
 
 LEASE = timedelta(seconds=30)
+Kind = type[StandardQueue] | type[ReliableQueue] | type[BullMQQueue] | type[ConveyorQueue]
 
 
 class Driver:
@@ -31,7 +34,7 @@ class Driver:
         redis: Client,
         concurrency: int = 4,
         queue: str = "mail",
-        kind: type[StandardQueue] | type[ReliableQueue] = StandardQueue,
+        kind: Kind = StandardQueue,
     ) -> None:
         self.runs: list[str] = []
         self.attempts: list[Attempt] = []

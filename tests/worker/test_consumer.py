@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from scheduler.dialects.bullmq.queue import BullMQQueue
 from scheduler.dialects.client import Client
+from scheduler.dialects.conveyor.queue import ConveyorQueue
 from scheduler.dialects.interface import Delivery, Handled, Queue
 from scheduler.dialects.leasing import mark_of
 from scheduler.dialects.reliable.queue import ReliableQueue
@@ -22,10 +24,18 @@ from tests.dialects.values import job
 from tests.support.waiting import WOKEN, wait_for
 from tests.worker.driver import LEASE, Driver
 
+KINDS = {
+    "standard": StandardQueue,
+    "reliable": ReliableQueue,
+    "bullmq": BullMQQueue,
+    "conveyor": ConveyorQueue,
+}
+every_dialect = pytest.mark.parametrize("dialect", list(KINDS))
+
 
 @pytest.fixture
-def driver(redis: Client) -> Driver:
-    return Driver(redis)
+def driver(redis: Client, dialect: str) -> Driver:
+    return Driver(redis, kind=KINDS[dialect])
 
 
 def unanswered(monkeypatch: pytest.MonkeyPatch, queue: Queue, method: str) -> None:
@@ -58,6 +68,7 @@ def recover(driver: Driver) -> None:
     driver.consumer._read_back()
 
 
+@every_dialect
 def test_a_fetch_leases_no_more_jobs_than_slots(driver: Driver) -> None:
     driver.push(10)
     driver.call()
@@ -71,6 +82,7 @@ def test_a_fetch_leases_no_more_jobs_than_slots(driver: Driver) -> None:
     assert driver.executor.free == 4
 
 
+@every_dialect
 def test_a_result_keeps_its_slot_until_it_is_sent(driver: Driver) -> None:
     driver.push(6)
     driver.call()
@@ -102,6 +114,7 @@ def test_a_call_has_a_limited_number_of_results(redis: Client) -> None:
     assert driver.executor.free == MAX_BATCH + 10
 
 
+@every_dialect
 def test_slots_of_an_unanswered_fetch_stay_reserved_until_its_leases_are_read(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,6 +130,7 @@ def test_slots_of_an_unanswered_fetch_stay_reserved_until_its_leases_are_read(
     assert (driver.feed.depths().unsettled, driver.reserved) == (2, 0)
 
 
+@every_dialect
 def test_a_fetch_that_never_reached_redis_frees_its_slots(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,6 +144,7 @@ def test_a_fetch_that_never_reached_redis_frees_its_slots(
     assert len(driver.runs) == 1
 
 
+@every_dialect
 def test_an_unanswered_exchange_is_recorded_once_and_its_fetch_runs(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,6 +178,7 @@ def test_results_of_a_failed_call_are_sent_again(
     assert (driver.feed.depths().unsettled, len(driver.runs)) == (1, 1)
 
 
+@every_dialect
 def test_a_job_does_not_start_after_a_failure_until_its_lease_is_confirmed(driver: Driver) -> None:
     driver.push(3)
     driver.call()
@@ -177,6 +193,7 @@ def test_a_job_does_not_start_after_a_failure_until_its_lease_is_confirmed(drive
     assert (len(driver.runs), driver.reserved) == (3, 0)
 
 
+@every_dialect
 def test_jobs_whose_leases_redis_has_lost_do_not_start(driver: Driver, redis: Client) -> None:
     driver.push(3)
     driver.call()
@@ -251,6 +268,7 @@ def test_a_refused_result_makes_the_other_leases_uncertain(driver: Driver, redis
     assert driver.consumer.uncertain
 
 
+@every_dialect
 def test_reading_leases_back_passes_over_calls_in_progress(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -327,6 +345,7 @@ def test_an_older_delivery_that_still_runs_does_not_hide_an_unanswered_fetch(
     assert running.delivery.job.feed == 1
 
 
+@every_dialect
 def test_an_attempt_that_lost_its_lease_before_it_started_is_put_back(
     driver: Driver, redis: Client
 ) -> None:
@@ -367,6 +386,7 @@ def test_a_checkpoint_of_a_failed_renewal_goes_with_the_result(
     assert result.note.checkpoint == {"row": 7}
 
 
+@every_dialect
 def test_a_call_that_fails_while_leases_are_read_back_is_read_back_too(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -414,6 +434,7 @@ def test_results_are_sent_after_a_failure_during_a_stop(
     assert sum(driver.feed.depths().waiting.values()) == 2, "the others were put back"
 
 
+@every_dialect
 def test_a_lost_acknowledgement_does_not_raise_the_number_of_leases(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -442,6 +463,7 @@ def test_a_job_with_an_invalid_policy_fails_alone(driver: Driver, policy: dict[s
     assert {end.job_id: end.state for each in read for end in each.ends}[bad] is State.FAILED
 
 
+@every_dialect
 def test_a_lease_of_a_call_that_redis_ran_late_is_put_back(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
