@@ -4,12 +4,14 @@ written so.
 
 import itertools
 import json
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from scheduler import JobContext
 from scheduler.bullmq import Queue
 from scheduler.embedded.redis import EmbeddedRedis
 from tests.interop.peers import Peer
@@ -104,6 +106,33 @@ def test_nobody_takes_a_job_of_a_queue_that_is_paused(
         assert redis.zcard("bull:mail:completed") == 0
         fleet.resume("ours")
         wait_for(lambda: redis.zcard("bull:mail:completed") == len(ids), "all have run")
+
+
+@pytest.mark.parametrize("who", NAMES)
+def test_nothing_begins_after_a_pause_of_bullmq(
+    who: str, fleet: Fleet, redis: Any, redis_server: EmbeddedRedis
+) -> None:
+    began: list[str] = []
+    go = threading.Event()
+
+    def held(ctx: JobContext, data: object) -> None:
+        began.append(ctx.id)
+        go.wait(60)
+
+    ids = [fleet.add(NAMES[number % 3]) for number in range(21)]
+    try:
+        with working(redis_server.url, "mail", run=held, concurrency=2):
+            wait_for(lambda: len(began) == 2, "two run")
+            fleet.pause(who)
+            go.set()
+            wait_for(lambda: redis.zcard("bull:mail:completed") == 2, "what had begun has ended")
+            rest(0.3)
+            assert (len(began), redis.llen("bull:mail:active")) == (2, 0)
+            fleet.resume("ours")
+            wait_for(lambda: redis.zcard("bull:mail:completed") == 21, "all have run")
+    finally:
+        go.set()
+    assert sorted(began) == sorted(ids)
 
 
 def written_literally(redis: Any, priority: int, delay: int = 10) -> str:

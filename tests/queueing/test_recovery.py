@@ -55,6 +55,20 @@ PROGRAM = """
         reaper=scheduler.ReaperRule(interval=timedelta(milliseconds=200)),
     ).run()
 """
+# A worker with one slot. It has just run quick jobs when it begins the one that holds its slot.
+ONE_SLOT = """
+    import os, sys, time
+    import scheduler
+
+    @scheduler.handler("slow", queue="mail")
+    def slow(ctx, payload):
+        if payload == "holds":
+            os.write(1, f"{ctx.worker}\\n".encode())
+            time.sleep(600)
+
+    options = {"concurrency": 1, "lease": "1s"}
+    scheduler.Worker(sys.argv[1], ["mail"], dialect=sys.argv[2], **options).run()
+"""
 MakeInstance = Callable[[], Scheduler]
 Kill = Callable[..., dict[str, str]]
 
@@ -134,6 +148,42 @@ def test_instance_alone_reclaims_jobs_by_their_policies(
     handler("slow", queue="mail")(lambda ctx, payload: ctx.attempt)
     make_worker(queues=["mail"])
     assert instance.wait("acme", soon.id, timeout=60).result == 2
+
+
+def test_jobs_that_a_killed_worker_had_not_begun_are_not_charged(
+    make_instance: MakeInstance,
+    make_worker: MakeWorker,
+    redis: Client,
+    redis_server: EmbeddedRedis,
+    dialect: str,
+    tmp_path: Path,
+) -> None:
+    instance = make_instance()
+    payloads = [*["quick"] * 200, "holds", *range(200)]
+    made = instance.submit_many(
+        [NewJob("acme", "slow", each, queue="mail", retry=ONCE) for each in payloads]
+    )
+    program = tmp_path / "worker.py"
+    program.write_text(textwrap.dedent(ONE_SLOT))
+    command = [sys.executable, str(program), redis_server.url, dialect]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as killed:
+        try:
+            assert killed.stdout is not None
+            worker = killed.stdout.readline().strip()
+            wait_for(
+                lambda: sum(instance.queue("mail").stats().waiting.values()) == 200,
+                "the others wait in Redis",
+            )
+            if dialect == "standard":  # else the job would be redelivered without a charge
+                wait_for(lambda: begun(redis, "mail", worker), "its lease is marked as begun")
+        finally:
+            killed.kill()
+    handler("slow", queue="mail")(lambda ctx, payload: ctx.attempt)
+    make_worker(queues=["mail"], reaper=REAPER)
+    jobs = [instance.wait("acme", each.id, timeout=60) for each in made[201:]]
+    assert {(job.state, job.result) for job in jobs} == {(State.COMPLETED, 1)}
+    if dialect in ("standard", "bullmq"):
+        assert instance.wait("acme", made[200].id, timeout=60).state is State.DEAD_LETTER
 
 
 def test_job_without_policy_follows_the_default_of_its_worker(

@@ -18,6 +18,7 @@ from scheduler import NewJob, RetryPolicy, Scheduler, State, Worker, handler
 from scheduler.dialects.client import Client
 from tests.dialects.servers import Server, any_binary
 from tests.queueing import children
+from tests.support.leases import begun
 from tests.support.waiting import rest, wait_for
 
 
@@ -121,7 +122,7 @@ PROGRAM = """
 
     @scheduler.handler("slow", queue="mail")
     def slow(ctx, payload):
-        os.write(1, b"began %d\\n" % ctx.attempt)
+        os.write(1, b"began %d %s\\n" % (ctx.attempt, ctx.worker.encode()))
         time.sleep(payload)
 
     scheduler.Worker(sys.argv[1], ["mail"], concurrency=2, lease=sys.argv[3], grace="60s", processes=int(sys.argv[2])).run()
@@ -150,7 +151,7 @@ def test_sigterm_lets_handlers_end_and_puts_back_the_rest(
     )
     with started(command) as running:
         assert running.stdout is not None
-        assert running.stdout.readline() == "began 1\n"
+        assert running.stdout.readline().startswith("began 1 ")
         rest(0.3)
         running.send_signal(signal.SIGTERM)
         out, _ = running.communicate(timeout=60)
@@ -179,7 +180,10 @@ def test_a_second_signal_ends_a_worker_at_once_and_nothing_is_lost(
     made = own.submit("acme", "slow", 60, queue="mail", retry=retry)
     with started([sys.executable, str(program), server.url, "1", "2s"]) as running:
         assert running.stdout is not None
-        assert running.stdout.readline() == "began 1\n"
+        began, attempt, worker = running.stdout.readline().split()
+        assert (began, attempt) == ("began", "1")
+        with contextlib.closing(Client(server.url)) as client:
+            wait_for(lambda: begun(client, "mail", worker), "its lease is marked as begun")
         for _ in range(50):  # two that come while it is busy are one to it
             running.send_signal(signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -201,3 +205,5 @@ def test_a_second_signal_ends_a_worker_at_once_and_nothing_is_lost(
     finally:
         other.stop(grace=1)
     assert (job.state, attempts) == (State.COMPLETED, [2])
+    lost, last = job.attempts
+    assert (lost["category"], lost["worker"], last["outcome"]) == ("system", worker, "completed")

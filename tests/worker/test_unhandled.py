@@ -97,6 +97,44 @@ def test_returns_are_logged_once_and_are_no_attempts(
     assert not any(job.attempts or job.state.terminal for job in jobs)
 
 
+def test_returned_jobs_obey_pause_and_cancel(
+    ring: Scheduler, make_worker: MakeWorker, redis: Client, dialect: str, known: None
+) -> None:
+    make_worker()
+    job, cancelled = submit(ring, 2)
+    key = RETURNED[dialect]
+    wait_for(lambda: redis.call("ZCARD", key) == 2, "both are returned")
+    ring.pause_queue("mail")
+    deploy()
+    worker = make_worker()
+    wait_for(
+        lambda: redis.call("ZCARD", key) == 2 and ring.queue("mail").stats().running == 0,
+        "no worker has them",
+    )
+    ring.cancel_job("acme", cancelled)
+    assert ring.wait("acme", cancelled, timeout=60).state is State.CANCELLED
+    for consumer in worker._consumers:
+        for _ in range(3):  # a second each: the other job is due
+            before = consumer.supervisor.passed
+            wait_for(lambda: consumer.supervisor.passed > before, "another pass")  # noqa: B023
+    assert not ring.get("acme", job).state.terminal
+    assert ring.queue("mail").stats().running == 0
+    ring.resume_queue("mail")
+    assert ring.wait("acme", job, timeout=120).state is State.COMPLETED
+
+
+def test_a_catch_all_handler_takes_returned_jobs(
+    ring: Scheduler, make_worker: MakeWorker, redis: Client, dialect: str, known: None
+) -> None:
+    make_worker()
+    made = submit(ring, 3)
+    wait_for(lambda: redis.call("ZCARD", RETURNED[dialect]) == 3, "all are returned")
+    handler("*", queue="mail")(lambda ctx, payload: [ctx.type, ctx.attempt])
+    make_worker()
+    jobs = [ring.wait("acme", each, timeout=120) for each in made]
+    assert {(job.state, *job.result) for job in jobs} == {(State.COMPLETED, "new", 1)}
+
+
 def test_the_lifetime_of_a_returned_job_ends_it(
     ring: Scheduler, make_worker: MakeWorker, known: None
 ) -> None:

@@ -4,6 +4,7 @@ import logging
 import threading
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -114,6 +115,31 @@ def test_a_context_names_its_attempts_and_its_worker(
     assert first != second
     lines = [each for each in caplog.records if each.name == "scheduler.job"]
     assert [vars(each)["worker_id"] for each in lines] == [worker.name] * 2
+
+
+@pytest.mark.parametrize("dialect", ["standard", "reliable", "bullmq", "conveyor"])
+def test_attempts_name_the_attempt_before_and_their_worker(
+    ring: scheduler.Scheduler, make_worker: MakeWorker
+) -> None:
+    found: list[tuple[UUID, UUID | None, str]] = []
+
+    @handler("mail", queue="mail")
+    def mail(ctx: scheduler.JobContext, payload: object) -> None:
+        found.append((ctx.attempt_id, ctx.previous_attempt_id, ctx.worker))
+        if ctx.attempt < 3:
+            raise ConnectionError
+
+    retry = scheduler.RetryPolicy(initial_delay="10ms", jitter=False)
+    made = ring.submit("acme", "mail", queue="mail", retry=retry)
+    worker = make_worker()
+    done = ring.wait("acme", made.id, timeout=60)
+    first, second, third = (attempt_id for attempt_id, *_ in found)
+    assert [previous for _, previous, _ in found] == [None, first, second]
+    shown = [(each["attempt_id"], each["previous_attempt_id"]) for each in done.attempts]
+    expected = [(first, None), (second, first), (third, second)]
+    assert [tuple(map(str, each)) for each in shown] == [tuple(map(str, each)) for each in expected]
+    assert {each["worker"] for each in done.attempts} == {worker.name}
+    assert {name for *_, name in found} == {worker.name}
 
 
 def test_logger_names_the_worker_wherever_handlers_run(
