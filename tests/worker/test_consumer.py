@@ -205,6 +205,7 @@ def test_jobs_whose_leases_redis_has_lost_do_not_start(driver: Driver, redis: Cl
     assert (driver.runs, driver.reserved, driver.consumer.in_flight) == ([], 0, set())
 
 
+@every_dialect
 def test_a_renewal_that_was_sent_before_the_failure_confirms_nothing(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -258,6 +259,7 @@ def test_a_renewal_that_fails_makes_leases_uncertain(
     assert (driver.consumer.uncertain, driver.renewals_wanted) == (True, 0)
 
 
+@every_dialect
 def test_a_refused_result_makes_the_other_leases_uncertain(driver: Driver, redis: Client) -> None:
     driver.push(1)
     driver.call()
@@ -306,6 +308,7 @@ def test_reading_leases_back_passes_over_jobs_that_end_meanwhile(
     assert (len(driver.runs), driver.reserved) == (1, 0)
 
 
+@pytest.mark.parametrize("dialect", sorted(KINDS.keys() - {"bullmq"}))  # it repeats the number
 def test_a_job_whose_result_a_failover_forgot_runs_under_another_lease(
     driver: Driver, redis: Client
 ) -> None:
