@@ -28,7 +28,7 @@ from tests.support.waiting import rest, wait_for
 QUICK = RetryPolicy(initial_delay="50ms", jitter=False)
 
 
-@pytest.fixture(params=["standard", "bullmq", "conveyor"])
+@pytest.fixture(params=["standard", "reliable", "bullmq", "conveyor"])
 def dialect(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -165,7 +165,7 @@ def test_progress_and_checkpoints(ring: Scheduler, make_worker: MakeWorker) -> N
     assert ring.wait("acme", made.id, timeout=60).result == {"row": 7}
 
 
-@pytest.mark.parametrize("dialect", ["standard", "bullmq", "conveyor"])
+@pytest.mark.parametrize("dialect", ["standard", "reliable", "bullmq", "conveyor"])
 def test_a_checkpoint_just_before_a_failure_is_the_next_attempts(
     ring: Scheduler, make_worker: MakeWorker
 ) -> None:
