@@ -105,8 +105,9 @@ class Settling:
             self._missed = self._missed or bool(gone)
 
     def _wait(self, last: bytes, end: float) -> bool:
-        """Wait for an event after the last, which every end of a job publishes; return whether there
-        is one. There is none after `Client.unblock`.
+        """Wait for the next event; return whether there is one: `Client.unblock` ends the wait.
+
+        Every end of a job publishes an event.
         """
         patience = min(end - time.monotonic(), LONGEST_BLOCK)
         block = int(min(patience, SWEEP_SOON if self._missed else patience) * 1000)
