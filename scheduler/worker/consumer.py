@@ -54,6 +54,7 @@ logger = logging.getLogger("scheduler")
 CATCH_ALL = "*"  # the type of a handler for all types that have no handler of their own
 MAX_BATCH = 500  # results in one call, and jobs in one fetch
 MAX_CONCURRENT_CALLS = 2  # that carry results: Redis works on one while the next is made
+MIN_SPLIT = 20  # leased jobs: the results of fewer are sent in one call, which costs less than two
 MAX_RETRY_DELAY_S = 5.0
 CHECK_INTERVAL_S = 1.0
 UNBLOCK_INTERVAL_S = 0.005
@@ -183,7 +184,7 @@ class QueueConsumer:
         """Prepare the call that this queue wants to make: send results, fetch, or wait for jobs."""
         if not self.has_call():
             return None
-        batch = [self._results.popleft() for _ in range(min(len(self._results), MAX_BATCH))]
+        batch = [self._results.popleft() for _ in range(self._batch_size())]
         wait = not batch and not self._may_have_jobs
         slots = 0
         if not (self._draining or self._held_by_breaker):
@@ -193,6 +194,16 @@ class QueueConsumer:
         if not (batch or slots):
             return None
         return self._prepare(batch, slots, wait=wait)
+
+    def _batch_size(self) -> int:
+        """Return how many results the next call sends.
+
+        If all leased jobs have ended, as `async def` handlers can do in one iteration of the event
+        loop, half of the results leave a second call for Redis to work on.
+        """
+        leased = len(self.in_flight)
+        most = leased if leased < MIN_SPLIT else (leased + 1) // 2
+        return min(len(self._results), most, MAX_BATCH)
 
     def _prepare(
         self, batch: list[tuple[Attempt, Result]], slots: int, *, wait: bool

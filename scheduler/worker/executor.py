@@ -56,6 +56,7 @@ class Executor:
         self._waking = False  # a thread was notified or started, and has not taken a task yet
         self._stopping = False
         self._event_loop = Coroutines(None)
+        self._loop_results: list[tuple[Attempt, Result]] = []  # of the event loop's thread
         self._processes = Processes()
 
     def start(self, *, event_loop: bool) -> None:
@@ -241,11 +242,22 @@ class Executor:
 
         def ended(returned: object, error: BaseException | None) -> None:
             result = attempt.consumer.finish(attempt, returned, error)
-            with self.lock:
-                attempt.consumer.add_result(attempt, result)
-                self.wake()
+            self._loop_results.append((attempt, result))
+            if len(self._loop_results) == 1:
+                asyncio.get_running_loop().call_soon(self._add_loop_results)
 
         return Call(start, attempt.cancelled, ended)  # type: ignore[arg-type]
+
+    def _add_loop_results(self) -> None:
+        """Hand over the results of all handlers that ended in one iteration of the event loop.
+
+        Handing over each by itself would wake a thread for each, which sends few results.
+        """
+        results, self._loop_results = self._loop_results, []
+        with self.lock:
+            for attempt, result in results:
+                attempt.consumer.add_result(attempt, result)
+            self.wake()
 
 
 def on_event_loop(handler: Handler) -> bool:

@@ -251,6 +251,28 @@ def test_no_more_handlers_run_concurrently_than_slots(
     assert (running.came, running.most) == (1000, 5)
 
 
+def test_results_of_async_handlers_are_sent_together(
+    queue: StandardQueue, make_worker: MakeWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[int] = []
+    finish = StandardQueue.finish
+
+    def counted(self: StandardQueue, results: Any, **options: Any) -> Any:
+        sent.append(len(results))
+        return finish(self, results, **options)
+
+    monkeypatch.setattr(StandardQueue, "finish", counted)
+
+    @handler("mail", queue="mail")
+    async def mail(ctx: scheduler.JobContext, payload: object) -> None:
+        time.sleep(0.001)  # noqa: ASYNC251 - lets other threads run
+
+    queue.push([job(type="mail") for _ in range(200)], epoch="")
+    make_worker(concurrency=10)
+    wait_for(lambda: queue.depths().unsettled == 200, "all have ended")
+    assert sent.count(10) >= 18
+
+
 def test_an_async_handler_has_a_context_of_its_own(redis: Client, make_worker: MakeWorker) -> None:
     mine: ContextVar[str] = ContextVar("mine", default="")
     found: list[str] = []
