@@ -3,8 +3,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 ARGS ?=
 BENCH ?= compare
-# Most of the tests' time is waiting. The longest files begin first (tests/conftest.py), or one is waited for at the end.
-PARALLEL ?= -n 4 --dist loadfile --no-loadscope-reorder
+# Most of the tests' time is waiting. The longest tests begin first (tests/conftest.py), or one is waited for at the end.
+PARALLEL ?= -n 6 --dist loadfile --no-loadscope-reorder
 
 # Tests start hundreds of processes: what one has compiled is not compiled again by the next.
 export PYTHONDONTWRITEBYTECODE =

@@ -12,6 +12,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 from psycopg.sql import SQL, Identifier
 from pytest_postgresql.janitor import DatabaseJanitor
+from xdist.scheduler import LoadFileScheduling
 
 from scheduler import Scheduler
 from scheduler.dialects.client import Client
@@ -21,21 +22,57 @@ from scheduler.worker.handlers import handlers
 from tests.support.recorder import Recorder
 
 embedded = pytest.StashKey[EmbeddedPostgres]()
+# The files with the longest tests, in the order of their durations.
 LONGEST = (
-    "tests/simulation",
     "tests/chaos/test_chaos",
+    "tests/worker/test_killed",
+    "tests/simulation",
     "tests/queueing/test_stateful",
     "tests/flows",
-    "tests/queueing/test_ring",
-    "tests/examples",
-    "tests/browser",
     "tests/interop",
-    "tests/web",
+    "tests/dialects/test_contract",
+    "tests/browser",
+    "tests/cli/test_up",
+    "tests/cli/test_run",
+    "tests/cli/test_inspect",
+    "tests/web/test_schemathesis",
+    "tests/queueing/test_ring",
+    "tests/worker/test_forced_ends",
+    "tests/queueing/test_recovery",
+    "tests/conveyor/test_outages",
+    "tests/worker/test_unhandled",
+    "tests/periodic/test_run",
     "tests/cli",
-    "tests/conveyor",
+    "tests/examples",
     "tests/queueing",
+    "tests/embedded",
     "tests/observe",
+    "tests/web",
+    "tests/dialects",
+    "tests/worker",
+    "tests/conveyor",
+    "tests/periodic",
 )
+# Files whose tests take seconds each and share nothing but what a session shares: with several
+# workers each of these tests is scheduled by itself.
+APART = (
+    "tests/flows/",
+    "tests/worker/test_killed",
+    "tests/worker/test_forced_ends",
+    "tests/worker/test_unhandled",
+    "tests/worker/test_worker",
+    "tests/queueing/test_recovery",
+    "tests/queueing/test_ring",
+    "tests/queueing/test_troubles",
+    "tests/cli/test_up",
+    "tests/cli/test_run",
+    "tests/cli/test_kubernetes",
+    "tests/conveyor/test_outages",
+    "tests/embedded/test_postgres",
+    "tests/examples/",
+    "tests/periodic/test_run",
+)
+CONTRACT = "tests/dialects/test_contract"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -78,6 +115,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return next((place for place, part in enumerate(LONGEST) if part in file), len(LONGEST))
 
     items.sort(key=place, reverse=not hasattr(config, "workerinput"))
+
+
+class Scheduling(LoadFileScheduling):
+    """Files are units of work, but the contract suite is one for each server and dialect."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        if nodeid.startswith(APART):
+            return nodeid
+        file, _, test = nodeid.partition("::")
+        if file.startswith(CONTRACT):
+            return f"{file}[{'-'.join(test.partition('[')[2].rstrip(']').split('-')[:2])}]"
+        return file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
+    return Scheduling(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.fixture(autouse=True)
