@@ -12,7 +12,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 from psycopg.sql import SQL, Identifier
 from pytest_postgresql.janitor import DatabaseJanitor
-from xdist.scheduler import LoadFileScheduling
+from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 
 from scheduler import Scheduler
 from scheduler.dialects.client import Client
@@ -117,7 +117,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=place, reverse=not hasattr(config, "workerinput"))
 
 
-class Scheduling(LoadFileScheduling):
+class Scheduling(LoadFileScheduling):  # type: ignore[misc]
     """Files are units of work, but the contract suite is one for each server and dialect."""
 
     def _split_scope(self, nodeid: str) -> str:
