@@ -121,7 +121,7 @@ def test_a_context_names_its_attempts_and_its_worker(
 def test_attempts_name_the_attempt_before_and_their_worker(
     ring: scheduler.Scheduler, make_worker: MakeWorker
 ) -> None:
-    found: list[tuple[UUID, UUID | None, str]] = []
+    found: list[tuple[UUID | None, UUID | None, str]] = []
 
     @handler("mail", queue="mail")
     def mail(ctx: scheduler.JobContext, payload: object) -> None:
