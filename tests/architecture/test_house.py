@@ -172,6 +172,15 @@ def test_each_statement_about_bullmq_names_its_test() -> None:
     _each_statement_names_its_test("bullmq.md")
 
 
+def test_each_promise_of_a_worker_names_its_test() -> None:
+    _each_statement_names_its_test("worker.md")
+    for line in (ROOT / "docs/worker.md").read_text().splitlines():
+        if line.startswith("| ") and not line.startswith(("| statement", "| situation")):
+            *_, shown_by, dialects, _ = line.split("|")
+            assert "`test_" in shown_by, f"no test is named for: {line}"
+            assert re.search("all|`(standard|reliable|bullmq|conveyor)`", dialects), line
+
+
 def _each_statement_names_its_test(document: str) -> None:
     text = (ROOT / "docs" / document).read_text()
     tests = {
