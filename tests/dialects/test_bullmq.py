@@ -554,7 +554,7 @@ def test_a_lock_that_is_no_lease_of_ours_stops_nobody(
     queue.push(fed, epoch="")
     taken = fetch_all(queue)
     client.call("SET", f"bull:mail:{fed[0].id}:lock", lock)
-    assert queue.renew(dict.fromkeys(taken), lease=SOON) == [Renewed.LOST, Renewed.KEPT]
+    assert queue.renew(dict.fromkeys(taken), lease=queue.lease) == [Renewed.LOST, Renewed.KEPT]
     assert queue.cancel([fed[0].id]) == [Cancelling.REFUSED]
     assert [each.job.id for each in queue.held()][-1:] == [fed[1].id]
     assert queue.known([fed[0].id])[0] is not None

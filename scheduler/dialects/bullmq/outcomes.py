@@ -62,7 +62,7 @@ class Settling:
             if found or (end <= time.monotonic() and not more):
                 return found
             if not more and not self._wait(last, end):
-                return self._ends.read(n, 0)
+                return self._ends.read(n, 0)  # the first read may only have made the group
 
     def acknowledge(self, settled: Sequence[Outcomes]) -> None:
         """Forget ends, and jobs that have ended."""
