@@ -7,6 +7,11 @@ const connection = { host, port: Number(port), password, maxRetriesPerRequest: n
 const opts = { removeOnComplete: true };
 const concurrency = Number(process.env.BENCH_CONCURRENCY ?? 50);
 
+async function work(job) {
+  stamp(job.data.number);
+  if (job.data.seconds) await new Promise((go) => setTimeout(go, job.data.seconds * 1000)); // a slow job, of bench/fleet.py
+}
+
 await run("bullmq", {
   left: "redis.call('LLEN', 'bull:bench:wait') + redis.call('LLEN', 'bull:bench:active')",
   setting: `concurrency ${concurrency}`,
@@ -17,5 +22,5 @@ await run("bullmq", {
   },
   send: (queue, number) => queue.add("noop", { number }, opts),
   many: (queue, all) => queue.addBulk(all.map((number) => ({ name: "noop", data: { number }, opts }))),
-  work: () => new Worker("bench", async (job) => stamp(job.data.number), { connection, concurrency }),
+  work: () => new Worker("bench", work, { connection, concurrency }),
 });

@@ -1,8 +1,10 @@
 """Ours in BullMQ's protocol: its client for Python sends, a Worker of that dialect works. Handlers
-are BENCH_KIND.
+are BENCH_KIND. A job with "seconds" is slow.
 """
 
+import asyncio
 import os
+import time
 
 import jobs
 from commands import URL, WORKERS
@@ -18,11 +20,15 @@ LEFT = "redis.call('LLEN', 'bull:bench:wait') + redis.call('LLEN', 'bull:bench:a
 @handler("sync", queue="bench")
 def sync(_, data):
     jobs.stamp(0, data["number"])
+    if "seconds" in data:
+        time.sleep(data["seconds"])
 
 
 @handler("async", queue="bench")
 async def coroutine(_, data):
     jobs.stamp(0, data["number"])
+    if "seconds" in data:
+        await asyncio.sleep(data["seconds"])
 
 
 def connect():
