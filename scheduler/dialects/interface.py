@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from scheduler.dialects.crew.retry_defaults import RetryDefaults
+from scheduler.dialects.looks import NextLook
 from scheduler.model.attempts import AttemptEnd, QueuedJob
 from scheduler.model.breaker import BreakerState
 from scheduler.model.labels import Priority
@@ -220,11 +221,15 @@ class Crew(NamedTuple):
 
 
 class Queue(Protocol):
-    """One queue in Redis. The worker's calls need one that was opened for a worker."""
+    """One queue in Redis. The worker's calls need one that was opened for a worker.
+
+    next_look: when to fetch again although there is no signal, from the answers so far.
+    """
 
     name: str
     lease: timedelta
     retry_defaults: RetryDefaults
+    next_look: NextLook
 
     def push(
         self, jobs: Sequence[QueuedJob], *, epoch: str, began: float | None = None

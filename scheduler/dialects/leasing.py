@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import orjson
 
-from scheduler.dialects.interface import BegunMark, Delivery, Handled
+from scheduler.dialects.interface import BegunMark, Delivery, Handled, Result
 from scheduler.model.attempts import QueuedJob
 
 MAX_RANGES = 50
@@ -32,6 +32,16 @@ class Fetch(NamedTuple):
 
 
 NO_FETCH = Fetch()
+
+
+def jobs_of_calls(n: int, calls: int, results: Sequence[Result]) -> list[int]:
+    """Return how many jobs each of several calls leases, which together send results.
+
+    Only the last one leases jobs: until then Redis counts the leases of results that it has not
+    taken yet. None does if an earlier call can put back a job, which a later one could lease again.
+    """
+    returns_jobs = calls > 1 and any(each.end is None for each in results)
+    return [0] * (calls - 1) + [0 if returns_jobs else n]
 
 
 class SequenceNumbers:

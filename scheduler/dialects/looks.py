@@ -12,13 +12,17 @@ If it fetched at that moment, it could be the first each time, before a slower w
 handler.
 """
 
+import contextlib
 import math
 import threading
 import time
+from collections.abc import Iterator
 
 PASSED_MS = 100
 YIELD_MS = 250
 YIELD_FOR_S = 120.0  # longer than a returned job is delayed
+MIN_WAIT_S = 0.005  # 0 would block for ever, and in Redis 6.2 so would 0.001
+TOLERANCE_S = 0.05  # by which a wait can end too late: answers round to milliseconds
 
 
 class NextLook:
@@ -30,7 +34,28 @@ class NextLook:
         self.at = math.inf
         self.passed_over = False
         self._yields_until = -math.inf
+        self._waits_until = -math.inf  # the end of the wait that is in progress
         self._lock = threading.Lock()
+
+    @contextlib.contextmanager
+    def waiting(self, end: float, longest: float) -> Iterator[float]:
+        """Yield for how many seconds to wait for a signal: up to `longest`, until `end`, or until
+        the next look.
+        """
+        now = time.monotonic()
+        with self._lock:
+            self._waits_until = min(end, self.at, now + longest)
+        try:
+            yield max(self._waits_until - now, MIN_WAIT_S)
+        finally:
+            self._waits_until = -math.inf
+
+    def outlasted(self) -> float:
+        """Return when to look although a wait for a signal is in progress, which began before an
+        answer named that moment and ends later; infinite if there is none.
+        """
+        with self._lock:
+            return self.at if self.at + TOLERANCE_S < self._waits_until else math.inf
 
     def yield_to_others(self) -> None:
         """Let other workers be the first to take jobs that become due."""

@@ -105,6 +105,9 @@ class QueueConsumer:
         self.supervisor = Service(
             f"fetch-{queue.name}", self._supervise, last_backoff=MAX_RETRY_DELAY_S
         )
+        self.waiter = Service(
+            f"fetch-{queue.name}-wait", self._wait_for_jobs, last_backoff=MAX_RETRY_DELAY_S
+        )
         self._handlers = handlers
         self._executor = executor
         self._lock = executor.lock
@@ -140,9 +143,7 @@ class QueueConsumer:
     @property
     def wants_slots(self) -> bool:
         """Return whether there may be jobs that this queue could fetch."""
-        return self._may_have_jobs and not (
-            self._suspended or self._held_by_breaker or self._draining
-        )
+        return self._may_have_jobs and self._can_fetch()
 
     def goes_first(self) -> bool:
         """Return whether the next call of this queue is more urgent than jobs that are ready."""
@@ -284,7 +285,9 @@ class QueueConsumer:
             elif call.slots and call.wakeups == self._wakeups:
                 self._may_have_jobs = False
                 if self._long_poll is None:
-                    self.supervisor.wake()  # it waits for jobs
+                    self.waiter.wake()
+        if self.queue.next_look.outlasted() < math.inf:
+            self.supervisor.wake()  # it fetches then
         try:
             if len(handled) < len(attempts):
                 self._log_unhandled(attempts)
@@ -330,7 +333,7 @@ class QueueConsumer:
         self.supervisor.wake()
 
     def long_poll(self, call: "Exchange", handled: Handled) -> Sequence[Delivery]:
-        """Wait for jobs and lease them in one round trip, or have the supervisor wait for jobs."""
+        """Wait for jobs and lease them in one round trip, or have the waiter wait for jobs."""
         queue = self._long_poll
         if queue is not None:
             slots, timeout = call.permitted, self._options.block_s
@@ -551,7 +554,10 @@ class QueueConsumer:
         self.supervisor.wake()
 
     def _supervise(self) -> float:
-        """Recover after a failed call, wait for jobs if the executor does not, try the breaker."""
+        """Recover after a failed call, try the breaker, fetch when it is time to.
+
+        It never waits in Redis: a worker that waits for jobs does all this meanwhile.
+        """
         with self._lock:
             error, self._error = self._error, None
         if error is not None:
@@ -564,25 +570,49 @@ class QueueConsumer:
             return min(delay, MAX_RETRY_DELAY_S)
         if self._held_by_breaker:
             self._breaker_changed()
-        if self._draining or self._may_have_jobs or self._long_poll is not None:
+        look_in = self.queue.next_look.outlasted() - time.monotonic()
+        if look_in <= 0:
+            if self._end_long_poll():
+                return UNBLOCK_INTERVAL_S
             with self._lock:
-                if self._executor.ready or self.has_call():
-                    self._executor.wake()
-            return CHECK_INTERVAL_S  # health checks expect a sign of life
+                self._expect_jobs()
+            look_in = CHECK_INTERVAL_S
+        with self._lock:
+            if self._executor.ready or self.has_call():
+                self._executor.wake()
+        return min(look_in, CHECK_INTERVAL_S)  # health checks expect a sign of life
+
+    def _wait_for_jobs(self) -> float:
+        """Wait in Redis until there may be jobs, if the executor does not.
+
+        A signal goes to one waiting worker. One that does not fetch now passes it on.
+        """
+        if self._may_have_jobs or self._long_poll is not None or not self._can_fetch():
+            return CHECK_INTERVAL_S
+        with self._lock:
+            free = {kind: max(0, self._executor.free_of[x]) for kind, x in self._limited.items()}
         try:
-            self.queue.fetch(0, timeout=self._options.block_s)
+            handled = Handled(self.types, free)
+            self.queue.fetch(0, timeout=self._options.block_s, handled=handled)
         except BaseException:
             self._uncertain()  # another server may answer from now on, without the last leases
             raise
         with self._lock:
-            self._wakeups += 1
-            self._may_have_jobs = True
-            self._executor.wake()
+            self._expect_jobs()
             passes_on = not self.wants_slots or self._executor.free <= 0
             call = self._prepare([], 0, wait=False) if passes_on else None
         if call is not None:
             call.run()  # without slots: it wakes another worker, because this one does not fetch
-        return CHECK_INTERVAL_S
+        return 0.0
+
+    def _can_fetch(self) -> bool:
+        return not (self._suspended or self._held_by_breaker or self._draining)
+
+    def _expect_jobs(self) -> None:
+        """Fetch as soon as there is a slot, also if a call in progress finds none. Needs the lock."""
+        self._wakeups += 1
+        self._may_have_jobs = True
+        self._executor.wake()
 
     def _read_back(self) -> None:
         """Start the jobs that unanswered fetches leased, and release the other slots of these.

@@ -1,7 +1,8 @@
 """The worker process: it leases jobs from Redis queues, runs their handlers, and sends the results.
 
-Threads: those of the executor, one supervisor for each queue, one that renews leases and checks
-timeouts, and one that reclaims the jobs of dead workers.
+Threads: those of the executor; for each queue a supervisor, and one that waits for jobs if the
+executor does not; one that renews leases and checks timeouts; one that reclaims the jobs of dead
+workers.
 """
 
 import contextlib
@@ -216,7 +217,9 @@ class Worker:
                 self._consume(name, known, originals[name])
         self._executor.start(event_loop=any(map(on_event_loop, self._handlers)))
         recovery = Service("recover", self._recover)
-        self._services = [self._keeper, recovery, *(each.supervisor for each in self._consumers)]
+        self._services = [self._keeper, recovery]
+        self._services += [each.supervisor for each in self._consumers]
+        self._services += [each.waiter for each in self._consumers]
         for service in self._services:
             service.start()
         logger.info(

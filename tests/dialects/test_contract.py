@@ -16,7 +16,7 @@ from uuid import uuid4
 import pytest
 
 from scheduler.dialects.bullmq import wire as bullmq
-from scheduler.dialects.client import Client
+from scheduler.dialects.client import Client, Script
 from scheduler.dialects.interface import (
     BegunMark,
     Cancelling,
@@ -1205,6 +1205,41 @@ def test_a_put_back_job_is_leased_by_the_next_fetch(make_queue: MakeQueue) -> No
     assert queue.renew({first: None, second: None}, lease=LEASE) == [Renewed.LOST, Renewed.KEPT]
 
 
+def test_leases_never_exceed_the_slots_if_results_need_several_calls(
+    make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, slots = make_queue(), 501  # one more than the results of a call
+    queue.push([job() for _ in range(2 * slots)], epoch="")
+    first = queue.fetch(slots, timeout=0)
+    assert len(first) == slots
+    leased: list[int] = []
+    run = Client.run
+
+    def counted(client: Client, what: Script, *given: Any) -> Any:
+        answer = run(client, what, *given)
+        if what.name == "finish":
+            leased.append(queue.depths().running)
+        return answer
+
+    monkeypatch.setattr(Client, "run", counted)
+    accepted, second = queue.finish([ended(each) for each in first], fetch=slots)
+    assert (accepted, len(second)) == ([True] * slots, slots)
+    assert len(leased) == 2, "it took two calls"
+    assert max(leased) == slots
+    assert len({each.job.id for each in (*first, *second)}) == 2 * slots
+
+
+def test_what_several_calls_put_back_is_not_leased_by_them(make_queue: MakeQueue) -> None:
+    queue, jobs = make_queue(), [job() for _ in range(501)]
+    queue.push(jobs, epoch="")
+    first = queue.fetch(len(jobs), timeout=0)
+    accepted, second = queue.finish([back(each) for each in first], fetch=len(jobs))
+    assert (accepted, second) == ([True] * len(jobs), [])
+    begun = time.monotonic()
+    assert ids(queue.fetch(len(jobs), timeout=60)) == [each.id for each in jobs]
+    assert time.monotonic() - begun < WOKEN
+
+
 # Types at their limit
 
 
@@ -1242,7 +1277,7 @@ def test_types_at_their_limit_are_left_at_every_priority(make_queue: MakeQueue) 
 
 
 @pytest.mark.parametrize("fetch", [1, 3, 500])
-@pytest.mark.parametrize("ahead", [99, 100, 250])
+@pytest.mark.parametrize("ahead", [100, 101, 250])
 def test_a_fetch_looks_past_at_most_100_jobs_of_full_types(
     make_queue: MakeQueue, protocol: Protocol, ahead: int, fetch: int
 ) -> None:
@@ -1250,7 +1285,7 @@ def test_a_fetch_looks_past_at_most_100_jobs_of_full_types(
     jobs = [*(job(type="big") for _ in range(ahead)), *(job() for _ in range(3)), job(type="big")]
     queue.push(jobs, epoch="")
     taken = queue.fetch(fetch, timeout=0, handled=Handled(free={"big": 0}))
-    found = jobs[ahead : ahead + min(fetch, 3)] if ahead < protocol.looks_past else []
+    found = jobs[ahead : ahead + min(fetch, 3)] if ahead <= protocol.looks_past else []
     assert ids(taken) == [each.id for each in found]
     assert ids(fetch_all(queue)) == [each.id for each in jobs if each not in found]
 

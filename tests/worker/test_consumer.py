@@ -486,7 +486,7 @@ def test_a_worker_that_stops_passes_its_wake_up_on(
     driver: Driver, redis: Client, redis_server: EmbeddedRedis
 ) -> None:
     driver.run_all()
-    waiting = threading.Thread(target=driver.consumer._supervise)
+    waiting = threading.Thread(target=driver.consumer._wait_for_jobs)
     driver.block(60.0)
     waiting.start()
     wait_for(lambda: b"cmd=blpop" in redis.call("CLIENT", "LIST"), "it waits for jobs")

@@ -44,7 +44,7 @@ from scheduler.dialects.interface import (
     Result,
     Waits,
 )
-from scheduler.dialects.leasing import NO_FETCH, SequenceNumbers
+from scheduler.dialects.leasing import SequenceNumbers, jobs_of_calls
 from scheduler.dialects.looks import NextLook
 from scheduler.dialects.settling.fence import Fence, log_missing_results, pushed
 from scheduler.errors import ConfigError, QueueError, QueueUnavailable
@@ -58,7 +58,6 @@ SETTLER_SILENCE = timedelta(seconds=30)
 STALLED_INTERVAL = timedelta(seconds=30)
 MOST_STALLED = 1  # times that a job of others may be lost before it fails
 MOST_TAKEN_BACK = 500
-SHORTEST_WAIT = 0.005  # seconds: 0 would be for ever, and to Redis 6.2 so would be 0.001
 PUSHED_AT_ONCE = 250
 COMPATS = ("auto", "5", "6")
 RENEWED = {"k": Renewed.KEPT, "l": Renewed.LOST, "c": Renewed.CANCEL}
@@ -100,7 +99,7 @@ class BullMQQueue:
             raise ConfigError(f"compat: must be one of {', '.join(COMPATS)}, not {compat!r}")
         self.name = name
         self.lease = lease
-        self._look = NextLook()
+        self.next_look = NextLook()
         self._numbers = SequenceNumbers()
         self._client = client
         self._keys = Keys(name, prefix)
@@ -168,7 +167,7 @@ class BullMQQueue:
         while True:
             began = time.monotonic()
             answer = self._exchange.run([], self.lease, fetch)
-            self._look.heard(answer.wait_ms, began, answer.passed)
+            self.next_look.heard(answer.wait_ms, began, answer.passed)
             if answer.taken or end <= time.monotonic():
                 return answer.taken
             self._wait(end)
@@ -178,10 +177,10 @@ class BullMQQueue:
         if self._worker and not self._client.clustered:
             with contextlib.suppress(QueueError):  # so dashboards list us; whoever must not, is not
                 self._client.wait("CLIENT", "SETNAME", self._keys.client_name(self._worker))
-        patience = min(min(end, self._look.at) - time.monotonic(), LONGEST_BLOCK)
         keys = self._keys
-        signal = keys.own("nothing") if self._look.passed_over else keys.named("marker")
-        self._client.wait("BZPOPMIN", signal, f"{max(patience, SHORTEST_WAIT):.3f}")
+        with self.next_look.waiting(end, LONGEST_BLOCK) as seconds:
+            signal = keys.own("nothing") if self.next_look.passed_over else keys.named("marker")
+            self._client.wait("BZPOPMIN", signal, f"{seconds:.3f}")
 
     def finish(
         self,
@@ -195,17 +194,16 @@ class BullMQQueue:
         """End deliveries and lease the next jobs."""
         wake = not results and not fetch
         wanted, began = self._numbers.fetch(fetch, handled, first), time.monotonic()
-        # The last part is sent first, so that put-backs keep their order. It also fetches: so it
-        # does not lease what the other parts put back.
+        parts = [*calls(results)][::-1]  # put-backs keep their order: the last part goes first
         answers = [
-            self._exchange.run(part, self.lease, NO_FETCH if number else wanted, wake=wake)
-            for number, part in enumerate(reversed([*calls(results)]))
+            self._exchange.run(part, self.lease, wanted._replace(n=n), wake=wake)
+            for part, n in zip(parts, jobs_of_calls(wanted.n, len(parts), results), strict=True)
         ]
         if any(each.unhandled for each in results):
-            self._look.yield_to_others()
-        self._look.heard(answers[-1].wait_ms, began, answers[0].passed)
+            self.next_look.yield_to_others()
+        self.next_look.heard(answers[-1].wait_ms, began, answers[-1].passed)
         accepted = [each for answer in reversed(answers) for each in answer.accepted]
-        return accepted, answers[0].taken
+        return accepted, answers[-1].taken
 
     def renew(
         self,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from scheduler.dialects.client import LONGEST_BLOCK, Client, script
+from scheduler.dialects.client import Client, script
 from scheduler.dialects.conveyor import wire
 from scheduler.dialects.conveyor.exchange import (
     LARGEST_BATCH,
@@ -43,7 +43,7 @@ from scheduler.dialects.interface import (
     Result,
     Waits,
 )
-from scheduler.dialects.leasing import NO_FETCH, SequenceNumbers, mark_bytes, mark_of
+from scheduler.dialects.leasing import SequenceNumbers, jobs_of_calls, mark_bytes, mark_of
 from scheduler.dialects.looks import NextLook
 from scheduler.dialects.settling.fence import Fence, log_missing_results, pushed
 from scheduler.dialects.settling.reading import Settling
@@ -62,7 +62,6 @@ MOST_HELD_BYTES = 1 << 40
 MOST_WORKERS = 100
 TAKEN_BACK_AT_ONCE = 500
 SETTLED = ("finished", "settled", "settled:before")
-SHORTEST_WAIT = 0.005  # seconds: 0 would be for ever, and to Redis 6.2 so would be 0.001
 LONGEST_WAIT = 1.0  # what others schedule, and our other levels, wake nobody
 PUSHED_AT_ONCE = 250
 RENEWED = {"k": Renewed.KEPT, "l": Renewed.LOST, "c": Renewed.CANCEL}
@@ -110,7 +109,7 @@ class ConveyorQueue:
         # in Conveyor a worker has one set of what it holds, of whatever queue
         self._worker = f"{worker}:{name}"
         self.retry_defaults = RetryDefaults(client, self._keys.ring(name, "retry:"), worker)
-        self._look = NextLook()
+        self.next_look = NextLook()
         self._numbers = SequenceNumbers()
         self._full = False
         self._exchange = Exchange(
@@ -193,7 +192,7 @@ class ConveyorQueue:
         while True:
             began = time.monotonic()
             answer = self._exchange.run(self._worker, [], self.lease, fetch)
-            self._look.heard(answer.wait_ms, began, answer.passed)
+            self.next_look.heard(answer.wait_ms, began, answer.passed)
             self._full = answer.full
             if answer.taken or end <= time.monotonic():
                 return answer.taken
@@ -203,12 +202,10 @@ class ConveyorQueue:
         """Wait until there is a job in the list, or it is time to look; the job stays where it
         is.
         """
-        patience = min(min(end, self._look.at) - time.monotonic(), LONGEST_WAIT, LONGEST_BLOCK)
-        listens = not (self._full or self._look.passed_over)
-        what = self._list if listens else self._keys.ring(self.name, "nothing")
-        self._client.wait(
-            "BLMOVE", what, what, "RIGHT", "RIGHT", f"{max(patience, SHORTEST_WAIT):.3f}"
-        )
+        with self.next_look.waiting(end, LONGEST_WAIT) as seconds:
+            listens = not (self._full or self.next_look.passed_over)
+            what = self._list if listens else self._keys.ring(self.name, "nothing")
+            self._client.wait("BLMOVE", what, what, "RIGHT", "RIGHT", f"{seconds:.3f}")
 
     def finish(
         self,
@@ -221,18 +218,17 @@ class ConveyorQueue:
     ) -> tuple[list[bool], list[Delivery]]:
         """End deliveries and lease the next jobs."""
         wanted, began = self._numbers.fetch(fetch, handled, first, begun), time.monotonic()
-        # The last part is sent first, so that put-backs keep their order. It also fetches: so it
-        # does not lease what the other parts put back.
+        parts = [*calls(results)][::-1]  # put-backs keep their order: the last part goes first
         answers = [
-            self._exchange.run(self._worker, part, self.lease, NO_FETCH if number else wanted)
-            for number, part in enumerate(reversed([*calls(results)]))
+            self._exchange.run(self._worker, part, self.lease, wanted._replace(n=n))
+            for part, n in zip(parts, jobs_of_calls(wanted.n, len(parts), results), strict=True)
         ]
         if any(each.unhandled for each in results):
-            self._look.yield_to_others()
-        self._look.heard(answers[-1].wait_ms, began, answers[0].passed)
+            self.next_look.yield_to_others()
+        self.next_look.heard(answers[-1].wait_ms, began, answers[-1].passed)
         self._full = answers[-1].full
         accepted = [each for answer in reversed(answers) for each in answer.accepted]
-        return accepted, answers[0].taken
+        return accepted, answers[-1].taken
 
     def renew(
         self,

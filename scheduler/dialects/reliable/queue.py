@@ -33,7 +33,7 @@ from scheduler.dialects.interface import (
     Result,
     Waits,
 )
-from scheduler.dialects.leasing import NO_FETCH, SequenceNumbers, mark_bytes
+from scheduler.dialects.leasing import SequenceNumbers, jobs_of_calls, mark_bytes
 from scheduler.dialects.looks import NextLook
 from scheduler.dialects.reliable import wire
 from scheduler.dialects.reliable.exchange import (
@@ -59,7 +59,6 @@ MOST_UNSETTLED = 100_000
 KEPT = 1000
 SETTLER_SILENCE = timedelta(seconds=30)
 MOST_HELD = 100_000
-SHORTEST_WAIT = 0.005  # seconds: 0 would be for ever, and to Redis 6.2 so would be 0.001
 PUSHED_AT_ONCE = 250
 RENEWED = {"k": Renewed.KEPT, "l": Renewed.LOST, "c": Renewed.CANCEL}
 CANCELLING = {
@@ -97,7 +96,7 @@ class ReliableQueue:
             )
         self.name = name
         self.lease = lease
-        self._look = NextLook()
+        self.next_look = NextLook()
         self._numbers = SequenceNumbers()
         self._fence = Fence(client)
         self._client = client
@@ -184,7 +183,7 @@ class ReliableQueue:
         while True:
             began = time.monotonic()
             answer = self._exchange.run(self._worker, Call(), self.lease, fetch)
-            self._look.heard(answer.wait_ms, began, answer.passed)
+            self.next_look.heard(answer.wait_ms, began, answer.passed)
             if answer.taken or end <= time.monotonic():
                 return answer.taken
             self._wait(end)
@@ -201,12 +200,12 @@ class ReliableQueue:
         """Wait for jobs and lease them in one round trip; None: that is not possible here."""
         began = time.monotonic()
         fetch = self._numbers.fetch(n, handled, first, begun)
-        answer = self._exchange.wait_and_take(
-            self._waiting(began + timeout), self._worker, self.lease, fetch
-        )
+        with self.next_look.waiting(began + timeout, LONGEST_BLOCK) as seconds:
+            command = self._blocking(seconds)
+            answer = self._exchange.wait_and_take(command, self._worker, self.lease, fetch)
         if answer is None:
             return None
-        self._look.heard(answer.wait_ms, began, answer.passed)
+        self.next_look.heard(answer.wait_ms, began, answer.passed)
         return answer.taken
 
     def unblock(self) -> None:
@@ -215,12 +214,12 @@ class ReliableQueue:
 
     def _wait(self, end: float) -> None:
         """Wait until somebody says that there is something, or it is time to look."""
-        self._client.wait(*self._waiting(end))
+        with self.next_look.waiting(end, LONGEST_BLOCK) as seconds:
+            self._client.wait(*self._blocking(seconds))
 
-    def _waiting(self, end: float) -> tuple[str, str, str]:
-        patience = min(min(end, self._look.at) - time.monotonic(), LONGEST_BLOCK)
-        signal = self._nothing if self._look.passed_over else self._marker
-        return "BLPOP", signal, f"{max(patience, SHORTEST_WAIT):.3f}"
+    def _blocking(self, seconds: float) -> tuple[str, str, str]:
+        signal = self._nothing if self.next_look.passed_over else self._marker
+        return "BLPOP", signal, f"{seconds:.3f}"
 
     def finish(
         self,
@@ -233,17 +232,16 @@ class ReliableQueue:
     ) -> tuple[list[bool], list[Delivery]]:
         """End deliveries and lease the next jobs."""
         wanted, began = self._numbers.fetch(fetch, handled, first, begun), time.monotonic()
-        # The last part is sent first, so that put-backs keep their order. It also fetches: so it
-        # does not lease what the other parts put back.
+        parts = [*calls(results)][::-1]  # put-backs keep their order: the last part goes first
         answers = [
-            self._exchange.run(self._worker, part, self.lease, NO_FETCH if number else wanted)
-            for number, part in enumerate(reversed([*calls(results)]))
+            self._exchange.run(self._worker, part, self.lease, wanted._replace(n=n))
+            for part, n in zip(parts, jobs_of_calls(wanted.n, len(parts), results), strict=True)
         ]
         if any(each.unhandled for each in results):
-            self._look.yield_to_others()
-        self._look.heard(answers[-1].wait_ms, began, answers[0].passed)
+            self.next_look.yield_to_others()
+        self.next_look.heard(answers[-1].wait_ms, began, answers[-1].passed)
         accepted = [each for answer in reversed(answers) for each in answer.accepted]
-        return accepted, answers[0].taken
+        return accepted, answers[-1].taken
 
     def renew(
         self,

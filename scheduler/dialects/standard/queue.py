@@ -38,7 +38,7 @@ from scheduler.dialects.interface import (
     Result,
     Waits,
 )
-from scheduler.dialects.leasing import SequenceNumbers, mark_bytes
+from scheduler.dialects.leasing import SequenceNumbers, jobs_of_calls, mark_bytes
 from scheduler.dialects.looks import NextLook
 from scheduler.dialects.settling.fence import Fence, log_missing_results, pushed
 from scheduler.dialects.settling.reading import Settling
@@ -62,7 +62,6 @@ from scheduler.model.labels import Priority
 BATCH_SIZE = 1000
 PUSH_BATCH_SIZE = 250
 MAX_REPORTS = 500  # of workers, read to find out which types are handled
-MIN_BLOCK_S = 0.005  # 0 would block for ever, and in Redis 6.2 so would 0.001
 RENEWED = {"k": Renewed.KEPT, "l": Renewed.LOST, "c": Renewed.CANCEL}
 CANCELLING = {
     "d": Cancelling.REMOVED,
@@ -100,7 +99,7 @@ class StandardQueue:
         self._installation = installation
         self._worker = worker
         self.retry_defaults = RetryDefaults(client, self._keys.retry_default(), worker)
-        self._next_poll = NextLook()
+        self.next_look = NextLook()
         self._fence = Fence(client)
         self._sequence = SequenceNumbers()
         self._formats = Formats(name)
@@ -162,7 +161,7 @@ class StandardQueue:
         while True:
             began = time.monotonic()
             answer = self._finish.run(self._worker, self.lease, NO_RESULTS, fetch)
-            self._next_poll.heard(answer.wait_ms, began)
+            self.next_look.heard(answer.wait_ms, began)
             if answer.leased or end <= time.monotonic():
                 return answer.leased
             self._wait(end, handled)
@@ -179,11 +178,12 @@ class StandardQueue:
         """Wait for jobs and lease them in one round trip; None: not possible here."""
         began = time.monotonic()
         fetch = Fetch(n, handled, self._sequence.allocate(n, first), begun)
-        command = self._blocking(began + timeout, handled)
-        answer = self._finish.block_then_run(command, self._worker, self.lease, fetch)
+        with self.next_look.waiting(began + timeout, LONGEST_BLOCK) as seconds:
+            command = self._blocking(seconds, handled)
+            answer = self._finish.block_then_run(command, self._worker, self.lease, fetch)
         if answer is None:
             return None
-        self._next_poll.heard(answer.wait_ms, began)
+        self.next_look.heard(answer.wait_ms, began)
         return answer.leased
 
     def unblock(self) -> None:
@@ -191,11 +191,11 @@ class StandardQueue:
         self._client.unblock(self._client)
 
     def _wait(self, end: float, handled: Handled) -> None:
-        self._client.wait(*self._blocking(end, handled))
+        with self.next_look.waiting(end, LONGEST_BLOCK) as seconds:
+            self._client.wait(*self._blocking(seconds, handled))
 
-    def _blocking(self, end: float, handled: Handled) -> list[str]:
-        """Return the command that waits until there can be a job, or until the next poll."""
-        timeout = min(min(end, self._next_poll.at) - time.monotonic(), LONGEST_BLOCK)
+    def _blocking(self, seconds: float, handled: Handled) -> list[str]:
+        """Return the command that waits until there can be a job."""
         keys = self._keys.named("marker")
         free = handled.free
         if handled.types is not None:
@@ -203,7 +203,7 @@ class StandardQueue:
         elif all(each > 0 for each in free.values()):
             # A worker without a free slot for some type leaves the signal to others.
             keys.append(self._keys.wake(None))
-        return ["BLPOP", *keys, f"{max(timeout, MIN_BLOCK_S):.3f}"]
+        return ["BLPOP", *keys, f"{seconds:.3f}"]
 
     def finish(
         self,
@@ -215,16 +215,16 @@ class StandardQueue:
         begun: BegunMark | None = None,
     ) -> tuple[list[bool], list[Delivery]]:
         """End and return deliveries, and lease the next jobs."""
-        part, *rest = split_results(results)
+        parts = split_results(results)
         began = time.monotonic()
         wanted = Fetch(fetch, handled, self._sequence.allocate(fetch, first), begun)
-        # The first call leases jobs, because a later one could lease what an earlier one returned.
-        answer = self._finish.run(self._worker, self.lease, part, wanted)
-        self._next_poll.heard(answer.wait_ms, began)
-        accepted = answer.accepted
-        for part in rest:
-            accepted += self._finish.run(self._worker, self.lease, part).accepted
-        return accepted, answer.leased
+        answers = [
+            self._finish.run(self._worker, self.lease, part, wanted._replace(n=n))
+            for part, n in zip(parts, jobs_of_calls(fetch, len(parts), results), strict=True)
+        ]
+        self.next_look.heard(answers[-1].wait_ms, began)
+        accepted = [each for answer in answers for each in answer.accepted]
+        return accepted, answers[-1].leased
 
     def renew(
         self,

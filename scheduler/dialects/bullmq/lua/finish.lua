@@ -39,7 +39,7 @@ if wanted > 0 then
   gather()
   promote()
   local room = full and 0 or allowed()
-  while room > 0 and bytes < MOST_BYTES and passed < MOST_PASSED do
+  while room > 0 and bytes < MOST_BYTES and passed <= MOST_PASSED do
     -- The more jobs were passed over, the more are read at once: a worker may have one slot free.
     local ids, scores = next_ids(math.min(CHUNK, math.max(room, passed)))
     if #ids == 0 then break end
@@ -55,11 +55,11 @@ if wanted > 0 then
 end
 put_back()
 if concluded and drained() then say(base, 'drained') end
--- Who came for jobs alone may have been woken: it does not wait any more, and another shall look. Who ends some and
--- takes as many leaves things as they were, unless there is a limit on how many are active. For jobs that were passed
--- over another worker may have a slot. This worker does not wait for the marker then, or it would get the one that it
--- has just set (`NextLook`).
-local leaves = count == 0 and (#told > 0 or passed > 0 or ARGV[8] == 'wake')
+-- A worker that takes jobs, with results or without, may have received the marker: it does not wait any more, and
+-- another shall look. A worker that only ends jobs makes room if there is a limit on how many are active. For jobs that
+-- were passed over another worker may have a slot. This worker does not wait for the marker then, or it would get the
+-- one that it has just set (`NextLook`).
+local leaves = #told > 0 or passed > 0 or ARGV[8] == 'wake'
 leaves = leaves or count > 0 and (wanted == 0 or facts(base).most)
 if leaves then
   ready[base] = redis.call('EXISTS', base .. 'wait', base .. 'prioritized') > 0 or ready[base]

@@ -95,7 +95,7 @@ local function begin_some(told, ids, scores, room)
   for i, id in ipairs(ids) do
     local name = redis.pcall('HGET', base .. id, 'name') -- an error for what is no job
     local slots = type(name) == 'string' and free[name]
-    if begun >= room or passed >= MOST_PASSED then
+    if begun >= room or passed > MOST_PASSED then
       leave(id, scores[i])
     elseif slots and slots <= 0 then
       leave(id, scores[i])

@@ -97,7 +97,7 @@ local function lease_all(found, taken, list)
   for i, job in ipairs(jobs) do
     local counts = not leased[job.uuid] and (current(job, known[i]) or not (job.feed or known[i]))
     local slots = free and free[job.type or '']
-    if free and (#taken / 4 >= wanted or passed >= MOST_PASSED) then
+    if free and (#taken / 4 >= wanted or passed > MOST_PASSED) then
       leave(list, job.raw)
     elseif counts and slots and slots <= 0 then -- asked before `lives`, which changes what it looks at
       leave(list, job.raw)
@@ -126,7 +126,7 @@ local function take()
   redis.call('ZREMRANGEBYSCORE', ring .. 'retries', '-inf', now - GONE) -- others took them
   for level = 0, #LEVELS - 1 do
     local list = list_of(queue, level)
-    while #taken / 4 < wanted and bytes < MOST_BYTES and passed < MOST_PASSED do
+    while #taken / 4 < wanted and bytes < MOST_BYTES and passed <= MOST_PASSED do
       -- The more jobs were passed over, the more are read at once: a worker may have one slot free.
       local found = redis.call('RPOP', list, math.min(CHUNK, math.max(wanted - #taken / 4, passed)))
       if not found then break end

@@ -16,7 +16,7 @@ end
 
 local function higher_first(taken)
   for level = 1, 5 do
-    while #taken / 4 < wanted and bytes < MOST_BYTES and passed < MOST_PASSED do
+    while #taken / 4 < wanted and bytes < MOST_BYTES and passed <= MOST_PASSED do
       -- The more jobs were passed over, the more are read at once: a worker may have one slot free.
       local found = redis.call('RPOP', KEYS[level], math.min(CHUNK, math.max(wanted - #taken / 4, passed)))
       if not found or #found == 0 then break end
@@ -50,7 +50,7 @@ end
 local function by_shares(taken)
   local some = {}
   for level = 1, 5 do some[level] = redis.call('EXISTS', KEYS[level]) == 1 or nil end
-  while next(some) and #taken / 4 < wanted and bytes < MOST_BYTES and passed < MOST_PASSED do
+  while next(some) and #taken / 4 < wanted and bytes < MOST_BYTES and passed <= MOST_PASSED do
     local shares, found = divide(math.min(3 * PLACES, wanted - #taken / 4), some), {}
     for level = 1, 5 do
       local share = shares[level] or 0

@@ -24,7 +24,7 @@ end
 -- Return whether a job is to be leased now, and count a slot of its type as taken. If not, its entry stays in the list
 -- from which it was popped, or is dropped if it is stale. `made`: how many leases were made.
 is_leasable = function(list, entry, record, is_stale, made)
-  if made >= wanted or passed >= MOST_PASSED then return leave(list, entry) end
+  if made >= wanted or passed > MOST_PASSED then return leave(list, entry) end
   if is_stale then return false end
   local name = type_of(record)
   local slots = free[name]
