@@ -9,6 +9,7 @@ from scheduler.dialects.bullmq.options import refusal
 from scheduler.dialects.bullmq.queue import BullMQQueue
 from scheduler.dialects.client import Client
 from scheduler.dialects.interface import Admin, Queue
+from scheduler.dialects.queue_options import QueueOptions
 from scheduler.dialects.reliable.admin import ReliableAdmin
 from scheduler.dialects.reliable.keys import Keys
 from scheduler.dialects.reliable.queue import ReliableQueue
@@ -39,21 +40,24 @@ def open_queue(
     options: validated settings of the queue. weighted: every priority gets a share of what is
     fetched. keys: names of the lists, for the dialect reliable.
     """
-    told: dict[str, Any] = {"installation": installation, "worker": worker, "lease": lease}
+    told: dict[str, Any] = {
+        "installation": installation,
+        "worker": worker,
+        "lease": lease,
+        "options": QueueOptions(weighted=weighted, reaper=reaper),
+    }
     own: dict[str, Any] = {key: value for key, value in options.items() if key != "dialect"}
     if weighted and options["dialect"] not in ("reliable", "standard"):
         raise ConfigError(
             f'fetch: queue {name!r} has the dialect {options["dialect"]}, which only has "strict"'
         )
     if options["dialect"] == "bullmq":
-        if reaper != ReaperRule():  # else as often as BullMQ looks itself
-            own["stalled_interval"] = reaper.interval
         return BullMQQueue(client, name, **told, **own)
     if options["dialect"] == "conveyor":
         return _conveyor()(client, name, **told, **own)
     if options["dialect"] == "reliable":
-        return ReliableQueue(client, name, **told, reaper=reaper, weighted=weighted, keys=keys)
-    return StandardQueue(client, name, **told, weighted=weighted)
+        return ReliableQueue(client, name, **told, keys=keys)
+    return StandardQueue(client, name, **told)
 
 
 def open_admin(

@@ -609,7 +609,10 @@ class QueueConsumer:
         return not (self._suspended or self._held_by_breaker or self._draining)
 
     def _expect_jobs(self) -> None:
-        """Fetch as soon as there is a slot, also if a call in progress finds none. Needs the lock."""
+        """Fetch as soon as there is a slot. A call in progress that finds no job does not count.
+
+        Needs the lock.
+        """
         self._wakeups += 1
         self._may_have_jobs = True
         self._executor.wake()

@@ -30,7 +30,7 @@ from scheduler import (
 from scheduler.dialects.bullmq.queue import BullMQQueue
 from scheduler.dialects.conveyor.queue import ConveyorQueue
 from scheduler.dialects.interface import Delivery, Result
-from scheduler.dialects.standard.finish import Bounds
+from scheduler.dialects.queue_options import QueueOptions
 from scheduler.dialects.standard.queue import StandardQueue
 from scheduler.model.reaper import ReaperRule
 from tests.chaos.diary import Diary
@@ -254,10 +254,8 @@ def main(options: Options) -> None:
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     threading.Thread(target=_end_with_stdin, daemon=True).start()
     silence = timedelta(seconds=options.silence)
-    defaults: Any = StandardQueue.__init__.__kwdefaults__
-    defaults["bounds"] = Bounds(settler_silence=silence)
-    for kind in KINDS[1:]:
-        kind.__init__.__kwdefaults__["settler_silence"] = silence
+    defaults: Any = QueueOptions.__init__.__kwdefaults__
+    defaults["settler_silence"] = silence
     ROLES[options.slot.split("-")[0]](options, stop)
 
 

@@ -11,6 +11,7 @@ from scheduler.dialects.conveyor.job_pb2 import Job
 from scheduler.dialects.conveyor.keys import PRESETS, Keys
 from scheduler.dialects.conveyor.queue import ConveyorQueue
 from scheduler.embedded.redis import EmbeddedRedis
+from tests.dialects.values import with_options
 
 MakeQueue = Callable[..., ConveyorQueue]
 
@@ -31,7 +32,7 @@ def keys(request: pytest.FixtureRequest) -> Keys:
 @pytest.fixture
 def make_queue(redis: Client, keys: Keys) -> MakeQueue:
     def make(worker: str = "w1", name: str = "mail", **options: Any) -> ConveyorQueue:
-        return ConveyorQueue(redis, name, worker=worker, keys=keys.names, **options)
+        return ConveyorQueue(redis, name, worker=worker, keys=keys.names, **with_options(options))
 
     return make
 

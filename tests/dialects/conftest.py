@@ -13,34 +13,27 @@ from scheduler.dialects.conveyor.queue import ConveyorQueue
 from scheduler.dialects.interface import Admin, Queue
 from scheduler.dialects.opening import open_admin
 from scheduler.dialects.reliable.queue import ReliableQueue
-from scheduler.dialects.standard.finish import Bounds
 from scheduler.dialects.standard.queue import StandardQueue
 from scheduler.embedded.redis import wheel_binary
 from tests.dialects.servers import House, any_binary, cluster, one, path_binary
+from tests.dialects.values import AT_ONCE, with_options
 
 INSTALLATION = "3f1e"
 MakeQueue = Callable[..., Queue]
 MakeAdmin = Callable[..., Admin]
 
 
-def standard_queue(client: Client, name: str, **options: Any) -> StandardQueue:
-    """Open a queue of the standard dialect, whose limits the other dialects take one by one."""
-    names = {"most_unsettled": "unsettled", "kept": "kept", "settler_silence": "settler_silence"}
-    bounds = {names[key]: options.pop(key) for key in list(options) if key in names}
-    return StandardQueue(client, name, bounds=Bounds(**bounds), **options)
-
-
 DIALECTS: dict[str, Callable[..., Queue]] = {
     "reliable": ReliableQueue,
     "bullmq": BullMQQueue,
     "conveyor": ConveyorQueue,
-    "standard": standard_queue,
+    "standard": StandardQueue,
 }
 # Looks for silent workers are not 30 s apart, and in a cluster a queue's name has no hash tag of
 # its own.
 OPTIONS: dict[str, dict[str, Any]] = {
     "reliable": {},
-    "bullmq": {"stalled_interval": timedelta()},
+    "bullmq": {"reaper": AT_ONCE},
     "conveyor": {},
     "standard": {},
 }
@@ -142,7 +135,8 @@ def make_queue(dialect: str, house: House) -> Iterator[MakeQueue]:
             **OPTIONS[dialect],
             **named,
         }
-        return DIALECTS[dialect](clients[-1], name, worker=worker, **{**usual, **options})
+        given = with_options({**usual, **options})
+        return DIALECTS[dialect](clients[-1], name, worker=worker, **given)
 
     yield make
     for client in clients:

@@ -30,12 +30,24 @@ from scheduler.dialects.interface import (
     Renewed,
     Result,
 )
+from scheduler.dialects.queue_options import QueueOptions
 from scheduler.errors import ConfigError, QueueError
 from scheduler.model.labels import Priority
 from scheduler.model.policies import RETRY
+from scheduler.model.reaper import ReaperRule
 from scheduler.model.states import State
 from tests.dialects.servers import House
-from tests.dialects.values import ABOUT, NOW, back, ended, fetch_all, job, retried
+from tests.dialects.values import (
+    ABOUT,
+    AT_ONCE,
+    NOW,
+    back,
+    ended,
+    fetch_all,
+    job,
+    retried,
+    with_options,
+)
 from tests.support.waiting import rest, wait_for
 
 KEYS = Keys("mail")
@@ -82,8 +94,8 @@ def client(lone: House) -> Iterator[Client]:
 @pytest.fixture
 def open_queue(client: Client) -> MakeOpen:
     def make(worker: str = "w1", **options: Any) -> BullMQQueue:
-        usual: dict[str, Any] = {"installation": "3f1e", "stalled_interval": timedelta()}
-        return BullMQQueue(client, "mail", worker=worker, **{**usual, **options})
+        usual: dict[str, Any] = {"installation": "3f1e", "reaper": AT_ONCE}
+        return BullMQQueue(client, "mail", worker=worker, **with_options({**usual, **options}))
 
     return make
 
@@ -289,7 +301,7 @@ def test_a_job_of_others_that_is_lost_too_often_fails_without_being_run(
 def test_instance_leaves_foreign_jobs_and_their_check_alone(
     client: Client, open_queue: MakeOpen
 ) -> None:
-    queue, instance = open_queue(lease=SOON), open_queue("s1", stalled_interval=SOON)
+    queue, instance = open_queue(lease=SOON), open_queue("s1", reaper=ReaperRule(interval=SOON))
     add(client, KEYS, [NewJob(name="send")])
     fed = job()
     queue.push([fed], epoch="")
@@ -308,7 +320,7 @@ def test_instance_leaves_foreign_jobs_and_their_check_alone(
 
 
 def test_instance_leaves_jobs_to_workers_that_check(client: Client, open_queue: MakeOpen) -> None:
-    queue, instance = open_queue(lease=SOON), open_queue("s1", stalled_interval=SOON)
+    queue, instance = open_queue(lease=SOON), open_queue("s1", reaper=ReaperRule(interval=SOON))
     queue.push([job()], epoch="")
     fetch_all(queue)
     wait_for(lambda: not client.call("KEYS", "bull:mail:*:lock"), "the lock expires")
@@ -322,7 +334,7 @@ def test_instance_leaves_jobs_to_workers_that_check(client: Client, open_queue: 
 
 def test_instance_waits_an_interval_for_each_lease(client: Client, open_queue: MakeOpen) -> None:
     hour = timedelta(hours=1)
-    queue, instance = open_queue(lease=SOON), open_queue("s1", stalled_interval=hour)
+    queue, instance = open_queue(lease=SOON), open_queue("s1", reaper=ReaperRule(interval=hour))
     queue.push([job()], epoch="")
     checks = "bull:mail:ring:stalled-check"
     for attempt in (1, 2):  # an earlier lease of the job that was seen does not count
@@ -340,12 +352,12 @@ def test_looks_for_lost_jobs_are_an_interval_apart_whoever_looks(
     client: Client, open_queue: MakeOpen
 ) -> None:
     hour = timedelta(hours=1)
-    queue = open_queue(lease=SOON, stalled_interval=hour)
+    queue = open_queue(lease=SOON, reaper=ReaperRule(interval=hour))
     add(client, KEYS, [NewJob(name="send")])
     fetch_all(queue)
     queue.recover(back)
     rest(0.1)
-    assert open_queue("w2", stalled_interval=hour).recover(back) == 0
+    assert open_queue("w2", reaper=ReaperRule(interval=hour)).recover(back) == 0
     assert 0 < client.call("PTTL", "bull:mail:stalled-check") <= 3_600_000
     client.call("DEL", "bull:mail:stalled-check")  # as if the hour had passed
     assert queue.recover(back) == 1
@@ -454,7 +466,7 @@ def test_few_rights_are_enough(lone: House, client: Client) -> None:
     lone.everywhere("ACL", *LINES["scheduler"])
     as_worker = Client(lone.url.replace("//", "//worker:secret@"))
     as_scheduler = Client(lone.url.replace("//", "//scheduler:secret@"))
-    queue = BullMQQueue(as_worker, "mail", worker="w1", stalled_interval=timedelta())
+    queue = BullMQQueue(as_worker, "mail", worker="w1", options=QueueOptions(reaper=AT_ONCE))
     ring = BullMQQueue(as_scheduler, "mail", installation="3f1e", worker="s1")
     ring.begin("1")
     ring.push([job() for _ in range(4)], epoch="1")

@@ -13,9 +13,10 @@ from scheduler.dialects.bullmq.keys import Keys
 from scheduler.dialects.bullmq.queue import BullMQQueue
 from scheduler.dialects.client import Client, script
 from scheduler.dialects.interface import Delivery, Note, Renewed, Result
+from scheduler.dialects.queue_options import QueueOptions
 from scheduler.model.states import State
 from tests.dialects.servers import House
-from tests.dialects.values import ended, fetch_all, job, retried
+from tests.dialects.values import AT_ONCE, ended, fetch_all, job, retried
 
 PLACES = {"ZSCORE": ("completed", "failed", "delayed", "prioritized"), "LPOS": ("wait", "active")}
 STRANGE: list[dict[str, Any]] = [
@@ -227,7 +228,7 @@ def test_an_id_that_means_another_key_stops_nobody(client: Client, queue: BullMQ
 
 
 def test_what_is_active_and_no_job_is_lost_without_others(client: Client) -> None:
-    queue = BullMQQueue(client, "mail", worker="w1", stalled_interval=timedelta())
+    queue = BullMQQueue(client, "mail", worker="w1", options=QueueOptions(reaper=AT_ONCE))
     added(client)
     fetch_all(queue)
     client.call("LPUSH", "bull:mail:active", "events", "meta", "nobody")

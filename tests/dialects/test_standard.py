@@ -25,6 +25,7 @@ from scheduler.dialects.interface import (
     Renewed,
     Result,
 )
+from scheduler.dialects.queue_options import QueueOptions
 from scheduler.dialects.standard import messages
 from scheduler.dialects.standard.admin import StandardAdmin
 from scheduler.dialects.standard.queue import StandardQueue
@@ -551,7 +552,7 @@ def test_a_catch_all_worker_takes_parked_jobs_of_many_types(make: MakeStandard) 
 
 
 def test_parked_jobs_have_their_share_of_a_weighted_fetch(make: MakeStandard) -> None:
-    queue = make(weighted=True)
+    queue = make(options=QueueOptions(weighted=True))
     queue.push([job(type="sms", priority=Priority.BULK) for _ in range(5)], epoch="")
     queue.fetch(9, timeout=0, handled=MAIL)
     queue.push([job(type="mail", priority=Priority.CRITICAL) for _ in range(200)], epoch="")

@@ -8,6 +8,7 @@ import pytest
 
 from scheduler.dialects.client import Client
 from scheduler.dialects.interface import Handled, Queue
+from scheduler.dialects.queue_options import QueueOptions
 from scheduler.dialects.reliable.keys import Keys
 from scheduler.dialects.reliable.queue import ReliableQueue
 from scheduler.model.labels import Priority
@@ -176,7 +177,9 @@ def test_weighted_two_levels_of_the_original_have_the_shares_of_all_that_they_st
 ) -> None:
     lone_servers.everywhere("FLUSHALL")
     client = Client(lone_servers.url)
-    queue = ReliableQueue(client, "files", worker="w1", keys=Keys.original(), weighted=True)
+    queue = ReliableQueue(
+        client, "files", worker="w1", keys=Keys.original(), options=QueueOptions(weighted=True)
+    )
     fill(queue, 100, Priority.HIGH, Priority.LOW)
     counts = taken(queue, 1, 2 * ROUND)
     assert counts == {Priority.HIGH: 48, Priority.LOW: 14}

@@ -1,15 +1,20 @@
 """Jobs, and how their attempts end."""
 
+from collections.abc import Mapping
+from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
 from scheduler.dialects.interface import About, Delivery, Queue, Result
+from scheduler.dialects.queue_options import QueueOptions
 from scheduler.model.attempts import AttemptEnd, QueuedJob
 from scheduler.model.breaker import BreakerState
 from scheduler.model.labels import Priority
+from scheduler.model.reaper import ReaperRule
 from scheduler.model.states import State
 
+AT_ONCE = ReaperRule(interval=timedelta())  # every look for stalled jobs of BullMQ finds them
 NOW = datetime(2026, 3, 1, 12, 30, 15, 123456, tzinfo=UTC)
 ABOUT = About(
     host="box",
@@ -43,6 +48,13 @@ def job(**changes: Any) -> QueuedJob:
         "installation": "3f1e",
     }
     return QueuedJob(**{**values, **changes})
+
+
+def with_options(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Gather the options of a queue that are the same in every dialect."""
+    names = {field.name for field in fields(QueueOptions)}
+    own = {key: value for key, value in values.items() if key not in names}
+    return own | {"options": QueueOptions(**{key: values[key] for key in names & values.keys()})}
 
 
 def ended(delivery: Delivery, state: State = State.COMPLETED, **changes: Any) -> Result:

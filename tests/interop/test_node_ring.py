@@ -4,7 +4,6 @@ them.
 
 import time
 from collections.abc import Iterator
-from datetime import timedelta
 
 import pytest
 
@@ -12,9 +11,10 @@ from scheduler import IllegalTransition, RetryPolicy, Scheduler, State, Unsuppor
 from scheduler.dialects.bullmq.queue import BullMQQueue
 from scheduler.dialects.client import Client
 from scheduler.dialects.interface import Cancelling, Known
+from scheduler.dialects.queue_options import QueueOptions
 from scheduler.embedded.redis import EmbeddedRedis
 from scheduler.model.attempts import AttemptEnd
-from tests.dialects.values import ended, fetch_all, job, retried
+from tests.dialects.values import AT_ONCE, ended, fetch_all, job, retried
 from tests.interop.conftest import StartPeer
 from tests.interop.peers import Peer
 from tests.support.waiting import wait_for
@@ -27,7 +27,7 @@ def queue(redis_server: EmbeddedRedis) -> Iterator[BullMQQueue]:
     client = Client(redis_server.url)
     client.call("FLUSHALL")
     yield BullMQQueue(
-        client, "mail", installation="3f1e", worker="w1", stalled_interval=timedelta()
+        client, "mail", installation="3f1e", worker="w1", options=QueueOptions(reaper=AT_ONCE)
     )
     client.close()
 

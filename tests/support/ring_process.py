@@ -24,7 +24,7 @@ from scheduler.dialects.bullmq.queue import BullMQQueue
 from scheduler.dialects.client import Client
 from scheduler.dialects.conveyor.queue import ConveyorQueue
 from scheduler.dialects.interface import Delivery, Result
-from scheduler.dialects.standard.finish import Bounds
+from scheduler.dialects.queue_options import QueueOptions
 from scheduler.dialects.standard.keys import Keys
 from scheduler.dialects.standard.queue import StandardQueue
 from scheduler.model.reaper import ReaperRule
@@ -82,8 +82,8 @@ def be_hasty(seconds: float) -> None:
     """Shorten what is waited for before the work of the dead is taken up."""
     scheduler.queueing.settler.PATIENCE = 1.0
     scheduler.queueing.upkeep.YOUNG_US = (1_000_000, 60_000_000)
-    defaults: dict[str, Any] = StandardQueue.__init__.__kwdefaults__  # type: ignore[assignment]
-    defaults["bounds"] = Bounds(settler_silence=timedelta(seconds=max(1.0, seconds)))
+    defaults: dict[str, Any] = QueueOptions.__init__.__kwdefaults__  # type: ignore[assignment]
+    defaults["settler_silence"] = timedelta(seconds=max(1.0, seconds))
 
 
 def note_accepted(options: Options) -> None:

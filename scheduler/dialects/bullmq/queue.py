@@ -46,16 +46,14 @@ from scheduler.dialects.interface import (
 )
 from scheduler.dialects.leasing import SequenceNumbers, jobs_of_calls
 from scheduler.dialects.looks import NextLook
+from scheduler.dialects.queue_options import DEFAULT_OPTIONS, QueueOptions
 from scheduler.dialects.settling.fence import Fence, log_missing_results, pushed
 from scheduler.errors import ConfigError, QueueError, QueueUnavailable
 from scheduler.model.attempts import QueuedJob
 from scheduler.model.labels import Priority
 from scheduler.model.states import State
 
-MOST_UNSETTLED = 100_000
-KEPT = 1000  # of jobs that are of no ledger
-SETTLER_SILENCE = timedelta(seconds=30)
-STALLED_INTERVAL = timedelta(seconds=30)
+STALLED_INTERVAL = timedelta(seconds=30)  # between the checks that workers of BullMQ make
 MOST_STALLED = 1  # times that a job of others may be lost before it fails
 MOST_TAKEN_BACK = 500
 PUSHED_AT_ONCE = 250
@@ -86,10 +84,7 @@ class BullMQQueue:
         lease: timedelta = timedelta(seconds=30),
         prefix: str = "bull",
         compat: str = "auto",
-        most_unsettled: int = MOST_UNSETTLED,
-        kept: int = KEPT,
-        settler_silence: timedelta = SETTLER_SILENCE,
-        stalled_interval: timedelta = STALLED_INTERVAL,
+        options: QueueOptions = DEFAULT_OPTIONS,
     ) -> None:
         if ":" in worker:
             raise ConfigError(
@@ -107,13 +102,15 @@ class BullMQQueue:
         self._installation = installation
         self._worker = worker
         self._compat = compat
-        self._kept = kept
-        self._stalled_ms = stalled_interval // wire.MILLISECOND
+        self._kept = options.kept
+        is_default = options.reaper == DEFAULT_OPTIONS.reaper
+        interval = STALLED_INTERVAL if is_default else options.reaper.interval
+        self._stalled_ms = interval // wire.MILLISECOND
         self._exchange = Exchange(
-            client, self._keys, worker, compat=compat, most_unsettled=most_unsettled
+            client, self._keys, worker, compat=compat, most_unsettled=options.most_unsettled
         )
         self._fence = Fence(client)
-        self._settling = Settling(client, self._keys, installation, settler_silence)
+        self._settling = Settling(client, self._keys, installation, options.settler_silence)
         with contextlib.suppress(
             QueueUnavailable
         ):  # a cluster that comes back later refuses such keys itself
@@ -234,7 +231,8 @@ class BullMQQueue:
         return held
 
     def recover(self, decide: Callable[[Delivery], Result], *, foreign: bool = True) -> int:
-        """Reclaim jobs that were active without a lock at two checks, `stalled_interval` apart.
+        """Reclaim jobs that were active without a lock at two checks, which are as far apart as the
+        rule of the reaper says, by default as in BullMQ.
 
         With `foreign` this is the check for stalled jobs that each worker of BullMQ makes. Without
         it, only jobs of ledgers are reclaimed, and only while no worker checks.

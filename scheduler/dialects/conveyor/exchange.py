@@ -15,6 +15,7 @@ from scheduler.dialects.conveyor.wire import Taken
 from scheduler.dialects.ends import end_bytes
 from scheduler.dialects.interface import Delivery, Result
 from scheduler.dialects.leasing import NO_FETCH, Fetch, returned_of
+from scheduler.dialects.queue_options import QueueOptions
 from scheduler.errors import WireError
 from scheduler.model.states import State
 
@@ -61,14 +62,12 @@ class Held(NamedTuple):
 class Exchange:
     """The deliveries of one queue."""
 
-    def __init__(
-        self, client: Client, queue: str, keys: Keys, *, most_unsettled: int, kept: int
-    ) -> None:
+    def __init__(self, client: Client, queue: str, keys: Keys, options: QueueOptions) -> None:
         self._client = client
         self._queue = queue
         self._keys = [keys.scheduled]
         self._names = keys.names
-        self._limits = (most_unsettled, kept)
+        self._limits = (options.most_unsettled, options.kept)
 
     def run(
         self,

@@ -45,16 +45,14 @@ from scheduler.dialects.interface import (
 )
 from scheduler.dialects.leasing import SequenceNumbers, jobs_of_calls, mark_bytes, mark_of
 from scheduler.dialects.looks import NextLook
+from scheduler.dialects.queue_options import DEFAULT_OPTIONS, QueueOptions
 from scheduler.dialects.settling.fence import Fence, log_missing_results, pushed
 from scheduler.dialects.settling.reading import Settling
 from scheduler.errors import ConfigError, QueueError, QueueUnavailable, WireError
 from scheduler.model.attempts import QueuedJob
 from scheduler.model.labels import Priority
 
-MOST_UNSETTLED = 100_000
-KEPT = 1000
 MOST_UNREADABLE = 1000
-SETTLER_SILENCE = timedelta(seconds=30)
 LONGEST_LEASE = timedelta(seconds=30)  # after so long a worker of Conveyor takes back what we hold
 STUCK_FOR = timedelta(seconds=30)  # and so long we leave it to them to close what they began to
 MOST_HELD = 100_000
@@ -89,9 +87,7 @@ class ConveyorQueue:
         lease: timedelta = LONGEST_LEASE,
         keys: str = "seed",
         namespace: str | None = None,
-        most_unsettled: int = MOST_UNSETTLED,
-        kept: int = KEPT,
-        settler_silence: timedelta = SETTLER_SILENCE,
+        options: QueueOptions = DEFAULT_OPTIONS,
     ) -> None:
         if lease > LONGEST_LEASE:
             raise ConfigError(
@@ -112,16 +108,14 @@ class ConveyorQueue:
         self.next_look = NextLook()
         self._numbers = SequenceNumbers()
         self._full = False
-        self._exchange = Exchange(
-            client, name, self._keys, most_unsettled=most_unsettled, kept=kept
-        )
+        self._exchange = Exchange(client, name, self._keys, options)
         self._settling = Settling(
             client,
             [
                 self._keys.ring(name, key)
                 for key in (f"outcomes:{installation}", "finished", "settled", "settled:before")
             ],
-            silence=settler_silence,
+            silence=options.settler_silence,
             keep=self._keep,
         )
         self._fence = Fence(client)

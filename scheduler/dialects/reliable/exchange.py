@@ -3,7 +3,6 @@ answers.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -12,6 +11,7 @@ import orjson
 from scheduler.dialects.client import Client, script
 from scheduler.dialects.interface import Delivery, Result
 from scheduler.dialects.leasing import NO_FETCH, Fetch, returned_of
+from scheduler.dialects.queue_options import QueueOptions
 from scheduler.dialects.reliable import wire
 from scheduler.dialects.reliable.keys import Keys
 from scheduler.errors import WireError
@@ -27,6 +27,7 @@ Written = tuple[
     str | bytes, str, bytes, Any, bytes
 ]  # id, what becomes of it, entry, what to go on with, end
 NO_DELAY = timedelta()
+KEPT_FOR = timedelta(days=1)  # entries of completed jobs
 VERBS = {
     State.COMPLETED: "completed",
     State.FAILED: "dead",
@@ -34,15 +35,6 @@ VERBS = {
     State.CANCELLED: "cancelled",
     State.RETRYING: "retry",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """How much is kept: ends that nobody settles, and entries of completed and dead jobs."""
-
-    unsettled: int
-    kept: int
-    kept_for: timedelta = timedelta(days=1)
 
 
 class Call:
@@ -101,18 +93,16 @@ class Held(NamedTuple):
 class Exchange:
     """The deliveries of one queue."""
 
-    def __init__(
-        self, client: Client, queue: str, keys: Keys, bounds: Bounds, *, weighted: bool = False
-    ) -> None:
+    def __init__(self, client: Client, queue: str, keys: Keys, options: QueueOptions) -> None:
         self._client = client
         self._queue = queue
         self._keys = keys
-        self._limits = (bounds.unsettled, bounds.kept, bounds.kept_for // wire.MILLISECOND)
+        self._limits = (options.most_unsettled, options.kept, KEPT_FOR // wire.MILLISECOND)
         self._jobs, self._attempts, self._returned = keys.named("jobs", "attempts", "returned")
         self._between = keys.named("between", "retries", "finished", "workers", "marker")
         self._after = keys.named("cancels", "notes", "paused", "unhandled", "begun", "returned")
         self._place: int | None = (
-            0 if weighted else None
+            0 if options.weighted else None
         )  # among those that the levels have in turn
         self._reasons, self._origins = keys.named("reasons", "origins")
         self._named: tuple[str | None, list[str]] = (

@@ -35,11 +35,11 @@ from scheduler.dialects.interface import (
 )
 from scheduler.dialects.leasing import SequenceNumbers, jobs_of_calls, mark_bytes
 from scheduler.dialects.looks import NextLook
+from scheduler.dialects.queue_options import DEFAULT_OPTIONS, QueueOptions
 from scheduler.dialects.reliable import wire
 from scheduler.dialects.reliable.exchange import (
     LARGEST_BATCH,
     MOST_BYTES,
-    Bounds,
     Call,
     Exchange,
     Written,
@@ -53,11 +53,7 @@ from scheduler.dialects.settling.reading import Settling
 from scheduler.errors import ConfigError, QueueUnavailable, WireError
 from scheduler.model.attempts import QueuedJob
 from scheduler.model.labels import Priority
-from scheduler.model.reaper import ReaperRule
 
-MOST_UNSETTLED = 100_000
-KEPT = 1000
-SETTLER_SILENCE = timedelta(seconds=30)
 MOST_HELD = 100_000
 PUSHED_AT_ONCE = 250
 RENEWED = {"k": Renewed.KEPT, "l": Renewed.LOST, "c": Renewed.CANCEL}
@@ -83,12 +79,7 @@ class ReliableQueue:
         worker: str = "",
         lease: timedelta = timedelta(seconds=30),
         keys: Keys | None = None,
-        reaper: ReaperRule = ReaperRule(),  # noqa: B008 - frozen
-        most_unsettled: int = MOST_UNSETTLED,
-        kept: int = KEPT,
-        settler_silence: timedelta = SETTLER_SILENCE,
-        # every level has a share of what is fetched, instead of the higher one first
-        weighted: bool = False,
+        options: QueueOptions = DEFAULT_OPTIONS,
     ) -> None:
         if ":" in worker:
             raise ConfigError(
@@ -118,13 +109,11 @@ class ReliableQueue:
                 self._keys.outcomes(installation),
                 *self._keys.named("finished", "settled", "settled:before"),
             ],
-            silence=settler_silence,
+            silence=options.settler_silence,
             keep=self._keep,
         )
-        self._exchange = Exchange(
-            client, name, self._keys, Bounds(most_unsettled, kept), weighted=weighted
-        )
-        self._reaper = Reaper(client, self._keys, self._exchange, reaper)
+        self._exchange = Exchange(client, name, self._keys, options)
+        self._reaper = Reaper(client, self._keys, self._exchange, options.reaper)
         with contextlib.suppress(
             QueueUnavailable
         ):  # a cluster that comes back later refuses such keys itself

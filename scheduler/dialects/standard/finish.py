@@ -5,7 +5,6 @@ and its answer.
 import contextlib
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -15,6 +14,7 @@ from scheduler.dialects.client import Client, script
 from scheduler.dialects.ends import end_bytes
 from scheduler.dialects.interface import EVERY_TYPE, BegunMark, Delivery, Handled, Result
 from scheduler.dialects.leasing import mark_bytes
+from scheduler.dialects.queue_options import QueueOptions
 from scheduler.dialects.standard import messages
 from scheduler.dialects.standard.keys import Keys
 from scheduler.dialects.unhandled import return_delay_ms
@@ -35,17 +35,6 @@ VERBS = {
     State.DEAD_LETTER: "dead",
     State.CANCELLED: "cancelled",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """Limits of a queue: unsettled results, above which nothing is fetched, and dead letters that
-    are kept. settler_silence: after so long without an acknowledgement a result is read again.
-    """
-
-    unsettled: int = 100_000
-    kept: int = 1000
-    settler_silence: timedelta = timedelta(seconds=30)
 
 
 class FinishArgs:
@@ -174,17 +163,15 @@ class FinishScript:
         client: Client,
         queue: str,
         keys: Keys,
-        bounds: Bounds,
+        options: QueueOptions,
         formats: Formats,
-        *,
-        weighted: bool = False,
     ) -> None:
         self._client = client
         self._queue = queue
         self._keys = keys
-        self._limits = bounds.unsettled, bounds.kept
+        self._limits = options.most_unsettled, options.kept
         self._formats = formats
-        self._place: int | None = 0 if weighted else None  # among the places of the levels
+        self._place: int | None = 0 if options.weighted else None  # among the places of the levels
         self._before = keys.named(
             *("waiting", "turns", "blocked", "blocked:counts", "jobs", "leases", "state"),
             *("retrying", "finished", "workers"),

@@ -40,13 +40,13 @@ from scheduler.dialects.interface import (
 )
 from scheduler.dialects.leasing import SequenceNumbers, jobs_of_calls, mark_bytes
 from scheduler.dialects.looks import NextLook
+from scheduler.dialects.queue_options import DEFAULT_OPTIONS, QueueOptions
 from scheduler.dialects.settling.fence import Fence, log_missing_results, pushed
 from scheduler.dialects.settling.reading import Settling
 from scheduler.dialects.standard import messages
 from scheduler.dialects.standard.finish import (
     MAX_BYTES,
     NO_RESULTS,
-    Bounds,
     Fetch,
     FinishArgs,
     FinishScript,
@@ -74,7 +74,7 @@ CANCELLING = {
 
 class StandardQueue:
     """One queue. installation: the ledger that enqueues jobs through it; worker: the name of the
-    worker that fetches through it; weighted: every level gets a share of what is fetched.
+    worker that fetches through it.
     """
 
     def __init__(
@@ -85,8 +85,7 @@ class StandardQueue:
         installation: str = "",
         worker: str = "",
         lease: timedelta = timedelta(seconds=30),
-        bounds: Bounds = Bounds(),  # noqa: B008 - frozen
-        weighted: bool = False,
+        options: QueueOptions = DEFAULT_OPTIONS,
     ) -> None:
         if ":" in worker:
             raise ConfigError(
@@ -103,9 +102,7 @@ class StandardQueue:
         self._fence = Fence(client)
         self._sequence = SequenceNumbers()
         self._formats = Formats(name)
-        self._finish = FinishScript(
-            client, name, self._keys, bounds, self._formats, weighted=weighted
-        )
+        self._finish = FinishScript(client, name, self._keys, options, self._formats)
         self._recovery = Recovery(client, name, self._keys, self._finish, self._formats)
         self._results = Settling(
             client,
@@ -113,7 +110,7 @@ class StandardQueue:
                 self._keys.results(installation),
                 *self._keys.named("finished", "settled", "settled:before"),
             ],
-            silence=bounds.settler_silence,
+            silence=options.settler_silence,
             keep=self._bury,
             forget=script("standard", "acknowledge"),
             field=messages.RESULT_FIELD,
