@@ -254,19 +254,24 @@ def _against(each: Standing, other: str | None) -> tuple[str, str, str]:
 
 
 def part(result: dict[str, Any], name: str) -> str:
-    """Show every contestant of a part: medians, least..greatest, and how many times our figure each
-    is.
+    """Show every contestant of a part: how many jobs it prefetches, medians, least..greatest, and how
+    many times our figure each is.
     """
+    peers = result["peers"].get(name, {})
+    has_prefetch = any("prefetch" in info for info in peers.values())
     rows = [each for each in standings(result) if each.row.part == name]
     contestants = sorted(
         dict.fromkeys(who for each in rows for who in each.figures), key=lambda who: who not in OURS
     )
     lines = []
     for who in contestants:
-        info = result["peers"].get(name, {}).get(who, {})
+        info = peers.get(who, {})
         cells = [_cell(each, who) for each in rows]
+        if has_prefetch:
+            cells.insert(0, info.get("prefetch", "?"))
         lines.append((f"{who} {info.get('version', '')}".strip(), *cells))
-    return harness.table(("contestant", *(each.row.text for each in rows)), lines)
+    head = ("contestant", *(["jobs prefetched, at most"] if has_prefetch else []))
+    return harness.table((*head, *(each.row.text for each in rows)), lines)
 
 
 def _cell(each: Standing, who: str) -> str:

@@ -66,9 +66,9 @@ export async function run(name, peer) {
     return peer.work();
   }
   const { version } = JSON.parse(fs.readFileSync(path.join(folder, name, "package.json")));
-  const { left, setting } = peer;
+  const { left, prefetch, setting } = peer;
   const answer = command === "info"
-    ? { version, left, setting, many: true }
+    ? { version, left, prefetch, setting, many: true }
     : await { single, many, pickup }[command](peer, ...counts.map(Number));
   process.stdout.write(JSON.stringify(answer) + "\n", () => process.exit(0));
 }

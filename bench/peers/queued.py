@@ -87,8 +87,9 @@ def run(package, *, connect, send, work, left, many=None, close=None, committed=
     connect() returns what send(context, number) and many(context, numbers) are given; if that takes
     part in the work there is a close(context), which is not async, for when all is done.
     work(*names) works until killed. committed: asked after a send, when it was committed. left: an
-    expression for the jobs that the server knows and that are not done, in Lua or SQL. All others
-    may be async.
+    expression for the jobs that the server knows and that are not done, in Lua or SQL. Of `info`,
+    prefetch: how many jobs a worker takes at most before it can begin them. All others may be
+    async.
     """
 
     def serve(*names):

@@ -62,6 +62,7 @@ if __name__ == "__main__":
         many=many,
         work=work,
         left="redis.call('ZCARD', 'arq:queue')",
+        prefetch="0",
         setting=f"{AT_ONCE} at once, polls every {POLL_S * 1000:g} ms",
         gathers=True,
     )

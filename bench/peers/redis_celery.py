@@ -51,5 +51,6 @@ if __name__ == "__main__":
         send=send,
         work=work,
         left="redis.call('LLEN', 'bench') + redis.call('HLEN', 'unacked')",
+        prefetch=f"{PREFETCH}",
         setting=f"pool solo, prefetch {PREFETCH}",
     )

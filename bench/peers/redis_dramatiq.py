@@ -41,5 +41,6 @@ if __name__ == "__main__":
         send=send,
         work=work,
         left="redis.call('HLEN', 'dramatiq:bench.msgs')",
+        prefetch="1000, with those that run",
         setting=f"{THREADS} threads, prefetch 1000",
     )

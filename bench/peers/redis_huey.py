@@ -40,5 +40,6 @@ if __name__ == "__main__":
         send=send,
         work=work,
         left="redis.call('LLEN', 'huey.redis.bench')",
+        prefetch="0",
         setting=f"{THREADS} threads, no acknowledgement",
     )

@@ -14,6 +14,7 @@ async function work(job) {
 
 await run("bullmq", {
   left: "redis.call('LLEN', 'bull:bench:wait') + redis.call('LLEN', 'bull:bench:active')",
+  prefetch: "0",
   setting: `concurrency ${concurrency}`,
   connect: async () => {
     const queue = new Queue("bench", { connection });

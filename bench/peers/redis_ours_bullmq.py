@@ -55,5 +55,6 @@ if __name__ == "__main__":
         many=many,
         work=work,
         left=LEFT,
+        prefetch="0",
         setting=f"{KIND} handler, concurrency {WORKERS}",
     )

@@ -40,5 +40,6 @@ if __name__ == "__main__":
         many=many,
         work=work,
         left=LEFT,
+        prefetch="0",
         setting="SimpleWorker, which does not fork",
     )

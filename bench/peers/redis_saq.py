@@ -40,6 +40,7 @@ if __name__ == "__main__":
         many=many,
         work=work,
         left="redis.call('ZCARD', 'saq:bench:incomplete')",
+        prefetch="0",
         setting="concurrency 20",
         gathers=True,
     )

@@ -61,6 +61,7 @@ if __name__ == "__main__":
         many=many,
         work=work,
         left=LEFT,
+        prefetch=f"{AT_ONCE}, and a read of the stream",
         setting=f"streams, {AT_ONCE} at once",
         gathers=True,
     )

@@ -14,6 +14,7 @@ const connect = async () => {
 
 await run("graphile-worker", {
   left: "SELECT count(*) FROM graphile_worker._private_jobs",
+  prefetch: `${size}`,
   setting: `concurrency ${concurrency}, local queue ${size}`,
   connect,
   send: (utils, number) => utils.addJob("noop", { number }),

@@ -98,5 +98,6 @@ if __name__ == "__main__":
         left=LEFT,
         close=Scheduler.cancel,
         committed=Commits(),
+        prefetch="0",
         setting=f"{KIND} handler, concurrency {WORKERS}",
     )

@@ -14,6 +14,7 @@ const connect = async () => {
 
 await run("pg-boss", {
   left: "SELECT count(*) FROM pgboss.job WHERE state < 'completed' AND name = 'bench'",
+  prefetch: `${batchSize}, a batch`,
   setting: `batches of ${batchSize}`,
   connect,
   send: (boss, number) => boss.send("bench", { number }),

@@ -51,5 +51,6 @@ if __name__ == "__main__":
         many=many,
         work=work,
         left="SELECT count(*) FROM pgqueuer",
+        prefetch=f"{BATCH}, a batch",
         setting=f"batches of {BATCH}",
     )

@@ -54,5 +54,6 @@ if __name__ == "__main__":
         many=many,
         work=work,
         left=LEFT,
+        prefetch="0",
         setting=f"concurrency {AT_ONCE}",
     )

@@ -25,7 +25,12 @@ COMPARED = {
     "machine": MACHINE,
     "options": {"quick": False, "pin": "split"},
     "repetitions": 3,
-    "peers": {"redis": {"ours": {"version": "1", "setting": "sync"}}},
+    "peers": {
+        "redis": {
+            "ours": {"version": "1", "setting": "sync", "prefetch": "0"},
+            "saq": {"version": "2", "setting": "plain", "prefetch": "100"},
+        }
+    },
     "left_out": ["celery"],
     "limits": {"redis values": [600, 600, 600]},
     "errors": [],
@@ -93,6 +98,13 @@ def test_a_row_is_first_behind_or_a_tie_by_its_spread(tmp_path: Path) -> None:
     pickup = row(cells, "pick-up p50, ms")  # nobody is measured against huey, which promises less
     assert pickup[2:5] == ["saq 4.00 (3.00..5.00)", "2.00", "first"]
     _the_page_keeps_what_is_not_measured(tmp_path)
+
+
+def test_contestants_are_shown_with_the_jobs_they_prefetch(tmp_path: Path) -> None:
+    cells = shown("compare", COMPARED, tmp_path)
+    assert row(cells, "contestant")[1] == "jobs prefetched, at most"
+    found = {name: row(cells, name)[1] for name in ("ours 1", "saq 2", "node-bullmq")}
+    assert found == {"ours 1": "0", "saq 2": "100", "node-bullmq": "?"}
 
 
 def _the_page_keeps_what_is_not_measured(folder: Path) -> None:
