@@ -1184,10 +1184,11 @@ def test_a_call_does_not_lease_what_it_puts_back(
     queue.push(later, epoch="")
     accepted, more = queue.finish([back(each) for each in taken], fetch=5)
     assert accepted == [True] * many
-    assert ids(more) == [each.id for each in later]
-    last = [job(priority=priority)]
-    queue.push(last, epoch="")
-    assert ids(fetch_all(queue)) == [*ids(taken), last[0].id], "they are the next"
+    leased = later if many <= 500 else []  # none if the results need several calls
+    assert ids(more) == [each.id for each in leased]
+    left = [*(each for each in later if each not in leased), job(priority=priority)]
+    queue.push(left[-1:], epoch="")
+    assert ids(fetch_all(queue)) == [*ids(taken), *(x.id for x in left)], "they are the next"
     assert [each.sequence for each in queue.held()] == sorted(
         each.sequence for each in queue.held()
     )
