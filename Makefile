@@ -47,7 +47,7 @@ imports: $(VENV)/.dev ## check who imports whom
 proto: $(VENV)/.dev ## make the bytes of Conveyor's jobs out of job.proto
 	@$(BIN)/python -m tests.conveyor.proto
 
-bench: $(VENV)/.dev ## measure everything beside others; BENCH=growth: how cost grows; or recurring, submit, redis, ring, fleet, observe, web
+bench: $(VENV)/.dev ## measure everything beside others; BENCH=growth: how cost grows; or recurring, submit, redis, ring, fleet, acknowledge, observe, web
 	@$(BIN)/python bench/$(BENCH).py $(ARGS)
 
 chaos: $(VENV)/.dev ## attack the whole system: ARGS="--minutes 30 --seed 7"
