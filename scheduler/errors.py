@@ -25,6 +25,7 @@ SchedulerError
   InvalidSignature            a callback is not signed with that secret, or too old
   StoreError                  Postgres refused
     Conflict                  another transaction was faster; run yours again
+    InvalidData               a value cannot be stored; trying again does not help
     StoreUnavailable          Postgres is away; trying again may help
     SchemaMismatch
   QueueError                  Redis refused
@@ -153,6 +154,10 @@ class Conflict(StoreError):
     """Another transaction was faster, and yours saw the past; run your transaction again."""
 
     retryable = True
+
+
+class InvalidData(StoreError):
+    """Postgres refused a value."""
 
 
 class StoreUnavailable(StoreError):

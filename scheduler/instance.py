@@ -59,6 +59,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("scheduler")
 
 TEND_EVERY = 3600.0
+LAST_BACKOFF = 2.0  # of loop and finisher: fires resume soon after a table lock or an outage
 
 
 class Instance:
@@ -155,9 +156,9 @@ class Instance:
 
     def _serve(self, database: "str | Engine") -> None:
         """Give each part that goes on by itself a thread."""
-        self.loop_service = Service("loop", self.loop.step)
+        self.loop_service = Service("loop", self.loop.step, last_backoff=LAST_BACKOFF)
         self.lease_service = Service("lease", self.leases.step, last_backoff=1.0)
-        self.finish_service = Service("finish", self.finisher.step, last_backoff=5.0)
+        self.finish_service = Service("finish", self.finisher.step, last_backoff=LAST_BACKOFF)
         self.upkeep_service = Service("upkeep", self._tend)
         self.leases.wake = self.lease_service.wake
         self.runner.on_start = self.leases.watch

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from scheduler.clock import Clock, DatabaseClock
-from scheduler.errors import StoreError, StoreUnavailable
+from scheduler.errors import InvalidData, StoreError
 from scheduler.events import Events, FireCrashed
 from scheduler.log import Keys, keys
 from scheduler.model.definition import Key
@@ -116,9 +116,7 @@ class Claimer:
             return
         try:
             buried = self._locks.bury(list(dead), reasons=list(dead.values()))
-        except StoreUnavailable:
-            raise
-        except StoreError:
+        except InvalidData:
             if len(dead) == 1:
                 key = next(iter(dead)).key
                 logger.exception(
@@ -145,7 +143,7 @@ class Claimer:
         try:
             answers = self._locks.claim(wanted)
         except StoreError as error:
-            if isinstance(error, StoreUnavailable):
+            if not isinstance(error, InvalidData):
                 for entry in asked:
                     self._registry.put_back(entry, entry.next_run_at)
                 raise
@@ -206,7 +204,7 @@ class Claimer:
                 [(entry.key, entry.spec_hash, at) for entry, at in taken]
             )
         except StoreError as error:
-            refused = not isinstance(error, StoreUnavailable)
+            refused = isinstance(error, InvalidData)
             if refused and len(triggered) > 1:  # one that Postgres refuses holds back no other
                 for entry in triggered:
                     self._pull([entry], now)

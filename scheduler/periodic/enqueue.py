@@ -10,7 +10,7 @@ from datetime import timedelta
 from uuid import UUID, uuid4
 
 from scheduler.clock import Clock, DatabaseClock
-from scheduler.errors import StoreError, StoreUnavailable
+from scheduler.errors import InvalidData, StoreError
 from scheduler.events import Events, FireQueued, FireSkipped
 from scheduler.log import keys
 from scheduler.model.schedules import Due
@@ -48,7 +48,7 @@ class Enqueuer:
         now = self._database_clock.now()
         try:
             answer = self._ask(entry, want, triggered=False)
-        except StoreUnavailable:
+        except StoreError:
             self._registry.put_back(entry, entry.next_run_at)
             raise
         if answer is None:
@@ -71,7 +71,7 @@ class Enqueuer:
         )
         try:
             answer = self._ask(entry, want, triggered=True)
-        except StoreUnavailable:
+        except StoreError:
             self._registry.pulled(entry, trigger_at, not_before=now + LAST_RETRY)
             raise
         if answer is None:
@@ -89,9 +89,7 @@ class Enqueuer:
         sent = self._clock.monotonic()
         try:
             answer = self._locks.claim_queued(want, work, queued_id, triggered=triggered)
-        except StoreUnavailable:
-            raise
-        except StoreError:
+        except InvalidData:
             about = keys(namespace=entry.key.tenant, job_id=entry.key.job_id)
             logger.exception(
                 "the claim of %s/%s is refused; trying again in a minute", *entry.key, extra=about

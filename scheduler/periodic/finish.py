@@ -9,7 +9,7 @@ import queue
 from collections.abc import Callable
 from dataclasses import replace
 
-from scheduler.errors import StoreError, StoreUnavailable
+from scheduler.errors import InvalidData, StoreError
 from scheduler.events import Events, FireEnded, LeaseLost
 from scheduler.model.definition import Key
 from scheduler.model.failures import named
@@ -97,7 +97,7 @@ class Finisher:
         self._unsure = ends
         try:
             reasons = self._finish(ends)
-        except StoreUnavailable:
+        except StoreError:
             self._leases.restore(runs)
             raise
         self._unsure = []
@@ -116,9 +116,7 @@ class Finisher:
             return [
                 None if ours else LOST for ours in self._locks.finish([_row(end) for end in ends])
             ]
-        except StoreUnavailable:
-            raise
-        except StoreError as error:
+        except InvalidData as error:
             if len(ends) > 1:
                 return [self._finish([end])[0] for end in ends]
             text = ends[0].error

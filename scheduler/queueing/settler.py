@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from scheduler.dialects.interface import Outcomes, Queue
-from scheduler.errors import QueueError, StoreUnavailable
+from scheduler.errors import ConfigError, InvalidData, QueueError, StoreError
 from scheduler.events import Events, JobsSettled
 from scheduler.log import keys
 from scheduler.model.attempts import AttemptEnd
@@ -156,9 +156,9 @@ class Settler:
         """
         try:
             return self._run(ends)
-        except (StoreUnavailable, QueueError):
-            raise
-        except Exception:
+        except Exception as error:
+            if not _blames_an_end(error):
+                raise
             if len(ends) > 1:
                 said, name = "queue %s: %d ends cannot be settled together", self._queue.name
                 logger.exception(said, name, len(ends), extra=keys(queue=name))
@@ -172,9 +172,9 @@ class Settler:
         """
         try:
             return self._run([culprit])
-        except StoreUnavailable:
-            raise
         except Exception as error:
+            if not _blames_an_end(error):
+                raise
             about = keys(queue=self._queue.name, job_id=culprit.job_id, namespace=culprit.tenant)
             logger.exception("job %s: its end is refused", culprit.job_id, extra=about)
             reason = storable(f"its end could not be settled: {describe(error)}", 2000)
@@ -190,9 +190,9 @@ class Settler:
                 self._ledger.run(end(self._ledger.jobs, [ending]), deadline=DEADLINE)
                 rows = self._ledger.rows(self._ledger.ring.standing([key]))
                 return [culprit for _, _, feed, _ in rows if feed <= culprit.feed]
-            except StoreUnavailable:
-                raise
-            except Exception:
+            except Exception as unrecorded:
+                if not _blames_an_end(unrecorded):
+                    raise
                 said = "job %s: it cannot even be ended as failed; trying again later"
                 logger.exception(said, culprit.job_id, extra=about)
                 self._refused = True
@@ -210,6 +210,17 @@ class Settler:
                 )
             )
         return settled.held
+
+
+def _blames_an_end(error: Exception) -> bool:
+    """Return whether an error is the fault of one of the ends.
+
+    Any other error of Postgres or Redis says nothing about them: a closed connection, a timeout, a
+    missing privilege. They are settled later.
+    """
+    if isinstance(error, InvalidData):
+        return True
+    return not isinstance(error, StoreError | QueueError | ConfigError)
 
 
 def _parts(batches: Sequence[Outcomes]) -> list[list[Outcomes]]:

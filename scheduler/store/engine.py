@@ -28,7 +28,13 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import Pool, QueuePool
 
-from scheduler.errors import ConfigError, SchemaMismatch, StoreError, StoreUnavailable
+from scheduler.errors import (
+    ConfigError,
+    InvalidData,
+    SchemaMismatch,
+    StoreError,
+    StoreUnavailable,
+)
 from scheduler.store.queries import statement
 
 logger = logging.getLogger("scheduler")
@@ -50,13 +56,19 @@ NOT_A_DSN = (
     "database: not a DSN; write postgresql://user:password@host/name, or host=... dbname=... "
     "user=..."
 )
+# Outages. The timeouts of transactions close the connection, and psycopg counts them as internal
+# errors.
 _AWAY = (
     psycopg.OperationalError,
     psycopg.InterfaceError,
     pg.ReadOnlySqlTransaction,
+    pg.IdleInTransactionSessionTimeout,
+    pg.TransactionTimeout,
     pg.SerializationFailure,
     pg.DeadlockDetected,
 )
+# Data exceptions, integrity constraint violations, program limits: the value is to blame.
+_DATA_ERRORS = ("22", "23", "54")
 
 
 _INT8 = struct.Struct("!q")
@@ -114,9 +126,9 @@ class Database:
     """Runs statements on pooled connections, each in a transaction of its own unless inside
     `transaction()`.
 
-    Every failure is a `StoreUnavailable` (trying again may help) or a `StoreError`. The former
-    costs the pool all its idle connections: a failover, a restarted or a read-only server is met
-    with new ones.
+    Every failure is a `StoreUnavailable` (trying again may help), an `InvalidData` (a value is to
+    blame) or another `StoreError`. The first costs the pool all its idle connections: a failover, a
+    restarted or a read-only server is met with new ones.
     """
 
     def __init__(
@@ -317,22 +329,26 @@ def translated() -> Iterator[None]:
         raise SchemaMismatch(
             f"the database lacks what we need ({_brief(error)}); run `scheduler migrate`"
         ) from error
-    except pg.LockNotAvailable as error:
-        raise StoreError("a lock that others hold was not to be had in time") from error
     except (pg.DuplicatePreparedStatement, pg.InvalidSqlStatementName) as error:
         raise ConfigError(POOLER) from error
-    except _AWAY as error:
-        if "unsupported startup parameter" in str(error):
-            raise ConfigError(POOLER) from error
-        raise StoreUnavailable(f"Postgres is away: {_brief(error)}") from error
+    except psycopg.Error as error:
+        raise _error(error) from error
     except PoolTimeout as error:
         raise StoreUnavailable("every connection of the pool is in use") from error
     except UnicodeError as error:
-        raise StoreError("a text cannot be sent to Postgres") from error
-    except psycopg.Error as error:
-        raise StoreError(f"Postgres refused a statement: {_brief(error)}") from error
+        raise InvalidData("a text cannot be sent to Postgres") from error
     except SQLAlchemyError as error:
         raise StoreUnavailable(f"no connection: {type(error).__name__}") from error
+
+
+def _error(error: psycopg.Error) -> ConfigError | StoreError:
+    if (error.sqlstate or "").startswith(_DATA_ERRORS):
+        return InvalidData(f"Postgres refused a value: {_brief(error)}")
+    if isinstance(error, _AWAY):
+        if "unsupported startup parameter" in str(error):
+            return ConfigError(POOLER)
+        return StoreUnavailable(f"Postgres is away: {_brief(error)}")
+    return StoreError(f"Postgres refused a statement: {_brief(error)}")
 
 
 def _brief(error: psycopg.Error) -> str:

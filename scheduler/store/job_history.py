@@ -4,6 +4,9 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
+from psycopg.errors import LockNotAvailable
+
+from scheduler.errors import StoreError
 from scheduler.model.job import HistoryEntry, HistoryPlace
 from scheduler.model.outcomes import Outcome
 from scheduler.store.engine import Database
@@ -32,9 +35,12 @@ class HistoryTable:
                 statement("session", "bound_locks", schema), {"milliseconds": LOCKS_WAIT}
             )
             parameters = {"now": self._now(), "ahead": AHEAD, "keep": keep}
-            ((made, dropped),) = connection.execute(
-                statement("job_history", "tend", schema), parameters
-            ).fetchall()
+            try:
+                ((made, dropped),) = connection.execute(
+                    statement("job_history", "tend", schema), parameters
+                ).fetchall()
+            except LockNotAvailable as error:  # not an outage: it must not be tried again soon
+                raise StoreError("other transactions hold a lock on job_history") from error
         return made, dropped
 
     def newest(

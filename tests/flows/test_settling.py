@@ -2,7 +2,7 @@
 it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -18,14 +18,14 @@ from scheduler.dialects.interface import Outcomes
 from scheduler.dialects.standard.keys import Keys
 from scheduler.dialects.standard.messages import RESULT_FIELD
 from scheduler.embedded.redis import EmbeddedRedis
-from scheduler.errors import StoreUnavailable
+from scheduler.errors import StoreError, StoreUnavailable
 from scheduler.model.attempts import AttemptEnd
 from scheduler.model.handling import spawned_of
 from scheduler.model.submission import drafts
 from scheduler.queueing.ledger import Ledger
 from scheduler.queueing.services import RingServices
 from scheduler.queueing.settler import ENDS, MOST_BYTES, MOST_ENDS, Settler, settle
-from tests.support.waiting import wait_for
+from tests.support.waiting import rest, wait_for
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -215,3 +215,92 @@ def test_a_lock_that_is_not_to_be_had_in_time_is_no_reason_to_fail_a_job(
         settler.step()
         assert made.get("acme", job.id).state is State.COMPLETED
         assert [each.type for each in made.find("acme", queue="other").jobs] == ["child"]
+
+
+def idle_in_transaction(own: psycopg.Connection[Any]) -> None:
+    """The role's idle_in_transaction_session_timeout (25P03) closes the connection."""
+    rest(1.0)
+
+
+def transaction_timeout(own: psycopg.Connection[Any]) -> None:
+    """The role's transaction_timeout (25P04) closes the connection."""
+    if own.info.server_version < 170000:
+        pytest.skip("this server has no transaction_timeout")
+    rest(1.0)
+
+
+def terminated(own: psycopg.Connection[Any]) -> None:
+    own.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND state = 'idle in transaction'"
+        " AND application_name = 'scheduler' AND pid <> pg_backend_pid()"
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "close"),
+    [
+        ("-c idle_in_transaction_session_timeout=200ms", idle_in_transaction),
+        ("-c transaction_timeout=500ms", transaction_timeout),
+        ("", terminated),
+    ],
+)
+def test_a_connection_closed_while_settling_fails_no_job(
+    dsn: str,
+    schema: str,
+    redis: Client,
+    redis_server: EmbeddedRedis,
+    connection: psycopg.Connection[Any],
+    options: str,
+    close: Callable[[psycopg.Connection[Any]], None],
+) -> None:
+    hurried = make_conninfo(dsn, options=options)
+    closing = True
+
+    def check(_: object) -> None:  # is called within the transaction
+        if closing:
+            close(connection)
+
+    with Scheduler(hurried, schema=schema, redis=redis_server.url) as made:
+        services = made._running().ring
+        assert services is not None
+        services.stop(timeout=5.0)
+        ledger: Ledger = services._ledger
+        settler = Settler(
+            services.ring.queue("work"), ledger, services._events, lambda _: None, check
+        )
+        settler.step()
+        job = made.submit("acme", "job", queue="work", delay="1h")
+        redis.call(
+            "XADD",
+            Keys.from_queue("work").results(ledger.installation),
+            "*",
+            RESULT_FIELD,
+            b"[%b]" % end_bytes(completed(job, spawned=spawned("child"))),
+        )
+        for _ in range(2):
+            with pytest.raises(StoreUnavailable):
+                settler.step()
+        closing = False
+        settler.step()
+        assert made.get("acme", job.id).state is State.COMPLETED
+        assert [each.type for each in made.find("acme", queue="other").jobs] == ["child"]
+
+
+def test_a_missing_privilege_fails_no_job(
+    settling: Settling, submitter: Scheduler, connection: psycopg.Connection[Any], schema: str
+) -> None:
+    """An error that blames no value is no reason to fail a job either."""
+    job = submitter.submit("acme", "job", queue="work", delay="1h")
+    settling.add([completed(job)])
+    connection.execute(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS"
+        " $$ BEGIN RAISE insufficient_privilege; END $$;"
+        "CREATE TRIGGER refuse BEFORE INSERT ON job_history FOR EACH ROW"
+        " WHEN (NEW.outcome = 'completed') EXECUTE FUNCTION refuse()"
+    )
+    with pytest.raises(StoreError):
+        settling.settler.step()
+    connection.execute("DROP TRIGGER refuse ON job_history")
+    settling.settler.step()
+    assert submitter.get("acme", job.id).state is State.COMPLETED
