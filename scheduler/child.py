@@ -19,7 +19,6 @@ from types import SimpleNamespace
 from typing import IO, Any
 
 from scheduler.errors import (
-    InvalidPayload,
     JobCancelled,
     PermanentError,
     SchedulerError,
@@ -30,7 +29,7 @@ from scheduler.model.body import Body, Cancelled, Here, RunContext
 from scheduler.model.durations import duration
 from scheduler.model.failures import describe
 from scheduler.model.handling import JobContext
-from scheduler.model.payloads import encode
+from scheduler.model.payloads import InvalidResult, encode_result
 from scheduler.trace import joined
 
 _sending = threading.RLock()  # a handler of the body's own may log while it sends
@@ -127,12 +126,10 @@ def _tell(out: IO[str], what: str, value: Any) -> None:
 
 
 def _end(result: object) -> dict[str, object]:
-    """Report a result; one that is not JSON is the handler's mistake, and named as such."""
-    if result is None:
-        return {"end": None}
-    form, _ = encode(result, what="result")
-    if form != "json":
-        raise PermanentError("result must be JSON, not bytes", code="invalid-result")
+    """Report a result, or why it cannot be stored."""
+    encoded = encode_result(result)
+    if isinstance(encoded, InvalidResult):
+        return {"end": None, "invalid_result": encoded.reason}
     return {"end": None, "result": result}
 
 
@@ -143,8 +140,6 @@ def _failure(error: BaseException) -> dict[str, object]:
         report["failure"] = ["cancelled"]
     elif isinstance(error, PermanentError):
         report["failure"] = ["permanent", str(error.code)]
-    elif isinstance(error, InvalidPayload):
-        report["failure"] = ["permanent", "invalid-result"]
     elif isinstance(error, TemporaryError):
         wait = error.retry_after
         with contextlib.suppress(SchedulerError):

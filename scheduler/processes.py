@@ -22,6 +22,7 @@ from scheduler.errors import JobCancelled, PermanentError, TemporaryError
 from scheduler.log import keys
 from scheduler.model.body import Cancelled
 from scheduler.model.failures import Reported
+from scheduler.model.payloads import InvalidResult
 from scheduler.trace import current
 
 logger = logging.getLogger("scheduler")
@@ -180,6 +181,8 @@ class _Child:
                 else:
                     cancelled.seen = cancelled.seen or bool(message.get("seen"))
                     if message["end"] is None:
+                        if "invalid_result" in message:
+                            return InvalidResult(message["invalid_result"])
                         return message.get("result")
                     raise _raised(message)
         finally:

@@ -38,7 +38,7 @@ def end_bytes(end: AttemptEnd) -> bytes:
     try:
         return orjson.dumps(written)
     except TypeError:  # a text that is not Unicode
-        for name in ("category", "code", "error"):
+        for name in ("category", "code", "error", "reason"):
             if name in rare:
                 rare[name] = rare[name].encode(errors="replace").decode()
         return orjson.dumps(written)
@@ -46,14 +46,9 @@ def end_bytes(end: AttemptEnd) -> bytes:
 
 def _rare(end: AttemptEnd) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    if end.category is not None:
-        found["category"] = end.category
-    if end.code is not None:
-        found["code"] = end.code
-    if end.error is not None:
-        found["error"] = end.error
-    if end.checkpoint is not None:
-        found["checkpoint"] = end.checkpoint
+    for name in ("category", "code", "error", "reason", "checkpoint"):
+        if (value := getattr(end, name)) is not None:
+            found[name] = value
     if end.delay is not None:
         found["delay"] = end.delay // MICROSECOND
     if end.result is not None:
@@ -112,6 +107,7 @@ def _end(read: Sequence[Any], recorded_at: datetime | None) -> AttemptEnd:
             found.get("error"),
         )
         end.result = found["result"].encode() if "result" in found else None
+        end.reason = found.get("reason")
         end.checkpoint, end.spawned = found.get("checkpoint"), found.get("spawned", ())
         end.charged, end.uncharged = found.get("charged", True), found.get("uncharged", 0)
     return end

@@ -13,6 +13,8 @@ from scheduler.model.policies import Timeouts, policy_of
 from scheduler.model.retries import RetryPolicy
 from scheduler.model.states import State
 
+LEFT_OUT = "the result was left out"  # of the ledger; why follows
+
 
 # Not frozen, as what carries them: made for every job and attempt, freezing would cost three times
 # as much. Nor by name alone: where they are made by the thousand their values stand in this order,
@@ -54,9 +56,9 @@ class QueuedJob:
 @dataclass(slots=True)
 class AttemptEnd:
     """How an attempt ended: terminal, or RETRYING after `delay`. `result` and `spawned` are of a
-    completed one. charged: whether it counts towards `max_attempts`. uncharged: how many of the
-    attempts up to this one do not count. recorded_at: when Redis took the result, by its clock; set
-    when the result is read.
+    completed one. reason: why its result was left out. charged: whether it counts towards
+    `max_attempts`. uncharged: how many of the attempts up to this one do not count. recorded_at:
+    when Redis took the result, by its clock; set when the result is read.
     """
 
     tenant: str
@@ -72,6 +74,7 @@ class AttemptEnd:
     code: str | None = None
     error: str | None = None
     result: bytes | None = field(default=None, repr=False)
+    reason: str | None = None
     checkpoint: Any = field(default=None, repr=False)
     spawned: Sequence[Mapping[str, Any]] = field(default=(), repr=False)
     charged: bool = True

@@ -4,11 +4,12 @@
 
 import math
 from collections.abc import Iterator
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import orjson
 
 from scheduler.errors import InvalidPayload
+from scheduler.model.texts import storable
 
 DEFAULT_LIMIT = 1024 * 1024
 LARGEST_LIMIT = 16 * 1024 * 1024
@@ -41,10 +42,30 @@ def encode(
     if len(encoded) > limit:
         raise InvalidPayload(
             f"{what} has {len(encoded):,} bytes, more than the {limit:,} that are allowed; store "
-            "the data elsewhere and"
-            " submit its key"
+            "the data elsewhere and pass on its key"
         )
     return form, encoded
+
+
+class InvalidResult(NamedTuple):
+    """Stands for the return value of a handler that cannot be stored."""
+
+    reason: str
+
+
+def encode_result(returned: object) -> bytes | InvalidResult | None:
+    """Encode what a handler returned; a value that cannot be stored does not fail its job."""
+    if returned is None:
+        return None
+    if isinstance(returned, InvalidResult):
+        return returned
+    try:
+        form, encoded = encode(returned, what="the result")
+    except InvalidPayload as error:
+        return InvalidResult(storable(str(error), 1000))
+    except Exception as error:  # noqa: BLE001 - a value of the user, whose methods can raise
+        return InvalidResult(f"reading the result raised {type(error).__name__}")
+    return encoded if form == "json" else InvalidResult("the result is bytes, and must be JSON")
 
 
 def decode(form: Form, encoded: bytes) -> object:

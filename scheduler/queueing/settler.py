@@ -11,6 +11,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from scheduler.dialects.interface import Outcomes, Queue
 from scheduler.errors import ConfigError, InvalidData, QueueError, StoreError
 from scheduler.events import Events, JobsSettled
 from scheduler.log import keys
-from scheduler.model.attempts import AttemptEnd
+from scheduler.model.attempts import LEFT_OUT, AttemptEnd
 from scheduler.model.durations import microseconds
 from scheduler.model.failures import describe
 from scheduler.model.handling import draft_of
@@ -166,37 +167,43 @@ class Settler:
         return self._quarantine(ends[0])
 
     def _quarantine(self, culprit: AttemptEnd) -> list[AttemptEnd]:
-        """End a job whose end Postgres refuses, with the reason, so that it stands in nobody's way.
+        """Settle the end of an attempt that Postgres refuses, so that it does not block others.
 
-        Return it if another transaction holds its row.
+        First without the values that Postgres can refuse; an attempt that completed stays so. What
+        is refused again ends its job. Return the end if another transaction holds its row.
         """
+        about = keys(queue=self._queue.name, job_id=culprit.job_id, namespace=culprit.tenant)
         try:
             return self._run([culprit])
         except Exception as error:
             if not _blames_an_end(error):
                 raise
-            about = keys(queue=self._queue.name, job_id=culprit.job_id, namespace=culprit.tenant)
             logger.exception("job %s: its end is refused", culprit.job_id, extra=about)
-            reason = storable(f"its end could not be settled: {describe(error)}", 2000)
-            try:
-                key = JobKey(culprit.tenant, read_id(culprit.job_id))
-                ending = Ending(
-                    key=key,
-                    state=State.FAILED,
-                    feed=culprit.feed,
-                    attempt=culprit.attempt,
-                    reason=reason,
-                )
-                self._ledger.run(end(self._ledger.jobs, [ending]), deadline=DEADLINE)
-                rows = self._ledger.rows(self._ledger.ring.standing([key]))
-                return [culprit for _, _, feed, _ in rows if feed <= culprit.feed]
-            except Exception as unrecorded:
-                if not _blames_an_end(unrecorded):
-                    raise
-                said = "job %s: it cannot even be ended as failed; trying again later"
-                logger.exception(said, culprit.job_id, extra=about)
-                self._refused = True
-                return [culprit]
+            why = storable(describe(error).splitlines()[0], 1000)
+        try:
+            return self._run([_reduced(culprit, f"{LEFT_OUT}: {why}")])
+        except Exception as error:
+            if not _blames_an_end(error):
+                raise
+        try:
+            key = JobKey(culprit.tenant, read_id(culprit.job_id))
+            ending = Ending(
+                key=key,
+                state=COMPLETED if culprit.state is COMPLETED else State.FAILED,
+                feed=culprit.feed,
+                attempt=culprit.attempt,
+                reason=f"its end could not be recorded: {why}",
+            )
+            self._ledger.run(end(self._ledger.jobs, [ending]), deadline=DEADLINE)
+            rows = self._ledger.rows(self._ledger.ring.standing([key]))
+            return [culprit for _, _, feed, _ in rows if feed <= culprit.feed]
+        except Exception as error:
+            if not _blames_an_end(error):
+                raise
+            said = "job %s: it cannot even be ended without its result; trying again later"
+            logger.exception(said, culprit.job_id, extra=about)
+            self._refused = True
+            return [culprit]
 
     def _run(self, ends: Sequence[AttemptEnd]) -> list[AttemptEnd]:
         settled = self._ledger.run(settle(self._ledger, ends, self._check), deadline=DEADLINE)
@@ -221,6 +228,12 @@ def _blames_an_end(error: Exception) -> bool:
     if isinstance(error, InvalidData):
         return True
     return not isinstance(error, StoreError | QueueError | ConfigError)
+
+
+def _reduced(each: AttemptEnd, reason: str) -> AttemptEnd:
+    """Leave out of an end what Postgres can refuse; an error is kept as ASCII."""
+    error = each.error and each.error.encode("ascii", "backslashreplace").decode()
+    return replace(each, result=None, checkpoint=None, error=error, reason=reason)
 
 
 def _parts(batches: Sequence[Outcomes]) -> list[list[Outcomes]]:
@@ -315,7 +328,7 @@ def _ending(key: JobKey, each: AttemptEnd) -> Ending:
         each.state,
         each.feed,
         each.attempt,
-        None,
+        each.reason,
         each.error,
         each.result,
         None if _plain(each) else orjson.dumps(record(each)).decode(),

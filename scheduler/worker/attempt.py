@@ -13,9 +13,9 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scheduler.dialects.interface import Delivery, Note, Result
-from scheduler.errors import InvalidPayload, JobCancelled, PermanentError, TemporaryError
+from scheduler.errors import JobCancelled, PermanentError, TemporaryError
 from scheduler.log import Keys, keys, logger
-from scheduler.model.attempts import AttemptEnd
+from scheduler.model.attempts import LEFT_OUT, AttemptEnd
 from scheduler.model.body import Cancelled
 from scheduler.model.durations import duration
 from scheduler.model.failures import (
@@ -27,7 +27,7 @@ from scheduler.model.failures import (
     named,
 )
 from scheduler.model.handling import Handler, JobContext
-from scheduler.model.payloads import DEFAULT_LIMIT, decode, encode
+from scheduler.model.payloads import InvalidResult, decode, encode_result
 from scheduler.model.policies import RETRY, TIMEOUTS, Timeouts
 from scheduler.model.retries import Backoff, RetryPolicy
 from scheduler.model.states import State
@@ -263,7 +263,11 @@ class Attempt:
         """Log a failure, and end the span."""
         error_name = None if end is None or end.error is None else named(end.error)
         if end is not None and error_name is not None:
-            self._log_failure(end, error_name)
+            level = logging.INFO if end.state is State.RETRYING else logging.WARNING
+            if end.state is not State.CANCELLED:
+                self._log(level, f"{end.state}: {error_name}")
+        elif end is not None and end.reason is not None:
+            self._log(logging.WARNING, LEFT_OUT)
         if self.span is not None:
             self.span.end("put_back" if end is None else end.state, error_name)
 
@@ -289,18 +293,15 @@ class Attempt:
         elif stopped_early and STOPPING in causes:
             return self.put_back()
         if error is None:
-            try:
-                return self._completed(returned)
-            except InvalidPayload as invalid:
-                error = PermanentError(str(invalid), code="invalid-result")
+            return self._completed(returned)
         return self._failed(classify(error, self.cancelled), backoffs)
 
     def _completed(self, returned: object) -> Result:
-        encoded = None
-        if returned is not None:
-            form, encoded = encode(returned, limit=DEFAULT_LIMIT, what="result")
-            if form != "json":
-                raise InvalidPayload("result must be JSON, not bytes")
+        encoded = encode_result(returned)
+        reason: str | None = None
+        if isinstance(encoded, InvalidResult):  # what the handler did is done: a retry repeats it
+            reason = f"{LEFT_OUT}: {encoded.reason}"
+            encoded = None
         job = self.delivery.job
         return Result(
             self.delivery,
@@ -314,6 +315,7 @@ class Attempt:
                 self._redis_time(time.monotonic()),
                 self.worker,
                 result=encoded,
+                reason=reason,
                 spawned=self.child_jobs,
                 uncharged=self.delivery.uncharged,
             ),
@@ -329,10 +331,8 @@ class Attempt:
             result.end.checkpoint = self.note.checkpoint
         return result
 
-    def _log_failure(self, end: AttemptEnd, error: str) -> None:
-        """Log that the attempt failed, without the text of the error, which can hold secrets."""
-        if end.state is State.CANCELLED:
-            return
+    def _log(self, level: int, outcome: str) -> None:
+        """Log how the attempt ended, without the text of an error, which can hold secrets."""
         job = self.delivery.job
         fields: Keys = {
             "queue": job.queue,
@@ -348,14 +348,13 @@ class Attempt:
         if self.span is not None and (ids := self.span.ids()) is not None:
             fields["trace_id"], fields["span_id"] = ids
         logger.log(
-            logging.INFO if end.state is State.RETRYING else logging.WARNING,
-            "queue %s: attempt %d of %s %s: %s: %s",
+            level,
+            "queue %s: attempt %d of %s %s: %s",
             job.queue,
             self.attempt,
             job.type,
             job.id,
-            end.state,
-            error,
+            outcome,
             extra=keys(**fields),
         )
 

@@ -304,3 +304,33 @@ def test_a_missing_privilege_fails_no_job(
     connection.execute("DROP TRIGGER refuse ON job_history")
     settling.settler.step()
     assert submitter.get("acme", job.id).state is State.COMPLETED
+
+
+@pytest.mark.parametrize(
+    "refused", [{"result": b'"%b"' % (b"x" * 2**20)}, {"checkpoint": "a\0b"}], ids=["large", "nul"]
+)
+def test_a_success_whose_result_postgres_refuses_stays_one(
+    settling: Settling, submitter: Scheduler, refused: dict[str, Any]
+) -> None:
+    job, other = submitter.submit_many(
+        [NewJob("acme", "job", queue="work", delay="1h") for _ in range(2)]
+    )
+    settling.add([completed(job, spawned=spawned("child"), **refused), completed(other)])
+    settling.settler.step()
+    settled = submitter.get("acme", job.id)
+    assert (settled.state, settled.result) == (State.COMPLETED, None)
+    assert "left out" in (settled.reason or "")
+    assert submitter.get("acme", other.id).state is State.COMPLETED
+    assert [each.type for each in submitter.find("acme", queue="other").jobs] == ["child"]
+    assert settling.redis.call("XLEN", settling.stream) == 0
+
+
+def test_a_retry_whose_record_postgres_refuses_stays_one(
+    settling: Settling, submitter: Scheduler
+) -> None:
+    job = submitter.submit("acme", "job", queue="work", delay="1h")
+    failed = {"state": State.RETRYING, "error": "OSError: x", "checkpoint": "a\0b"}
+    settling.add([completed(job, delay=timedelta(hours=1), **failed)])
+    settling.settler.step()
+    assert submitter.get("acme", job.id).state is State.RETRYING
+    assert settling.redis.call("XLEN", settling.stream) == 0

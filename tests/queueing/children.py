@@ -13,6 +13,13 @@ def permanent(ctx: JobContext, payload: bytes) -> None:
     raise PermanentError(f"refused: {payload!r}", code="E7")
 
 
+UNSTORABLE = {"set": {1, 2}, "bytes": b"x", "nul": "a\0b", "large": "x" * 2**20}
+
+
+def unstorable(ctx: JobContext, payload: str) -> object:
+    return UNSTORABLE[payload]
+
+
 def endless(ctx: JobContext, payload: object) -> None:
     while True:
         pass
