@@ -1,4 +1,4 @@
--- The whole schema, version 6. Applied by `initialise()` or `scheduler migrate` into its own Postgres schema
+-- The whole schema, version 8. Applied by `initialise()` or `scheduler migrate` into its own Postgres schema
 -- (search_path is set around it); a database of an earlier version is brought here by store/sql/migrations.
 -- Names are compared bytewise (COLLATE "C"): every instance then locks rows in one and the same order.
 
@@ -75,6 +75,7 @@ CREATE TABLE job_history (
   priority     smallint,
   run_at       timestamptz,
   created_at   timestamptz,
+  scheduled_at timestamptz,               -- when it was pushed into Redis; NULL: at run_at
   json         boolean,
   job          jsonb            CHECK (jsonb_typeof(job) = 'object'),      -- or which job a queued fire became
   payload      bytea,
@@ -123,7 +124,8 @@ CREATE TABLE job_queue (
   priority            smallint         NOT NULL CHECK (priority BETWEEN 0 AND 4),
   run_at              timestamptz      NOT NULL,
   created_at          timestamptz      NOT NULL,
-  updated_at          timestamptz      NOT NULL,
+  updated_at          timestamptz      NOT NULL,   -- the last change of its state that Postgres knows of
+  fed_again_at        timestamptz,                 -- when it was last made ready because Redis did not know it
   expires_at          timestamptz      NOT NULL,   -- the end of its lifetime
   feed                integer          NOT NULL DEFAULT 1 CHECK (feed >= 1),      -- grows when it is fed anew
   attempt             integer          NOT NULL DEFAULT 0 CHECK (attempt >= 0),   -- the newest one that is settled

@@ -156,5 +156,6 @@ def failed_result(
             code=failure.code or None,
             error=failure.message,
             uncharged=delivery.uncharged,
+            scheduled_at=job.scheduled_at,
         ),
     )

@@ -55,6 +55,8 @@ def _rare(end: AttemptEnd) -> dict[str, Any]:
         found["result"] = end.result.decode(
             errors="replace"
         )  # a text: whatever it is, the batch can be read
+    if end.scheduled_at is not None:
+        found["scheduled_at"] = end.scheduled_at
     if end.spawned:
         found["spawned"] = list(end.spawned)
     if not end.charged:
@@ -108,6 +110,7 @@ def _end(read: Sequence[Any], recorded_at: datetime | None) -> AttemptEnd:
         )
         end.result = found["result"].encode() if "result" in found else None
         end.reason = found.get("reason")
+        end.scheduled_at = _moment(found["scheduled_at"]) if "scheduled_at" in found else None
         end.checkpoint, end.spawned = found.get("checkpoint"), found.get("spawned", ())
         end.charged, end.uncharged = found.get("charged", True), found.get("uncharged", 0)
     return end

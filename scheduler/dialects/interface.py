@@ -144,6 +144,7 @@ class Known(NamedTuple):
     yet.
 
     parked: the type of a waiting job that was set aside, because a worker could not take its type.
+    scheduled_at: when it was pushed, or its backoff was over; None: as its row says.
     """
 
     state: State | None
@@ -151,6 +152,7 @@ class Known(NamedTuple):
     started_at: datetime | None = None
     note: Note = Note()
     parked: str | None = None
+    scheduled_at: datetime | None = None
 
 
 class Outcomes(NamedTuple):

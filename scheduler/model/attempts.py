@@ -26,6 +26,7 @@ class QueuedJob:
 
     A job that did not come out of a ledger has no installation, and its end is nobody's to settle.
     uncharged: how many of the attempts up to `attempt` do not count towards `max_attempts`.
+    scheduled_at: when it was pushed; None if that was when it was submitted.
     """
 
     id: str
@@ -47,6 +48,7 @@ class QueuedJob:
     trace: str | None = None  # the context of the span in which it was submitted
     uncharged: int = 0
     idempotency_key: str | None = None  # that it was submitted with
+    scheduled_at: datetime | None = None
 
     def policies(self) -> tuple[RetryPolicy, Timeouts]:
         """Read how it is retried, and its timeouts."""
@@ -58,7 +60,8 @@ class AttemptEnd:
     """How an attempt ended: terminal, or RETRYING after `delay`. `result` and `spawned` are of a
     completed one. reason: why its result was left out. charged: whether it counts towards
     `max_attempts`. uncharged: how many of the attempts up to this one do not count. recorded_at:
-    when Redis took the result, by its clock; set when the result is read.
+    when Redis took the result, by its clock; set when the result is read. scheduled_at: when the
+    job was pushed, as `QueuedJob` has it.
     """
 
     tenant: str
@@ -80,3 +83,4 @@ class AttemptEnd:
     charged: bool = True
     uncharged: int = 0
     recorded_at: datetime | None = None
+    scheduled_at: datetime | None = None

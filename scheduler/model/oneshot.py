@@ -125,7 +125,7 @@ def live_state(
     if open_dependencies:
         return State.PENDING
     if retrying:
-        return State.RETRYING
+        return State.RETRYING if run_at > now else State.SCHEDULED
     if not waits:
         return State.SCHEDULED
     return State.DELAYED if run_at > now else State.PENDING

@@ -168,9 +168,8 @@ class Feeder:
         mark, tenant, *_ = rows[0]
         if tenant is None:
             return []
-        jobs = [
-            queued(queue.name, row, self._ledger.installation) for row in rows if row[4] is not None
-        ]
+        now, ours = self._now(), self._ledger.installation
+        jobs = [queued(queue.name, row, ours, now) for row in rows if row[4] is not None]
         if jobs:
             self.before()
             pushing = time.monotonic()
@@ -196,7 +195,7 @@ def _oldest(due: Sequence[Waiting], known: Mapping[str, datetime]) -> dict[str, 
     return found
 
 
-def queued(queue: str, row: Row, installation: str) -> QueuedJob:
+def queued(queue: str, row: Row, installation: str, scheduled_at: datetime) -> QueuedJob:
     """Make what travels of a row that was fed."""
     (
         _,
@@ -238,4 +237,5 @@ def queued(queue: str, row: Row, installation: str) -> QueuedJob:
         trace,
         uncharged or 0,
         idempotency_key,
+        scheduled_at,
     )

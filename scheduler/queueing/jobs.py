@@ -260,6 +260,8 @@ def _live(tenant: str, row: Sequence[Any]) -> Job:
     state = live_state(
         open_dependencies=open_dependencies, retrying=retrying, waits=waits, run_at=run_at, now=now
     )
+    if run_at <= now and not open_dependencies:  # a delay or a backoff is over
+        updated_at = max(updated_at, run_at)
     return Job(
         id=id_,
         tenant=tenant,
@@ -272,6 +274,7 @@ def _live(tenant: str, row: Sequence[Any]) -> Job:
         updated_at=updated_at,
         run_at=run_at,
         expires_at=expires_at,
+        scheduled_at=updated_at if state is State.SCHEDULED else None,
         tags=tags or {},
         correlation_id=correlation_id,
         callback_url=callback_url,
@@ -284,6 +287,14 @@ def _live(tenant: str, row: Sequence[Any]) -> Job:
         json=json,
         raw_payload=payload,
     )
+
+
+def _scheduled_at(pushed_at: datetime, started_at: datetime | None) -> datetime | None:
+    """Return when the last attempt of a job that ended was scheduled; None: there was none.
+
+    A retry that was settled late has a later `run_at` than its attempt has a start.
+    """
+    return None if started_at is None else min(pushed_at, started_at)
 
 
 def _over(tenant: str, row: Sequence[Any]) -> Job:
@@ -306,6 +317,7 @@ def _over(tenant: str, row: Sequence[Any]) -> Job:
         rarer,
         payload,
         result,
+        scheduled_at,
         at,
     ) = row
     labels = rarer or {}
@@ -329,6 +341,7 @@ def _over(tenant: str, row: Sequence[Any]) -> Job:
         updated_at=at,
         run_at=run_at,
         expires_at=None,
+        scheduled_at=_scheduled_at(scheduled_at or run_at, started_at),
         started_at=started_at,
         completed_at=at,
         tags=labels.get("tags", {}),

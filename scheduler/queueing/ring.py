@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
+from types import MappingProxyType
 
 import orjson
 
@@ -148,12 +149,23 @@ class Ring:
             )
             return None
 
-    def say(self, changes: Iterable[tuple[JobKey, State]]) -> None:
-        """Say state changes aloud, if anybody listens; if Redis is away nobody hears them."""
+    def say(
+        self,
+        changes: Iterable[tuple[JobKey, State]],
+        due: Mapping[JobKey, datetime] = MappingProxyType({}),
+    ) -> None:
+        """Publish state changes if a client listens. They are lost while Redis is unavailable.
+
+        due: when the backoff of a retry is over.
+        """
         try:
             if self.channel.watched():
                 self.channel.say(
-                    [(key.tenant, str(key.id), state) for key, state in changes], self._now()
+                    [
+                        (key.tenant, str(key.id), state, *([due[key]] if key in due else ()))
+                        for key, state in changes
+                    ],
+                    self._now(),
                 )
         except QueueError as error:
             logger.debug("state changes are not said: %s", error)
@@ -168,10 +180,18 @@ class Ring:
 
 
 def _refined(job: Job, known: Known) -> Job:
-    state = job.state if known.state is State.SCHEDULED or known.state is None else known.state
+    scheduled_at = known.scheduled_at or job.scheduled_at or known.started_at
+    if scheduled_at is not None and known.started_at is not None:  # by the clocks of two servers
+        scheduled_at = min(scheduled_at, known.started_at)
+    updated_at = {
+        State.SCHEDULED: scheduled_at,
+        State.RUNNING: known.started_at,
+    }.get(known.state or job.state)
     return replace(
         job,
-        state=state,
+        state=known.state or job.state,
+        scheduled_at=scheduled_at,
+        updated_at=updated_at or job.updated_at,
         attempt=max(job.attempt, known.attempt),
         started_at=known.started_at,
         progress=known.note.progress,

@@ -104,7 +104,7 @@ class RingServices:
     def _settled(self, settled: Settled) -> None:
         if settled.freed:
             self.feed()  # for nothing, it would cost a tenth of what the ring can do
-        self.ring.say(settled.changes)
+        self.ring.say(settled.changes, settled.due)
 
     def services(self) -> list[Service]:
         """List the threads."""

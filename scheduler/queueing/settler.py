@@ -10,9 +10,10 @@ tried again. The lifetime of a job counts until Redis took its result, not until
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import orjson
@@ -60,13 +61,15 @@ class Settled(NamedTuple):
     """What came of ends.
 
     held: those whose rows others hold. missed: how many these are and those that are refused.
-    changes: who went into which state. freed: jobs may be fed that could not be before.
+    changes: who went into which state. freed: jobs may be fed that could not be before. due: when
+    the backoff of a retry is over.
     """
 
     held: list[AttemptEnd]
     missed: int
     changes: list[tuple[JobKey, State]]
     freed: bool
+    due: Mapping[JobKey, datetime] = MappingProxyType({})
 
 
 class Settler:
@@ -260,10 +263,11 @@ def settle(
     finals = (
         [(key, each) for key, each in keyed if each.state is not RETRYING] if retries else keyed
     )
-    settled, freed = list[tuple[JobKey, State]](), False
+    settled, freed, due = list[tuple[JobKey, State]](), False, dict[JobKey, datetime]()
     if retries:
         rows = yield ledger.ring.retry(retries)
-        settled += [(JobKey(*row), RETRYING) for row in rows]
+        due = {JobKey(tenant, id_): run_at for tenant, id_, run_at in rows}
+        settled += [(key, RETRYING) for key in due]
     if finals:
         over, freed = yield from end(ledger.jobs, [_ending(key, each) for key, each in finals])
         settled += over
@@ -285,15 +289,15 @@ def settle(
             freed = True
     same = {id(key) for key, _ in settled}  # mostly this tells it, without hashing a UUID
     if all(id(key) in same for key, _ in keyed):
-        return Settled([], 0, settled, freed)
+        return Settled([], 0, settled, freed, due)
     known = set(settled)
     missed = [(key, each) for key, each in keyed if (key, each.state) not in known]
     if not missed:
-        return Settled([], 0, settled, freed)
+        return Settled([], 0, settled, freed, due)
     rows = yield ledger.ring.standing({key for key, _ in missed})
     standing = {JobKey(tenant, id_): (feed, attempt) for tenant, id_, feed, attempt in rows}
     held = [each for key, each in missed if _stands(each, standing.get(key))]
-    return Settled(held, len(missed), settled, freed)
+    return Settled(held, len(missed), settled, freed, due)
 
 
 def _stands(each: AttemptEnd, row: tuple[int, int] | None) -> bool:
@@ -336,6 +340,7 @@ def _ending(key: JobKey, each: AttemptEnd) -> Ending:
         each.started_at,
         each.ended_at,
         each.recorded_at,
+        each.scheduled_at,
     )
 
 

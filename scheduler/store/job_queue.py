@@ -51,7 +51,8 @@ class Ending:
 
     `record`: its last attempt, as JSON, if there is more to say of it than `worker`, `started_at`
     and `finished_at`. recorded_at: when Redis took the result, if the end is one. After the
-    lifetime of the job it is a dead letter, whatever its `state`.
+    lifetime of the job it is a dead letter, whatever its `state`. scheduled_at: when it was pushed,
+    if that was not when it was submitted.
     """
 
     key: JobKey
@@ -66,6 +67,7 @@ class Ending:
     started_at: datetime | None = None
     finished_at: datetime | None = None
     recorded_at: datetime | None = None
+    scheduled_at: datetime | None = None
 
 
 class QueueTable:
@@ -188,6 +190,7 @@ class QueueTable:
             started=instants(ending.started_at for ending in endings),
             finished=instants(ending.finished_at for ending in endings),
             recorded=instants(ending.recorded_at for ending in endings),
+            scheduled=instants(_sparse([ending.scheduled_at for ending in endings])),
             expired=EXPIRED,
         )
 

@@ -66,7 +66,7 @@ class RingTable:
         return self._statement("leave_to_feeders", **packed(keys))
 
     def retry(self, retried: Sequence[Retried]) -> Statement:
-        """Settle attempts: (tenant, id) of each job. None may be named twice."""
+        """Settle attempts: (tenant, id, when it is due) of each job. None may be named twice."""
         return self._statement(
             "retry",
             **packed(each.key for each in retried),

@@ -318,6 +318,7 @@ class Attempt:
                 reason=reason,
                 spawned=self.child_jobs,
                 uncharged=self.delivery.uncharged,
+                scheduled_at=job.scheduled_at,
             ),
             self.unsent_note(),
         )

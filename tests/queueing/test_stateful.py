@@ -89,6 +89,11 @@ class Known:
             return State.SCHEDULED
         return State.DELAYED if self.run_at > now else State.PENDING
 
+    def changed_at(self, now: datetime) -> datetime:
+        """When its state changed last; the end of a delay changes no row."""
+        over = self.ended is None and not self.open and self.run_at <= now
+        return max(self.updated_at, self.run_at) if over else self.updated_at
+
 
 @dataclass
 class Wish:
@@ -232,7 +237,8 @@ class Model:
             elif (job.after | job.after_any) & gone:
                 job.after -= gone
                 job.after_any = set() if job.after_any & gone else job.after_any
-                job.updated_at = now
+                if not job.after and not job.after_any:
+                    job.updated_at = now
         return doomed
 
 
@@ -531,7 +537,6 @@ class Machine(RuleBasedStateMachine):
             job.priority = priority
         job.tags = job.tags if tags is None else tags
         job.correlation_id = correlation or job.correlation_id
-        job.updated_at = self.now
         self.same(answer, job)
 
     @precondition(lambda self: self.model.jobs)
@@ -699,7 +704,7 @@ class Machine(RuleBasedStateMachine):
         assert (answer.run_at, answer.created_at, answer.updated_at) == (
             job.run_at,
             job.created_at,
-            job.updated_at,
+            job.changed_at(self.now),
         )
         assert (dict(answer.tags), answer.correlation_id) == (job.tags, job.correlation_id)
         assert (answer.completed_at, answer.retried_from) == (job.ended_at, job.retried_from)

@@ -38,7 +38,8 @@ def commit_first() -> None:
         mark, tenant, *_ = rows[0]
         if tenant is None:
             return []
-        jobs = [queued(queue.name, row, ledger.installation) for row in rows if row[4] is not None]
+        now, ours = feeder._now(), ledger.installation
+        jobs = [queued(queue.name, row, ours, now) for row in rows if row[4] is not None]
         later.append(lambda: queue.push(jobs, epoch=str(mark)))
         return rows
 

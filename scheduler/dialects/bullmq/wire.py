@@ -32,6 +32,8 @@ class Taken(Delivery):
 def fields_of(job: QueuedJob, kept: int) -> tuple[Any, ...]:
     """Write a job that a ledger feeds, as the script `push` reads it."""
     ring: dict[str, Any] = {"created": job.created_at, "expires": job.expires_at}
+    if job.scheduled_at is not None:
+        ring["scheduled_at"] = job.scheduled_at
     for name in TRAVEL:
         value = getattr(job, name)
         if value is not None:
@@ -101,7 +103,7 @@ def delivery_of(queue: str, told: Sequence[bytes]) -> Taken:
             return Taken(job, *lease, worker=holder, rules=rules, scheduler=rjk.decode())
         known = orjson.loads(ring)
         rest = {name: known.get(name) for name in TRAVEL}
-        form = known.get("form", "json")
+        form, pushed = known.get("form", "json"), known.get("scheduled_at")
         job = QueuedJob(
             id=id_.decode(),
             tenant=tenant.decode(),
@@ -115,6 +117,7 @@ def delivery_of(queue: str, told: Sequence[bytes]) -> Taken:
             created_at=datetime.fromisoformat(known["created"]),
             expires_at=datetime.fromisoformat(known["expires"]),
             installation=installation.decode(),
+            scheduled_at=None if pushed is None else datetime.fromisoformat(pushed),
             **rest,
         )
         if note:  # the attempt before may have left a checkpoint

@@ -75,9 +75,11 @@ def _shared(
 def _rest(job: QueuedJob) -> bytes:
     """Write what most jobs do not have."""
     rare = job.policy, job.tags, job.correlation_id, job.checkpoint, job.trace, job.idempotency_key
-    if not job.attempt and rare == NOTHING:
+    if not job.attempt and rare == NOTHING and job.scheduled_at is None:
         return b""
     part = Job(attempt=job.attempt, uncharged=job.uncharged)
+    if job.scheduled_at is not None:
+        _set(part.scheduled_at, job.scheduled_at)
     if job.correlation_id is not None:
         part.correlation_id = job.correlation_id
     if job.trace is not None:
@@ -125,6 +127,7 @@ def delivery_of(
             trace=read.trace or None,
             uncharged=read.uncharged if fed else 0,
             idempotency_key=(read.idempotency_key or None) if fed else None,
+            scheduled_at=_moment(read.scheduled_at) if read.HasField("scheduled_at") else None,
         )
         return Taken(
             job,

@@ -71,19 +71,22 @@ def record_of(job: QueuedJob) -> bytes:
 # Heads that were written and read last, if they have nothing that is one job's own: those of a
 # batch have it in common.
 _written: list[tuple[tuple[Any, ...], bytes]] = [((), b"")]
-_read: list[tuple[bytes, list[Any], datetime, datetime]] = [(b"", [], EPOCH, EPOCH)]
+_read: list[tuple[bytes, list[Any], datetime, datetime, datetime | None]] = [
+    (b"", [], EPOCH, EPOCH, None)
+]
 
 
 def _head(job: QueuedJob) -> bytes:
     """Write what each has in its order, then what few have by its name."""
     each = (job.tenant, job.type, job.priority, job.created_at, job.expires_at, job.installation)
     rare = _rare(job)
+    pushed = {} if job.scheduled_at is None else {"scheduled_at": job.scheduled_at}
     if rare:
-        return orjson.dumps((*each, rare))
+        return orjson.dumps((*each, {**rare, **pushed}))
     last, head = _written[0]
-    if each != last:
-        head = orjson.dumps(each)
-        _written[0] = each, head
+    if (*each, job.scheduled_at) != last:
+        head = orjson.dumps((*each, pushed) if pushed else each)
+        _written[0] = (*each, job.scheduled_at), head
     return head
 
 
@@ -115,12 +118,14 @@ def job_of(queue: str, entry: bytes, record: bytes, words: Sequence[str] = LEVEL
             return _foreign(queue, entry, words)
         feed, attempt, length, rest = record.split(b":", 3)
         size = int(length)
-        text, head, created, expires = _read[0]
+        text, head, created, expires, pushed = _read[0]
         if (found := rest[:size]) != text:
             head = orjson.loads(found)
             created, expires = datetime.fromisoformat(head[3]), datetime.fromisoformat(head[4])
-            if len(head) == PLAIN:
-                _read[0] = found, head, created, expires
+            at = head[PLAIN].get("scheduled_at") if len(head) > PLAIN else None
+            pushed = None if at is None else datetime.fromisoformat(at)
+            if len(head) == PLAIN or (pushed is not None and len(head[PLAIN]) == 1):
+                _read[0] = found, head, created, expires, pushed
         rare = head[PLAIN] if len(head) > PLAIN else NOTHING
         return QueuedJob(
             id_of(entry).decode(),
@@ -142,6 +147,7 @@ def job_of(queue: str, entry: bytes, record: bytes, words: Sequence[str] = LEVEL
             rare.get("trace"),
             rare.get("uncharged", 0),
             rare.get("idempotency_key"),
+            pushed,
         )
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
         raise WireError(

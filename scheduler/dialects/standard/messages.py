@@ -74,7 +74,9 @@ def record_of(job: QueuedJob) -> bytes:
 # The heads that were encoded and decoded last, if they have no value of one job alone. The jobs of
 # a batch mostly share one.
 _written: list[tuple[tuple[Any, ...], bytes]] = [((), b"")]
-_read: list[tuple[bytes, list[Any], datetime, datetime]] = [(b"", [], EPOCH, EPOCH)]
+_read: list[tuple[bytes, list[Any], datetime, datetime, datetime | None]] = [
+    (b"", [], EPOCH, EPOCH, None)
+]
 
 
 def _head(job: QueuedJob) -> bytes:
@@ -95,12 +97,13 @@ def _head(job: QueuedJob) -> bytes:
         rare["idempotency_key"] = job.idempotency_key
     if job.form == "bytes":
         rare["form"] = "bytes"
+    pushed = {} if job.scheduled_at is None else {"scheduled_at": job.scheduled_at}
     if rare:
-        return orjson.dumps((*each, rare))
+        return orjson.dumps((*each, {**rare, **pushed}))
     last, head = _written[0]
-    if each != last:
-        head = orjson.dumps(each)
-        _written[0] = each, head
+    if (*each, job.scheduled_at) != last:
+        head = orjson.dumps((*each, pushed) if pushed else each)
+        _written[0] = (*each, job.scheduled_at), head
     return head
 
 
@@ -111,12 +114,14 @@ def job_of(queue: str, id_: bytes, record: bytes) -> QueuedJob:
         if number != b"1":
             raise ValueError
         size, attempts = int(length), int(attempt)
-        text, head, created, expires = _read[0]
+        text, head, created, expires, pushed = _read[0]
         if (found := rest[:size]) != text:
             head = orjson.loads(found)
             created, expires = datetime.fromisoformat(head[3]), datetime.fromisoformat(head[4])
-            if len(head) == PLAIN:
-                _read[0] = found, head, created, expires
+            at = head[PLAIN].get("scheduled_at") if len(head) > PLAIN else None
+            pushed = None if at is None else datetime.fromisoformat(at)
+            if len(head) == PLAIN or (pushed is not None and len(head[PLAIN]) == 1):
+                _read[0] = found, head, created, expires, pushed
         rare = head[PLAIN] if len(head) > PLAIN else NOTHING
         return QueuedJob(
             id_.decode(),
@@ -138,6 +143,7 @@ def job_of(queue: str, id_: bytes, record: bytes) -> QueuedJob:
             rare.get("trace"),
             attempts - int(charged),
             rare.get("idempotency_key"),
+            pushed,
         )
     except READ_ERRORS as error:
         raise WireError(
@@ -177,7 +183,7 @@ def lease_of(value: bytes) -> Lease | None:
         return None
 
 
-def known_of(where: bytes, value: bytes, note: bytes) -> Known | None:
+def known_of(where: bytes, value: bytes, note: bytes, pushed: bytes) -> Known | None:
     """Decode the status of a job as the script `known` returns it.
 
     A value of a newer format leaves the state, without its numbers.
@@ -189,16 +195,29 @@ def known_of(where: bytes, value: bytes, note: bytes) -> Known | None:
     except READ_ERRORS:
         progress = Note()
     numbers = value.split(b":") if value.startswith(b"1:") else []
+    pushed_at = _moment(pushed)
     if where == b"f":
         return Known(None, _number(numbers, 2))
     if where == b"l":
         lease = lease_of(value)
         if lease is None:
             return Known(State.RUNNING, note=progress)
-        return Known(State.RUNNING, lease.attempt, lease.started_at, progress)
+        return Known(
+            State.RUNNING, lease.attempt, lease.started_at, progress, scheduled_at=pushed_at
+        )
     if where == b"r":
         return Known(State.RETRYING, _number(numbers, 3), None, progress)
-    return Known(State.SCHEDULED, _number(numbers, 3), parked=_parked_type(value))
+    if numbers[1:2] == [b"retrying"]:  # its backoff is over
+        pushed_at = instant_of(numbers[-1]) if numbers[-1].isdigit() else None
+    attempt = _number(numbers, 3)
+    return Known(State.SCHEDULED, attempt, parked=_parked_type(value), scheduled_at=pushed_at)
+
+
+def _moment(written: bytes) -> datetime | None:
+    try:
+        return datetime.fromisoformat(written.decode()) if written else None
+    except ValueError:
+        return None
 
 
 def _parked_type(state: bytes) -> str | None:

@@ -306,7 +306,7 @@ class StandardQueue:
         for batch in _batches(ids):
             formats, *answer = self._client.run(script("standard", "known"), keys, batch)
             self._formats.met(formats)
-            found += [messages.known_of(*answer[i : i + 3]) for i in range(0, len(answer), 3)]
+            found += [messages.known_of(*answer[i : i + 4]) for i in range(0, len(answer), 4)]
         return found
 
     def cancel(self, ids: Sequence[str], *, force: bool = False) -> list[Cancelling]:

@@ -120,9 +120,9 @@ SELECT l.queue, count(*) FROM (SELECT l.queue FROM {schema}.job_letter l LIMIT 1
 
 -- name: silent
 -- Jobs that were fed, and of which nothing was heard for long, among the first that lie there. No row: all is well.
-SELECT q.tenant, q.id, q.queue, now() - greatest(q.updated_at, q.run_at) FROM (
+SELECT q.tenant, q.id, q.queue, now() - greatest(q.updated_at, q.run_at, q.fed_again_at) FROM (
   SELECT * FROM {schema}.job_queue q
-  WHERE q.open_dependencies = 0 AND greatest(q.updated_at, q.run_at) < now() - %(late)s::interval LIMIT 10000) q
+  WHERE q.open_dependencies = 0 AND greatest(q.updated_at, q.run_at, q.fed_again_at) < now() - %(late)s::interval LIMIT 10000) q
 LEFT JOIN LATERAL (
   SELECT true AS waits FROM {schema}.job_ready r WHERE r.queue = q.queue AND r.priority = q.priority
     AND r.tenant = q.tenant AND r.run_at = q.run_at AND r.seq = q.seq LIMIT 1) r ON true  -- LIMIT: a probe each

@@ -189,12 +189,14 @@ p AS MATERIALIZED (
                        (SELECT %(feeds)b::int4[]), (SELECT %(attempt_numbers)b::int4[]), (SELECT %(reasons)b::text[]),
                        (SELECT %(errors)b::text[]), (SELECT %(results)b::bytea[]), (SELECT %(records)b::text[]),
                        (SELECT %(workers)b::text[]), (SELECT %(started)b::timestamptz[]),
-                       (SELECT %(finished)b::timestamptz[]), (SELECT %(recorded)b::timestamptz[]))
+                       (SELECT %(finished)b::timestamptz[]), (SELECT %(recorded)b::timestamptz[]),
+                       (SELECT %(scheduled)b::timestamptz[]))
     WITH ORDINALITY AS p(tenant, id, state, feed, attempt, reason, error, result, record, worker, started_at,
-      finished_at, recorded_at, ord)
+      finished_at, recorded_at, scheduled_at, ord)
   ORDER BY p.tenant COLLATE "C", p.id),
 held AS MATERIALIZED (
-  SELECT p.tenant, p.id, p.feed, p.attempt, p.error, p.worker, p.started_at, p.finished_at, p.ord, q.place, l.late,
+  SELECT p.tenant, p.id, p.feed, p.attempt, p.error, p.worker, p.started_at, p.finished_at, p.scheduled_at, p.ord, q.place,
+    l.late,
     CASE WHEN l.late THEN 'dead_letter' ELSE p.state END AS state,
     CASE WHEN l.late THEN %(expired)s::text ELSE p.reason END AS reason,
     CASE WHEN NOT l.late THEN p.result END AS result,
@@ -221,12 +223,12 @@ edges AS (  -- whoever was at depth 0 waited for nobody
   WHERE m.depth > 0 AND d.tenant = m.tenant AND d.job_id = m.id),
 ledger AS (
   INSERT INTO {schema}.job_history (at, tenant, job_id, kind, outcome, reason, attempt, holder, started_at,
-    finished_at, error, attempts, type, queue, priority, run_at, created_at, json, job, payload, result)
+    finished_at, error, attempts, type, queue, priority, run_at, created_at, scheduled_at, json, job, payload, result)
   SELECT now, tenant, id::text, 'job', state,
     coalesce(reason, CASE WHEN state = 'cancelled' THEN cancel_reason END), greatest(attempt, known_attempt), worker,
     started_at, coalesce(finished_at, now), error,
     nullif(CASE WHEN record IS NULL THEN attempts ELSE attempts || record::jsonb END, '[]'),
-    type, queue, priority, run_at, created_at, json,
+    type, queue, priority, run_at, created_at, CASE WHEN NOT retrying THEN scheduled_at END, json,
     CASE WHEN coalesce(policy, tags) IS NOT NULL OR coalesce(correlation_id, callback_url, idempotency_key) IS NOT NULL
       OR retried_from IS NOT NULL
     THEN jsonb_strip_nulls(jsonb_build_object('policy', policy, 'tags', tags, 'correlation_id', correlation_id,
@@ -285,7 +287,7 @@ closed AS (
     UNION ALL SELECT DISTINCT tenant, job_id, 1 FROM alternatives) x GROUP BY 1, 2),
 freed AS (
   UPDATE {schema}.job_queue q SET open_dependencies = q.open_dependencies - c.n,
-    updated_at = coalesce(%(now)s::timestamptz, now())
+    updated_at = CASE WHEN q.open_dependencies = c.n THEN coalesce(%(now)s::timestamptz, now()) ELSE q.updated_at END
   FROM closed c WHERE q.tenant = c.tenant AND q.id = c.job_id
   RETURNING q.queue, q.priority, q.tenant, q.run_at, q.seq, q.id, q.open_dependencies)
 INSERT INTO {schema}.job_ready (queue, priority, tenant, run_at, seq, id)
@@ -306,7 +308,7 @@ WHERE q.tenant = %(tenant)s AND q.id = %(id)s;
 -- name: over
 -- One job that has ended. No row: there is none.
 SELECT h.job_id, h.outcome, h.reason, h.attempt, h.holder, h.started_at, h.finished_at, h.error, h.attempts, h.type,
-       h.queue, h.priority, h.run_at, h.created_at, h.json, h.job, h.payload, h.result, h.at
+       h.queue, h.priority, h.run_at, h.created_at, h.json, h.job, h.payload, h.result, h.scheduled_at, h.at
 FROM {schema}.job_history h
 WHERE h.tenant = %(tenant)s AND h.job_id = %(id)s AND h.kind = 'job' LIMIT 1;
 
@@ -328,7 +330,7 @@ FROM (
          OR coalesce(q.tags ->> %(tag)s::text = coalesce(%(tag_value)s::text, q.tags ->> %(tag)s::text), false))
     AND (%(states)b::text[] IS NULL OR CASE
       WHEN q.open_dependencies > 0 THEN 'pending'
-      WHEN q.retrying THEN 'retrying'
+      WHEN q.retrying THEN CASE WHEN q.run_at > coalesce(%(now)s::timestamptz, now()) THEN 'retrying' ELSE 'scheduled' END
       WHEN NOT %(states)b::text[] && ARRAY['pending', 'delayed', 'scheduled'] THEN ''
       WHEN (SELECT r.id FROM {schema}.job_ready r WHERE r.queue = q.queue AND r.priority = q.priority
             AND r.tenant = q.tenant AND r.run_at = q.run_at AND r.seq = q.seq LIMIT 1) IS NULL THEN 'scheduled'
@@ -344,7 +346,7 @@ ORDER BY q.seq DESC;
 -- name: find_over
 -- Jobs of a tenant that have ended and fit, newest end first, among the next `most` rows of its ledger, as above. No row: that was all.
 SELECT h.job_id, h.outcome, h.reason, h.attempt, h.holder, h.started_at, h.finished_at, h.error, h.attempts, h.type,
-       h.queue, h.priority, h.run_at, h.created_at, h.json, h.job, h.payload, h.result, h.at, f.fits, h.place
+       h.queue, h.priority, h.run_at, h.created_at, h.json, h.job, h.payload, h.result, h.scheduled_at, h.at, f.fits, h.place
 FROM (
   SELECT h.*, row_number() OVER (ORDER BY h.at DESC, h.job_id DESC, (h.kind = 'job') DESC) AS place
   FROM {schema}.job_history h
@@ -386,8 +388,7 @@ UPDATE {schema}.job_queue q SET
   priority = coalesce(%(priority)s::int2, q.priority),
   tags = CASE WHEN %(tags)s::text IS NULL THEN q.tags ELSE nullif(%(tags)s::jsonb, '{{}}') END,
   correlation_id = coalesce(%(correlation_id)s::text, q.correlation_id),
-  callback_url = coalesce(%(callback_url)s::text, q.callback_url),
-  updated_at = coalesce(%(now)s::timestamptz, now())
+  callback_url = coalesce(%(callback_url)s::text, q.callback_url)
 WHERE q.tenant = %(tenant)s AND q.id = %(id)s RETURNING q.id;
 
 -- name: ask_to_cancel

@@ -36,7 +36,7 @@ lost AS MATERIALIZED (
       AND r.tenant = h.tenant AND r.run_at = h.run_at AND r.seq = h.seq LIMIT 1) r ON true  -- LIMIT: a probe each
   WHERE r.waits IS NULL),
 fed AS (
-  UPDATE {schema}.job_queue q SET feed = q.feed + 1 FROM lost l WHERE q.tenant = l.tenant AND q.id = l.id),
+  UPDATE {schema}.job_queue q SET feed = q.feed + 1, fed_again_at = coalesce(%(now)s::timestamptz, now()) FROM lost l WHERE q.tenant = l.tenant AND q.id = l.id),
 ready AS (
   INSERT INTO {schema}.job_ready (queue, priority, tenant, run_at, seq, id)
   SELECT queue, priority, tenant, run_at, seq, id FROM lost ON CONFLICT DO NOTHING)
@@ -57,7 +57,7 @@ lost AS MATERIALIZED (
         AND r.run_at = q.run_at AND r.seq = q.seq)
     FOR NO KEY UPDATE SKIP LOCKED) q),
 fed AS (
-  UPDATE {schema}.job_queue q SET feed = q.feed + 1, updated_at = coalesce(%(now)s::timestamptz, now())
+  UPDATE {schema}.job_queue q SET feed = q.feed + 1, fed_again_at = coalesce(%(now)s::timestamptz, now())
   FROM lost l WHERE q.tenant = l.tenant AND q.id = l.id)
 INSERT INTO {schema}.job_ready (queue, priority, tenant, run_at, seq, id)
 SELECT queue, priority, tenant, run_at, seq, id FROM lost ON CONFLICT DO NOTHING RETURNING tenant, id;
@@ -93,7 +93,7 @@ mine AS MATERIALIZED (
 UPDATE {schema}.job_queue q SET retrying = true, attempt = m.attempt, attempts = q.attempts || m.record::jsonb,
   run_at = coalesce(%(now)s::timestamptz, now()) + m.delay * interval '1 microsecond',
   updated_at = coalesce(%(now)s::timestamptz, now())
-FROM mine m WHERE q.tenant = m.tenant AND q.id = m.id RETURNING q.tenant, q.id;
+FROM mine m WHERE q.tenant = m.tenant AND q.id = m.id RETURNING q.tenant, q.id, q.run_at;
 
 -- name: standing
 -- Where jobs stand. No row for one: it has ended.
@@ -143,7 +143,7 @@ SELECT q.tenant, q.id, q.queue, q.feed, fed.fed AND q.heard_at
   q.open_dependencies > 0 AS waits
 FROM (SELECT coalesce(%(now)s::timestamptz, now()) AS now) t CROSS JOIN (
   SELECT q.tenant, q.id, q.queue, q.priority, q.run_at, q.seq, q.feed, q.open_dependencies, q.expires_at, q.policy,
-    greatest(q.updated_at, q.run_at) AS heard_at
+    greatest(q.updated_at, q.run_at, q.fed_again_at) AS heard_at
   FROM {schema}.job_queue q WHERE (q.tenant, q.id) > (%(tenant)s::text, %(id)s::uuid)
   ORDER BY q.tenant, q.id LIMIT %(limit)s) q
 LEFT JOIN LATERAL (

@@ -1,9 +1,11 @@
 -- Say what is known of jobs.
 -- KEYS[1] hash: meta of the queue; the names of all other keys begin as this does
 -- ARGV[1..] ids
--- Returns of each {u (unknown), f (finished), r (running), b (between attempts) or w (waits); how many attempts have
--- ended; when the last began in ms, or empty; its note as JSON, or empty}
+-- Returns of each {u (unknown), f (finished), r (running), b (before a retry is due) or w (waits); how many attempts
+-- have ended; when the last began in ms, or empty; its note as JSON, or empty}
 local base = string.sub(KEYS[1], 1, -5)
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
 -- include: job
 
@@ -12,11 +14,12 @@ local function where(id, job)
   if redis.call('ZSCORE', base .. 'completed', id) or redis.call('ZSCORE', base .. 'failed', id) then
     return job.installation and 'f' or 'u'
   end
-  local waits = redis.call('ZSCORE', base .. 'delayed', id) or redis.call('ZSCORE', base .. 'prioritized', id)
+  local due = redis.call('ZSCORE', base .. 'delayed', id)
+  local waits = due or redis.call('ZSCORE', base .. 'prioritized', id)
   if not waits and (redis.call('EXISTS', base .. id .. ':lock') == 1 or redis.call('LPOS', base .. 'active', id)) then
     return 'r'
   end
-  return attempts_of(job) > (tonumber(job.attempt) or 0) and 'b' or 'w'
+  return due and now < due / 0x1000 and attempts_of(job) > (tonumber(job.attempt) or 0) and 'b' or 'w'
 end
 
 local answer = {}

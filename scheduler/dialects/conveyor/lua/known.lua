@@ -4,11 +4,13 @@
 -- ARGV[2] queue
 -- ARGV[3] installation: whose ends they are
 -- ARGV[4..] uuids
--- Returns 3 values for each: u (unknown), f (finished), r (running), b (between attempts) or w (waits); feed:attempt
--- and so on, or empty; its note, or empty
+-- Returns 3 values for each: u (unknown), f (finished), r (running), b (before a retry is due) or w (waits);
+-- feed:attempt and so on, or empty; its note, or empty
 -- include: names
 -- include: holding
 local ring, answer = ring_of(ARGV[2]), {}
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local outcomes = ring .. 'outcomes:' .. ARGV[3]
 -- include: settling/has_result
 local function add(where, token, uuid)
@@ -32,7 +34,7 @@ for i = 4, #ARGV do
     add('u', '', uuid) -- others took it from us, and say nothing of it
   else
     local retries = not string.find(known, ':0$') and redis.call('ZSCORE', ring .. 'retries', uuid)
-    add(retries and 'b' or 'w', known, uuid)
+    add(retries and now < tonumber(retries) and 'b' or 'w', known, uuid)
   end
 end
 return answer

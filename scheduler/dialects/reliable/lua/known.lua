@@ -6,10 +6,13 @@
 -- KEYS[5] hash: notes, id -> what its handler said
 -- KEYS[6] stream: outcomes of the ledger
 -- ARGV[1..] ids
--- Returns 3 values for each: u (unknown), f (finished), r (running), b (between attempts) or w (waits); feed:attempt
--- and so on, or empty; its note, or empty
+-- Returns 3 values for each: u (unknown), f (finished), r (running), b (before a retry is due) or w (waits);
+-- feed:attempt and so on, or empty; its note, or empty
 local jobs, attempts, between, finished, notes = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local answer, outcomes = {}, KEYS[6]
+
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
 -- include: settling/has_result
 
@@ -27,7 +30,7 @@ for _, id in ipairs(ARGV) do
     add('r', held, id)
   elseif redis.call('HEXISTS', jobs, id) == 0 then
     add('u', '', id)
-  elseif waits and string.find(waits, '^%d+:[1-9]%d*:[1-9]') then
+  elseif waits and now < (tonumber(string.match(waits, '^%d+:[1-9]%d*:(%d+)$')) or 0) then
     add('b', waits, id)
   else
     add('w', waits or '', id)
