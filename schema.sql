@@ -126,7 +126,7 @@ CREATE TABLE job_queue (
   created_at          timestamptz      NOT NULL,
   updated_at          timestamptz      NOT NULL,   -- the last change of its state that Postgres knows of
   fed_again_at        timestamptz,                 -- when it was last made ready because Redis did not know it
-  expires_at          timestamptz      NOT NULL,   -- the end of its lifetime
+  expires_at          timestamptz      NOT NULL,   -- the end of its lifetime, from run_at on
   feed                integer          NOT NULL DEFAULT 1 CHECK (feed >= 1),      -- grows when it is fed anew
   attempt             integer          NOT NULL DEFAULT 0 CHECK (attempt >= 0),   -- the newest one that is settled
   retrying            boolean          NOT NULL DEFAULT false,

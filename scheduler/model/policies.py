@@ -19,7 +19,8 @@ class Timeouts:
 
     execution: one attempt; a handler may ask for less, never for more. visibility: how long a
     worker may be silent before its job is taken back. submission: how long `submit` may take.
-    lifetime: from submission to its end.
+    lifetime: from the time at which it can run
+    (`run_at`, or its submission) to its end.
     """
 
     execution: timedelta | str = timedelta(minutes=30)

@@ -26,7 +26,7 @@ queued AS (
   INSERT INTO {schema}.job_queue (tenant, id, type, queue, priority, run_at, created_at, updated_at, expires_at,
     open_dependencies, depth, json, payload, policy, tags, correlation_id, callback_url, retried_from, trace,
     idempotency_key)
-  SELECT tenant, id, type, queue, priority, run_at, now, now, now + lifetime, open_dependencies, depth, json, payload,
+  SELECT tenant, id, type, queue, priority, run_at, now, now, greatest(now, run_at) + lifetime, open_dependencies, depth, json, payload,
     policy::jsonb, tags::jsonb, correlation_id, callback_url, retried_from, trace, key FROM p
   RETURNING queue, priority, tenant, run_at, seq, id, open_dependencies),
 ready AS (
@@ -51,7 +51,8 @@ straight AS MATERIALIZED (
 queued AS (
   INSERT INTO {schema}.job_queue (tenant, id, type, queue, priority, run_at, created_at, updated_at, expires_at, depth,
     json, payload, policy, tags, correlation_id, callback_url, retried_from, trace, idempotency_key)
-  SELECT %(tenant)s, p.id, %(type)s, %(queue)s, %(priority)s, t.run_at, t.now, t.now, t.now + %(lifetime)s::interval,
+  SELECT %(tenant)s, p.id, %(type)s, %(queue)s, %(priority)s, t.run_at, t.now, t.now,
+    greatest(t.now, t.run_at) + %(lifetime)s::interval,
     %(depth)s, %(json)s, p.payload, %(policy)s::jsonb, %(tags)s::jsonb, %(correlation_id)s, %(callback_url)s,
     %(retried_from)s::uuid, %(trace)s, %(key)s
   FROM t CROSS JOIN unnest((SELECT %(ids)b::uuid[]), (SELECT %(payloads)b::bytea[])) AS p(id, payload)
@@ -75,7 +76,8 @@ straight AS MATERIALIZED (
 queued AS (
   INSERT INTO {schema}.job_queue (tenant, id, type, queue, priority, run_at, created_at, updated_at, expires_at, depth,
     json, payload, policy, tags, correlation_id, callback_url, retried_from, trace, idempotency_key)
-  SELECT %(tenant)s, %(id)s, %(type)s, %(queue)s, %(priority)s, run_at, now, now, now + %(lifetime)s::interval,
+  SELECT %(tenant)s, %(id)s, %(type)s, %(queue)s, %(priority)s, run_at, now, now,
+    greatest(now, run_at) + %(lifetime)s::interval,
     %(depth)s, %(json)s, %(payload)s, %(policy)s::jsonb, %(tags)s::jsonb, %(correlation_id)s, %(callback_url)s,
     %(retried_from)s::uuid, %(trace)s, %(key)s FROM t
   RETURNING queue, priority, tenant, run_at, seq, id),
