@@ -236,6 +236,16 @@ CREATE TABLE job_key (
 );
 CREATE INDEX job_key_expires ON job_key (expires_at);
 
+-- Other names of jobs: the ids that handlers gave to jobs whose idempotency key was taken.
+CREATE TABLE job_alias (
+  tenant     text COLLATE "C" NOT NULL,
+  id         uuid             NOT NULL,
+  job_id     uuid             NOT NULL,
+  created_at timestamptz      NOT NULL,
+  PRIMARY KEY (tenant, id)
+);
+CREATE INDEX job_alias_created ON job_alias (created_at);
+
 -- The ledger's partitions: a day each, made ahead, dropped when they are older than `keep` (NULL: never). What has no
 -- partition is in the default one. One instance at a time; whoever comes meanwhile has nothing to do.
 CREATE FUNCTION tend_history(moment timestamptz, ahead integer, keep interval, OUT made integer, OUT dropped integer)
@@ -272,4 +282,5 @@ BEGIN
   DELETE FROM job_history_default d WHERE d.at < moment - keep;
   DELETE FROM job_key k WHERE k.expires_at < moment;
   DELETE FROM job_letter l WHERE l.at < moment - keep;
+  DELETE FROM job_alias a WHERE a.created_at < moment - keep;
 END $$;

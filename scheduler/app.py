@@ -27,6 +27,7 @@ from scheduler.instance import Instance
 from scheduler.model.body import Body, Cancelled, Here, JobFunction
 from scheduler.model.definition import JobOptions, Key, Registration
 from scheduler.model.job import Explanation, HistoryEntry, HistoryPlace, InstanceInfo, JobInfo
+from scheduler.model.payloads import validate_size
 from scheduler.model.texts import name
 from scheduler.periodic.control import Control
 from scheduler.queueing.admin import Queues
@@ -215,6 +216,7 @@ class Scheduler(QueueCalls):
         for each in checked:
             if each.spec.work is not None:
                 self._check_dialect(each.spec.work.queue, each.spec.work.retry)
+                validate_size(each.spec.work.payload, self.settings.max_payload)
         if checked:
             instance.registrar.register(checked)
             instance.loop.beat_soon()

@@ -201,6 +201,7 @@ class Instance:
             installation,
             self.database_clock.now,
             self.settings.reaper,
+            max_payload=self.settings.max_payload,
         )
         callbacks = Callbacks(
             ledger,

@@ -15,7 +15,7 @@ from scheduler.model.cron import Cron
 from scheduler.model.cron import cron as read_cron
 from scheduler.model.durations import duration, microseconds
 from scheduler.model.labels import Priority, checked_priority, checked_queue
-from scheduler.model.payloads import encode
+from scheduler.model.payloads import LARGEST_LIMIT, encode
 from scheduler.model.policies import RETRY, TIMEOUTS, Timeouts
 from scheduler.model.retries import RetryPolicy
 from scheduler.model.schedules import (
@@ -273,7 +273,7 @@ class Registration:
                 if getattr(self, option) != Registration.__dataclass_fields__[option].default:
                     raise InvalidOption(f"{option} belongs to queue=, which is not given")
             return None
-        form, payload = encode(self.payload)
+        form, payload = encode(self.payload, limit=LARGEST_LIMIT)  # the app has the limit
         return Work(
             queue=checked_queue(self.queue),
             type=name(self.job_id if self.type is None else self.type, what="type"),

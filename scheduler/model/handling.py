@@ -5,13 +5,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Protocol, Unpack
-from uuid import UUID, uuid5
+from uuid import UUID
 
 from scheduler.errors import InvalidOption, InvalidPayload, JobCancelled
 from scheduler.log import JobLogger, Keys
 from scheduler.model.body import Cancelled, Executor, importable
+from scheduler.model.ids import derived_id
 from scheduler.model.oneshot import attempt_id
-from scheduler.model.payloads import decode, encode
+from scheduler.model.payloads import LARGEST_LIMIT, decode, encode
 from scheduler.model.submission import Draft, NewJob, Submission, SubmitOptions, drafts
 from scheduler.model.texts import storable
 
@@ -228,15 +229,20 @@ class JobContext:
     ) -> Submission:
         """Submit another job of this tenant, if this attempt succeeds: it exists when this one has
         completed.
+
+        The id is provisional: if the idempotency key is taken, `get()` returns the existing job. A
+        job that cannot be submitted, because it depends on an unknown job or is larger than
+        `max_payload`, is FAILED with the reason.
         """
-        (draft,) = drafts([NewJob(self.tenant, type, payload, **options)])
-        parent = self.attempt_id
-        if parent is None:
+        (draft,) = drafts([NewJob(self.tenant, type, payload, **options)], limit=LARGEST_LIMIT)
+        try:
+            parent = UUID(self.id)
+        except ValueError:
             raise InvalidOption(
                 f"job {self.id} is in no ledger: it cannot submit others through its end"
-            )
+            ) from None
         self._child_jobs += 1
-        draft.id = uuid5(parent, str(self._child_jobs))  # the same for whoever asks again
+        draft.id = derived_id(parent, self._child_jobs)
         self._report("submit", spawned_of(draft))
         return Submission(draft.id)
 

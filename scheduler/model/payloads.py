@@ -39,12 +39,17 @@ def encode(
         encoded = bytes(payload)
     else:
         form, encoded = "json", _json(payload, what)
+    validate_size(encoded, limit, what)
+    return form, encoded
+
+
+def validate_size(encoded: bytes, limit: int, what: str = "payload") -> None:
+    """Raise `InvalidPayload` if there are more bytes than are allowed."""
     if len(encoded) > limit:
         raise InvalidPayload(
             f"{what} has {len(encoded):,} bytes, more than the {limit:,} that are allowed; store "
             "the data elsewhere and pass on its key"
         )
-    return form, encoded
 
 
 class InvalidResult(NamedTuple):

@@ -48,6 +48,9 @@ def get(table: QueueTable, key: JobKey) -> Steps[Job]:
         rows = yield table.of_job("over", key)
         if rows:
             return _over(key.tenant, rows[0])
+    rows = yield table.aliased([key])
+    if rows:
+        return (yield from get(table, JobKey(key.tenant, rows[0][2])))
     raise UnknownJob(f"there is no job {key.id} of tenant {key.tenant!r}")
 
 

@@ -21,6 +21,7 @@ from scheduler.dialects.reliable.keys import Keys
 from scheduler.errors import QueueError, UnsupportedByDialect
 from scheduler.log import keys
 from scheduler.model.oneshot import Job
+from scheduler.model.payloads import DEFAULT_LIMIT, validate_size
 from scheduler.model.policies import policy_of
 from scheduler.model.reaper import ReaperRule
 from scheduler.model.states import State
@@ -42,12 +43,15 @@ class Ring:
         installation: str,
         now: Callable[[], datetime],
         reaper: ReaperRule = ReaperRule(),  # noqa: B008 - frozen
+        *,
+        max_payload: int = DEFAULT_LIMIT,
     ) -> None:
         self._client = client
         self._dialects = dialects
         self._installation = installation
         self._now = now
         self.reaper = reaper
+        self._max_payload = max_payload
         self.channel = Channel(client, installation)
         self._reader = f"{socket.gethostname()}-{os.getpid()}-{os.urandom(4).hex()}"
         self._lock = threading.Lock()
@@ -71,9 +75,10 @@ class Ring:
             return found
 
     def check(self, draft: Draft) -> None:
-        """Refuse a job that the dialect of its queue cannot carry; a handler that submits knows no
-        dialects.
+        """Raise if a handler submitted a job that is too large or that the dialect of its queue
+        cannot carry; a worker knows neither.
         """
+        validate_size(draft.payload, self._max_payload)
         retry, _ = policy_of(None if draft.policy is None else orjson.loads(draft.policy))
         if reason := unsupported(self.options(draft.queue), retry):
             raise UnsupportedByDialect(f"queue {draft.queue!r}: {reason}")

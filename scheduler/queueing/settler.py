@@ -32,7 +32,7 @@ from scheduler.model.submission import Draft
 from scheduler.model.texts import storable
 from scheduler.queueing.ending import end
 from scheduler.queueing.ledger import Ledger
-from scheduler.queueing.submit import submit
+from scheduler.queueing.submit import submit_children
 from scheduler.store.job_queue import Ending, JobKey
 from scheduler.store.ring import Retried
 from scheduler.store.steps import Steps
@@ -283,9 +283,7 @@ def settle(
                 if ended.get(key) is COMPLETED
                 for new in news
             ]
-            for draft in drafts:
-                check(draft)
-            yield from submit(ledger.jobs, drafts)
+            yield from submit_children(ledger.jobs, drafts, check)
             freed = True
     same = {id(key) for key, _ in settled}  # mostly this tells it, without hashing a UUID
     if all(id(key) in same for key, _ in keyed):

@@ -5,11 +5,17 @@ committed; one that was gone by then has a ledger row that a later statement see
 key is one row, and whoever comes second waits for the first to commit or to roll back.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import chain
 from uuid import UUID
 
-from scheduler.errors import DependencyLimit, UnknownDependency
+from scheduler.errors import (
+    DependencyCycle,
+    DependencyLimit,
+    RegistrationError,
+    SubmissionError,
+    UnknownDependency,
+)
 from scheduler.model.dependencies import inherited
 from scheduler.model.states import State
 from scheduler.model.submission import DEEPEST, Draft, Submission, check_cycles
@@ -49,6 +55,32 @@ def submit(
     ]
 
 
+def submit_children(
+    table: QueueTable, drafts: Sequence[Draft], check: Callable[[Draft], None]
+) -> Steps[None]:
+    """Insert the jobs that handlers submitted; their parents have completed, so none may raise.
+
+    A job that is refused is FAILED, with the reason. The id of a job whose key is taken is stored
+    as another name of the existing job.
+    """
+    refused: dict[UUID, str] = {}
+    for draft in drafts:
+        try:
+            check(draft)
+        except (SubmissionError, RegistrationError) as error:
+            refused[draft.id] = str(error)
+            draft.key = None
+            draft.payload = draft.payload[:0] if draft.form == "bytes" else b"null"
+    stands_for = yield from _claim_keys(table, drafts)
+    new = [draft for draft in drafts if draft.id not in stands_for]
+    doomed = yield from _depend(table, new, stands_for, refused)
+    if doomed:
+        yield from end(table, doomed)
+    if stands_for:
+        tenants = {draft.id: draft.tenant for draft in drafts}
+        yield table.alias({JobKey(tenants[id_], id_): owner for id_, owner in stands_for.items()})
+
+
 def submit_parts(
     table: QueueTable,
     parts: Iterable[Sequence[Draft]],
@@ -77,46 +109,102 @@ def _claim_keys(table: QueueTable, drafts: Sequence[Draft]) -> Steps[dict[UUID, 
 
 
 def _depend(
-    table: QueueTable, new: Sequence[Draft], stands_for: dict[UUID, UUID]
+    table: QueueTable,
+    new: Sequence[Draft],
+    stands_for: dict[UUID, UUID],
+    refused: dict[UUID, str] | None = None,
 ) -> Steps[list[Ending]]:
-    """Insert jobs with their edges; return those that end at once, because a dependency has."""
+    """Insert jobs with their edges; return those that end at once, because a dependency has.
+
+    refused: why jobs are refused. If it is given, no job raises: further ones are added to it.
+    """
+    if not new:
+        return []
     known = {JobKey(draft.tenant, draft.id): draft for draft in new}
     for draft in new:
         draft.after = list(dict.fromkeys(stands_for.get(each, each) for each in draft.after))
         draft.after_any = list(
             dict.fromkeys(stands_for.get(each, each) for each in draft.after_any)
         )
-    if stands_for:
-        check_cycles(new)  # one that only a key closes
-    wanted = {
-        JobKey(draft.tenant, each): draft
+    if stands_for or refused is not None:
+        _check_cycles(new, refused)  # one that only a key closes, or that a handler made up
+    outside = dict.fromkeys(
+        key
         for draft in new
         for each in chain(draft.after, draft.after_any)
-    }
-    outside = [key for key in wanted if key not in known]
-    live: dict[JobKey, tuple[int, int]] = {}
-    over: dict[JobKey, State] = {}
-    if outside:
-        rows = yield table.hold_dependencies(outside)
-        live = {JobKey(tenant, id_): (priority, depth) for tenant, id_, priority, depth in rows}
-        gone = [key for key in outside if key not in live]
-        if gone:
-            rows = yield table.ended(gone)
-            over = {JobKey(tenant, id_): State(state) for tenant, id_, state in rows}
-    for key in outside:
-        if key not in live and key not in over:
-            raise UnknownDependency(
-                f"job {key.id}, which {wanted[key].type!r} is to wait for, does not exist"
-            )
+        if (key := JobKey(draft.tenant, each)) not in known
+    )
+    live, over = yield from _hold(table, outside)
+    unknown = {key for key in outside if key not in live and key not in over}
+    owners = (yield table.aliased(unknown)) if unknown else ()
+    if owners:
+        names = {id_: owner for _, id_, owner in owners}
+        return (yield from _depend(table, new, names, refused))
     edges: list[Dependency] = []
     doomed: list[Ending] = []
     for draft in _in_order(new, known):
-        edges += _attach(draft, known, live, over)
+        try:
+            _check_refused(draft, refused)
+            _check_known(draft, unknown)
+            edges += _attach(draft, known, live, over)
+        except SubmissionError as error:
+            if refused is None:
+                raise
+            doomed.append(_refuse(draft, str(error)))
+            continue
         doomed += _doom(draft, over)
     yield table.submit(new)
     if edges:
         yield table.depend(edges)
     return doomed
+
+
+def _hold(
+    table: QueueTable, keys: Collection[JobKey]
+) -> Steps[tuple[dict[JobKey, tuple[int, int]], dict[JobKey, State]]]:
+    """Keep dependencies from ending; return priority and depth of the live ones, and how the others
+    ended.
+    """
+    if not keys:
+        return {}, {}
+    rows = yield table.hold_dependencies(keys)
+    live = {JobKey(tenant, id_): (priority, depth) for tenant, id_, priority, depth in rows}
+    gone = [key for key in keys if key not in live]
+    rows = (yield table.ended(gone)) if gone else []
+    return live, {JobKey(tenant, id_): State(state) for tenant, id_, state in rows}
+
+
+def _check_cycles(new: Sequence[Draft], refused: dict[UUID, str] | None) -> None:
+    try:
+        check_cycles(new)
+    except DependencyCycle as error:
+        if refused is None:
+            raise
+        for draft in new:
+            if draft.after or draft.after_any:
+                refused[draft.id] = str(error)
+                draft.after, draft.after_any = [], []
+
+
+def _check_refused(draft: Draft, refused: dict[UUID, str] | None) -> None:
+    if refused is not None and draft.id in refused:
+        raise SubmissionError(refused[draft.id])
+
+
+def _check_known(draft: Draft, unknown: set[JobKey]) -> None:
+    for each in chain(draft.after, draft.after_any) if unknown else ():
+        if JobKey(draft.tenant, each) in unknown:
+            raise UnknownDependency(
+                f"job {each}, which {draft.type!r} is to wait for, does not exist"
+            )
+
+
+def _refuse(draft: Draft, reason: str) -> Ending:
+    """Make a job one that ends with its submission."""
+    draft.after, draft.after_any, draft.depth = [], [], 0
+    draft.open_dependencies = 1  # it is not fed before it ends
+    key = JobKey(draft.tenant, draft.id)
+    return Ending(key=key, state=State.FAILED, reason=f"refused: {reason}")
 
 
 def _attach(

@@ -168,6 +168,14 @@ class QueueTable:
         """Keep live jobs from ending unseen: (tenant, id, priority, depth) each."""
         return self._statement("hold_dependencies", **packed(keys))
 
+    def alias(self, owners: Mapping[JobKey, UUID]) -> Statement:
+        """Store other names of jobs."""
+        return self._statement("alias", **packed(owners), owners=uuids(owners.values()))
+
+    def aliased(self, keys: Iterable[JobKey]) -> Statement:
+        """Read whose other names these are: (tenant, id, id of the job) each."""
+        return self._statement("aliased", **packed(keys))
+
     def ended(self, keys: Iterable[JobKey]) -> Statement:
         """Read how jobs ended: (tenant, id, state) each."""
         return self._statement("ended", **packed(keys))

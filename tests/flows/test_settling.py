@@ -5,6 +5,7 @@ it.
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import psycopg
 import pytest
@@ -18,9 +19,10 @@ from scheduler.dialects.interface import Outcomes
 from scheduler.dialects.standard.keys import Keys
 from scheduler.dialects.standard.messages import RESULT_FIELD
 from scheduler.embedded.redis import EmbeddedRedis
-from scheduler.errors import StoreError, StoreUnavailable
+from scheduler.errors import StoreError, StoreUnavailable, UnknownJob
 from scheduler.model.attempts import AttemptEnd
 from scheduler.model.handling import spawned_of
+from scheduler.model.payloads import LARGEST_LIMIT
 from scheduler.model.submission import drafts
 from scheduler.queueing.ledger import Ledger
 from scheduler.queueing.services import RingServices
@@ -45,7 +47,7 @@ def completed(job: Submission, **changes: Any) -> AttemptEnd:
 
 
 def spawned(kind: str, **options: Any) -> list[dict[str, Any]]:
-    (draft,) = drafts([NewJob("acme", kind, queue="other", **options)])
+    (draft,) = drafts([NewJob("acme", kind, queue="other", **options)], limit=LARGEST_LIMIT)
     return [spawned_of(draft)]
 
 
@@ -54,7 +56,9 @@ class Settling:
 
     def __init__(self, parts: RingServices, redis: Client, monkeypatch: pytest.MonkeyPatch) -> None:
         self.ledger = parts._ledger
-        self.settler = Settler(parts.ring.queue("work"), self.ledger, parts._events, lambda _: None)
+        self.settler = Settler(
+            parts.ring.queue("work"), self.ledger, parts._events, lambda _: None, parts.ring.check
+        )
         self.settler.step()  # makes its stream
         self.redis = redis
         self.stream = Keys.from_queue("work").results(self.ledger.installation)
@@ -334,3 +338,69 @@ def test_a_retry_whose_record_postgres_refuses_stays_one(
     settling.settler.step()
     assert submitter.get("acme", job.id).state is State.RETRYING
     assert settling.redis.call("XLEN", settling.stream) == 0
+
+
+def test_a_child_with_a_taken_key_is_the_existing_job(
+    settling: Settling, submitter: Scheduler
+) -> None:
+    existing = submitter.submit("acme", "child", queue="other", idempotency_key="k")
+    job = submitter.submit("acme", "job", queue="work", delay="1h")
+    (child,) = spawned("child", idempotency_key="k")
+    (last,) = spawned("last", after=[child["id"]])
+    settling.add([completed(job, spawned=[child, last])])
+    settling.settler.step()
+    assert submitter.get("acme", job.id).state is State.COMPLETED
+    assert submitter.get("acme", child["id"]).id == existing.id
+    with pytest.raises(UnknownJob):
+        submitter.get("another", child["id"])
+    after = submitter.submit("acme", "after", queue="other", after=[child["id"]])
+    submitter.cancel_job("acme", existing.id)
+    for each in (last["id"], after.id):
+        assert submitter.get("acme", each).state is State.CANCELLED
+
+
+def test_an_invalid_child_is_refused_and_its_parent_completes(
+    settling: Settling, submitter: Scheduler
+) -> None:
+    job = submitter.submit("acme", "job", queue="work", delay="1h")
+    (unknown,) = spawned("unknown", after=[UUID(int=7)])
+    (follower,) = spawned("follower", after=[unknown["id"]])
+    (valid,) = spawned("valid")
+    (large,) = spawned("large", payload="x" * 2**20)
+    settling.add([completed(job, spawned=[unknown, follower, valid, large])])
+    settling.settler.step()
+    assert submitter.get("acme", job.id).state is State.COMPLETED
+    refused = submitter.get("acme", unknown["id"])
+    assert refused.state is State.FAILED
+    assert "00000007" in (refused.reason or "")
+    assert "refused" in (refused.reason or "")
+    assert submitter.get("acme", follower["id"]).state is State.FAILED
+    assert not submitter.get("acme", valid["id"]).state.terminal
+    assert "1,048,576" in (submitter.get("acme", large["id"]).reason or "")
+    assert settling.redis.call("XLEN", settling.stream) == 0
+
+
+def test_a_child_that_would_wait_too_deeply_is_refused(
+    settling: Settling, submitter: Scheduler
+) -> None:
+    chain = submitter.chain("acme", [NewJob("acme", "link", queue="other") for _ in range(101)])
+    job = submitter.submit("acme", "job", queue="work", delay="1h")
+    (child,) = spawned("child", after=[chain[-1].id])
+    settling.add([completed(job, spawned=[child])])
+    settling.settler.step()
+    assert submitter.get("acme", job.id).state is State.COMPLETED
+    refused = submitter.get("acme", child["id"])
+    assert (refused.state, "101" in (refused.reason or "")) == (State.FAILED, True)
+
+
+def test_children_that_wait_for_each_other_are_refused(
+    settling: Settling, submitter: Scheduler
+) -> None:
+    job = submitter.submit("acme", "job", queue="work", delay="1h")
+    (first,) = spawned("first")
+    (second,) = spawned("second", after=[first["id"]])
+    first["after"] = [second["id"]]
+    settling.add([completed(job, spawned=[first, second])])
+    settling.settler.step()
+    assert submitter.get("acme", job.id).state is State.COMPLETED
+    assert submitter.get("acme", first["id"]).state is State.FAILED

@@ -23,7 +23,7 @@ SHIFT = (
 def test_a_lifetime_begins_when_the_job_can_run(instance: ManualScheduler, count: int) -> None:
     later, earlier = START + timedelta(days=30), START - timedelta(days=30)
     for options in ({"run_at": later}, {"delay": "30d"}, {}, {"run_at": earlier}):
-        jobs = [NewJob("acme", "job", n, **options) for n in range(count)]  # type: ignore[arg-type]
+        jobs = [NewJob("acme", "job", n, **options) for n in range(count)]
         for each in instance.submit_many(jobs):
             job = instance.get("acme", each.id)
             assert job.expires_at == max(job.run_at, job.created_at) + WEEK

@@ -5,7 +5,7 @@ real Redis.
 import threading
 import time
 from typing import Any
-from uuid import UUID
+from uuid import RFC_4122, UUID
 
 import pytest
 
@@ -213,8 +213,7 @@ def test_jobs_that_a_handler_submits_exist_once_it_has_succeeded(
     found = ring.wait("acme", str(job.result), timeout=60)
     assert (found.state, found.priority) == (State.COMPLETED, Priority.HIGH)
     assert ran == [{"of": 2}]
-    with pytest.raises(scheduler.UnknownJob):
-        ring.get("acme", children[0])
+    assert children[0] == children[1] == found.id
 
 
 def test_chains_and_fans(ring: Scheduler, make_worker: MakeWorker) -> None:
@@ -305,7 +304,8 @@ def test_lifetimes_end_jobs_wherever_they_are(ring: Scheduler, make_worker: Make
         raise RuntimeError("as told")
 
     short = Timeouts(lifetime="1500ms")
-    unfed = ring.submit("acme", "long", queue="other", delay="1h", timeouts=short).id
+    ring.pause_queue("other")
+    unfed = ring.submit("acme", "long", queue="other", timeouts=short).id
     waiting = ring.submit(
         "acme", "long", queue="other", after=[unfed], timeouts=Timeouts(lifetime="1s")
     ).id
@@ -478,3 +478,22 @@ def test_many_small_feeds_do_not_use_up_the_room(ring: Scheduler, make_worker: M
     assert services is not None
     rooms, _ = services.feeder._rooms["mail"]
     assert rooms[Priority.NORMAL] >= 9_900
+
+
+def test_repeated_attempts_submit_the_same_jobs(ring: Scheduler, make_worker: MakeWorker) -> None:
+    submitted: list[list[UUID]] = []
+
+    @handler("parent", queue="mail")
+    def parent(ctx: scheduler.JobContext, payload: object) -> None:
+        children = [ctx.submit("child", n, queue="nobody") for n in range(3)]
+        submitted.append([each.id for each in children])
+        if ctx.attempt == 1:
+            raise RuntimeError("again")
+
+    make_worker()
+    made = ring.submit("acme", "parent", queue="mail", retry=QUICK)
+    assert ring.wait("acme", made.id, timeout=60).state is State.COMPLETED
+    first, second = submitted
+    assert first == second
+    assert {(each.version, each.variant) for each in first} == {(4, RFC_4122)}
+    assert {each.id for each in ring.find("acme", queue="nobody").jobs} == set(first)

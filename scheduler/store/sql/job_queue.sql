@@ -110,6 +110,20 @@ ON CONFLICT (tenant, type, key) DO UPDATE SET
                ELSE k.expires_at END
 RETURNING k.tenant, k.type, k.key, k.job_id;
 
+-- name: alias
+-- Other names of jobs: ids that handlers submitted with a key that was taken. No row back, ever.
+INSERT INTO {schema}.job_alias (tenant, id, job_id, created_at)
+SELECT p.tenant, p.id, p.job_id, coalesce(%(now)s::timestamptz, now())
+FROM unnest((SELECT %(tenants)b::text[]), (SELECT %(ids)b::uuid[]), (SELECT %(owners)b::uuid[])) AS p(tenant, id, job_id)
+ON CONFLICT DO NOTHING;
+
+-- name: aliased
+-- Whose other names these are. No row for one: it is none.
+SELECT p.tenant, p.id, a.job_id
+FROM unnest((SELECT %(tenants)b::text[]), (SELECT %(ids)b::uuid[])) AS p(tenant, id)
+CROSS JOIN LATERAL (
+  SELECT a.job_id FROM {schema}.job_alias a WHERE a.tenant = p.tenant AND a.id = p.id LIMIT 1) a;
+
 -- name: hold_dependencies
 -- Jobs that others are about to depend on, kept from ending until this transaction does. Waits for one that is being
 -- settled. No row for one: it has ended, or never was.
