@@ -11,7 +11,12 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple, TypeVar
 
 import psycopg
-from psycopg.errors import DeadlockDetected, SerializationFailure
+from psycopg.errors import (
+    DeadlockDetected,
+    DuplicatePreparedStatement,
+    InvalidSqlStatementName,
+    SerializationFailure,
+)
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 from sqlalchemy import Connection
@@ -22,6 +27,10 @@ from scheduler.errors import ConfigError, Conflict
 from scheduler.store.engine import Database, Row, translated
 
 T = TypeVar("T")
+PREPARES = (
+    "connection: it prepares statements, and there is a pooler in between, like PgBouncer; connect "
+    'with prepare_threshold=None (for SQLAlchemy: connect_args={"prepare_threshold": None})'
+)
 
 
 class Statement(NamedTuple):
@@ -169,6 +178,8 @@ def _callers() -> Iterator[None]:
             yield
         except (SerializationFailure, DeadlockDetected) as error:
             raise Conflict from error
+        except (DuplicatePreparedStatement, InvalidSqlStatementName) as error:
+            raise ConfigError(PREPARES) from error
 
 
 def _savepoint(connection: SyncCaller) -> AbstractContextManager[Any]:

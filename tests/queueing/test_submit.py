@@ -719,3 +719,19 @@ def test_a_job_that_ends_while_jobs_are_found_is_found_once(instance: Scheduler)
 
     page = steps(instance, meanwhile())
     assert [(job.id, job.state) for job in page.jobs] == [(made.id, State.CANCELLED)]
+
+
+@pytest.mark.parametrize("prepared", ["gone", "another's"])
+def test_a_callers_prepared_statements_get_the_right_advice(
+    instance: Scheduler, dsn: str, prepared: str
+) -> None:
+    """A pooler gives a transaction a server connection that others have prepared statements on."""
+    with psycopg.connect(dsn, prepare_threshold=0) as own:
+        if prepared == "gone":
+            instance.submit("acme", "mail", connection=own)
+            own.execute("DO $$ BEGIN EXECUTE 'DEALLOCATE ALL'; END $$", prepare=False)
+        else:
+            for number in range(10):
+                own.execute(f"PREPARE _pg3_{number} AS SELECT 1".encode(), prepare=False)
+        with pytest.raises(ConfigError, match="prepare_threshold=None"):
+            instance.submit("acme", "mail", connection=own)
