@@ -41,6 +41,7 @@ LEASE = timedelta(seconds=60)
 POLICY = RetryPolicy(max_attempts=40)
 LIFETIME = timedelta(days=1)
 KEEP = timedelta(days=1)
+LONGEST_ERROR = 500
 FORGET_EVERY = 600.0
 PASSING = (408, 425, 429)
 
@@ -188,7 +189,7 @@ def about(callback: Callback) -> Keys:
 
 
 def body_of(callback: Callback) -> bytes:
-    """Write what the receiver is told; never the payload."""
+    """Write what the receiver is told; never the payload, and never a traceback."""
     said: dict[str, Any] = {
         "tenant": callback.tenant,
         "id": callback.job_id,
@@ -204,7 +205,9 @@ def body_of(callback: Callback) -> bytes:
             labels.get("tags") or {},
         )
     if callback.error is not None:
-        said["error"] = callback.error
+        said["error"] = storable(callback.error.partition("\n")[0], LONGEST_ERROR)
+        failed = callback.failed or {}
+        said |= {name: failed[name] for name in ("category", "code") if name in failed}
     if callback.result is not None:
         said["result"] = orjson.Fragment(callback.result)
     return orjson.dumps(said, option=orjson.OPT_UTC_Z)

@@ -29,6 +29,7 @@ class Callback:
     reason: str | None
     error: str | None
     result: bytes | None
+    failed: dict[str, Any] | None  # the attempt that failed last, as the ledger has it
 
 
 class CallbackTable:
@@ -88,6 +89,7 @@ def claimed(row: Row) -> Callback:
         reason,
         error,
         result,
+        failed,
     ) = row
     return Callback(
         tenant=tenant,
@@ -103,4 +105,5 @@ def claimed(row: Row) -> Callback:
         reason=reason,
         error=error,
         result=result,
+        failed=failed,
     )

@@ -148,7 +148,7 @@ def test_each_end_is_told_once_and_signed(
             "acme",
             "mail",
             {},
-            delay="1h",
+            queue="nobody",
             callback_url=there.url("/late"),
             timeouts=scheduler.Timeouts(lifetime="1s"),
         ).id
@@ -850,3 +850,35 @@ def test_odd_addresses_are_posted_to_as_they_are(
         step(make())
         assert rows(connection) == []
     assert sorted(there.paths()) == ["/", "/%C3%BC?%C3%A4=%C3%B6%20&b", "/?q=1", "/a//b/../c;d=e"]
+
+
+def test_a_callback_has_category_code_and_one_line_of_the_error(
+    dsn: str,
+    schema: str,
+    redis: Client,
+    redis_server: EmbeddedRedis,
+    make_worker: MakeWorker,
+) -> None:
+    @handler("mail", queue="mail")
+    def mail(ctx: scheduler.JobContext, payload: object) -> None:
+        if payload == "flaky" and ctx.attempt == 2:
+            return
+        if payload == "flaky":
+            raise scheduler.TemporaryError("once", retry_after="10ms")
+        raise scheduler.PermanentError("no such address\nsecond line", code="E7")
+
+    make_worker()
+    options: Any = {"redis": redis_server.url, "callback_secret": SECRET, "callback_private": True}
+    with receiver() as there, Scheduler(dsn, schema=schema, **options) as ring:
+        for payload in ("bad", "flaky"):
+            url = there.url(f"/{payload}")
+            ring.submit("acme", "mail", payload, queue="mail", callback_url=url)
+        wait_for(lambda: len(there.got) == 2, "two callbacks")
+    told = {each.path: json.loads(each.body) for each in there.got}
+    bad, flaky = told["/bad"], told["/flaky"]
+    assert (bad["state"], bad["category"], bad["code"]) == ("failed", "permanent", "E7")
+    assert bad["error"] == "PermanentError: no such address"
+    assert "Traceback" not in str(told)
+    assert "File" not in str(told)
+    assert flaky["state"] == "completed"
+    assert not {"category", "code", "error"} & set(flaky)

@@ -74,7 +74,7 @@ class Troubles:
 
     def expired(self, queue: str) -> None:
         """A job lives too long, and another waits for it for too long."""
-        [first] = self._submit(queue, delay="1h", timeouts=Timeouts(lifetime="1500ms"))
+        [first] = self._submit(queue, type="unhandled", timeouts=Timeouts(lifetime="1500ms"))
         [second] = self._submit(queue, after=[UUID(first)], timeouts=Timeouts(lifetime="1s"))
         self._fleet.jobs[first] = self._fleet.jobs[second] = Expected(
             outcomes=("dead_letter", "failed")

@@ -11,10 +11,10 @@ mine AS (
   FROM due d CROSS JOIN t WHERE c.tenant = d.tenant AND c.job_id = d.job_id
   RETURNING c.tenant, c.job_id, c.url, c.state, c.attempt, c.created_at)
 SELECT m.tenant, m.job_id, m.url, m.state, m.attempt, m.created_at, h.type, h.queue, h.job, h.attempt, h.reason,
-       h.error, h.result
+       h.error, h.result, CASE WHEN h.error IS NOT NULL THEN h.attempts -> -1 END
 FROM mine m
 LEFT JOIN LATERAL (
-  SELECT h.type, h.queue, h.job, h.attempt, h.reason, h.error, h.result FROM {schema}.job_history h
+  SELECT h.type, h.queue, h.job, h.attempt, h.reason, h.error, h.result, h.attempts FROM {schema}.job_history h
   WHERE h.tenant = m.tenant AND h.job_id = m.job_id::text AND h.at = m.created_at AND h.kind = 'job' LIMIT 1) h ON true;
 
 -- name: told
