@@ -58,6 +58,13 @@ class Channel:
         """Return the changes of a tenant's jobs in the order in which they are published, until
         `ended`.
         """
+        try:
+            yield from self._changes(tenant, ended)
+        except Exception:
+            if not ended():  # else its connections were closed
+                raise
+
+    def _changes(self, tenant: str, ended: Callable[[], bool]) -> Iterator[JobChange]:
         backoffs = _Backoffs()
         with self._client.subscribed(self._name(tenant)) as hear:
             while not ended():

@@ -51,6 +51,8 @@ def checked_url(url: object) -> str | None:
     if url is None:
         return None
     text = checked_text(url, "callback_url", LONGEST_URL)
+    if not text.isprintable():
+        raise InvalidOption("callback_url must not contain control characters")
     try:
         parts = urlsplit(text)
         named = _URL.fullmatch(text) and parts.hostname and parts.port != 0
@@ -87,9 +89,9 @@ def checked_correlation(value: object) -> str | None:
 
 
 def checked_text(value: object, what: str, longest: int) -> str:
-    """Check a text from outside; `what` is what the error calls it."""
+    """Check a text from outside: any Unicode without NUL. `what` is what the error calls it."""
     if not isinstance(value, str) or not 1 <= len(value) <= longest:
         raise InvalidOption(f"{what} must be a text of 1 to {longest} characters")
-    if not value.isprintable():
-        raise InvalidOption(f"{what} must not contain control characters")
+    if "\0" in value or any("\ud800" <= each <= "\udfff" for each in value):
+        raise InvalidOption(f"{what} must not contain NUL or lone surrogates")
     return value

@@ -6,12 +6,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
+from typing import Literal
 from uuid import UUID
 
 import orjson
 
 from scheduler.dialects.interface import Cancelling
-from scheduler.errors import ConfigError, InvalidOption
+from scheduler.errors import ConfigError, InvalidOption, LifecycleError
 from scheduler.events import Event
 from scheduler.model import labels
 from scheduler.model.durations import duration
@@ -128,9 +129,14 @@ class JobCalls(ABC):
                 "redis: state changes come through Redis, and this scheduler has none; pass "
                 "redis=..."
             )
-        return ring.channel.listen(
-            name(tenant, what="tenant"), lambda: until() or self._ring() is not ring
-        )
+
+        def ended() -> bool:
+            try:
+                return until() or self._ring() is not ring
+            except LifecycleError:
+                return True
+
+        return ring.channel.listen(name(tenant, what="tenant"), ended)
 
     def update_job(
         self,
@@ -141,18 +147,26 @@ class JobCalls(ABC):
         tags: Mapping[str, str] | None = None,
         correlation_id: str | None = None,
         callback_url: str | None = None,
+        idempotency_key: Literal[""] | None = None,
     ) -> Job:
         """Change a live job; its priority until it is fed. Type and payload never change: submit a
         new job.
+
+        Empty texts and empty tags clear a value. An idempotency key can only be cleared: then
+        another job can be submitted with it. A job that has been fed keeps the labels that its
+        handler sees.
         """
+        if idempotency_key not in (None, ""):
+            raise InvalidOption('idempotency_key can only be cleared, with ""')
         databases, table, _ = self._queue()
         steps = jobs.update(
             table,
             _key(tenant, job_id),
             priority=None if priority is None else labels.checked_priority(priority),
             tags=None if tags is None else orjson.dumps(labels.checked_tags(tags) or {}).decode(),
-            correlation_id=labels.checked_correlation(correlation_id),
-            callback_url=labels.checked_url(callback_url),
+            correlation_id=correlation_id and labels.checked_correlation(correlation_id),
+            callback_url=callback_url and labels.checked_url(callback_url),
+            idempotency_key=idempotency_key,
         )
         return run(databases, steps)
 

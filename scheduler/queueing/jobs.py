@@ -140,6 +140,8 @@ def update(
         raise IllegalTransition(
             f"job {key.id} has been fed ({job.state}): its priority can no longer change"
         )
+    if changes["idempotency_key"] is not None:
+        yield table.of_job("drop_key", key)
     yield table.of_job("update", key, priority=priority, **changes)
     if waited:
         yield table.of_job("put_back", key)

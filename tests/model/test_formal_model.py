@@ -76,7 +76,7 @@ def test_section_1_an_idempotency_key_has_up_to_256_characters_and_a_window_of_2
     assert other.window == 1.5 * HOUR
 
 
-@pytest.mark.parametrize("key", ["", "x" * 257, 7, "a\0b", "a\nb"])
+@pytest.mark.parametrize("key", ["", "x" * 257, 7, "a\0b", "a\ud800b"])
 def test_section_1_another_key_is_refused(key: Any) -> None:
     with pytest.raises(InvalidOption, match="idempotency_key"):
         drafts([NewJob("acme", "x", idempotency_key=key)])

@@ -398,13 +398,22 @@ INSERT INTO {schema}.job_ready (queue, priority, tenant, run_at, seq, id)
 SELECT q.queue, q.priority, q.tenant, q.run_at, q.seq, q.id FROM {schema}.job_queue q
 WHERE q.tenant = %(tenant)s AND q.id = %(id)s ON CONFLICT DO NOTHING;
 
+-- name: drop_key
+-- Forget the idempotency key of a live job. No row back: it has none, or has ended.
+DELETE FROM {schema}.job_key k USING {schema}.job_queue q
+WHERE q.tenant = %(tenant)s AND q.id = %(id)s
+  AND k.tenant = q.tenant AND k.type = q.type AND k.key = q.idempotency_key AND k.job_id = q.id
+RETURNING k.key;
+
 -- name: update
--- Change what may be changed of a live job; NULL leaves as it is. No row back: it has ended, or there is none.
+-- Change what may be changed of a live job; NULL leaves as it is, an empty text clears. No row back: it has ended, or
+-- there is none.
 UPDATE {schema}.job_queue q SET
   priority = coalesce(%(priority)s::int2, q.priority),
   tags = CASE WHEN %(tags)s::text IS NULL THEN q.tags ELSE nullif(%(tags)s::jsonb, '{{}}') END,
-  correlation_id = coalesce(%(correlation_id)s::text, q.correlation_id),
-  callback_url = coalesce(%(callback_url)s::text, q.callback_url)
+  correlation_id = nullif(coalesce(%(correlation_id)s::text, q.correlation_id), ''),
+  callback_url = nullif(coalesce(%(callback_url)s::text, q.callback_url), ''),
+  idempotency_key = nullif(coalesce(%(idempotency_key)s::text, q.idempotency_key), '')
 WHERE q.tenant = %(tenant)s AND q.id = %(id)s RETURNING q.id;
 
 -- name: ask_to_cancel
