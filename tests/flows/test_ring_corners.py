@@ -66,7 +66,7 @@ def test_an_end_that_postgres_refuses_is_not_forgotten_while_its_row_is_held(
     ).fetchone()
     assert row is not None
     assert row[0] == "failed"
-    assert "could not be settled" in row[1]
+    assert "could not be recorded" in row[1]
     assert redis.call("XLEN", stream) == 0
 
 
