@@ -1,4 +1,4 @@
--- The whole schema, version 6. Applied by `initialise()` or `scheduler migrate` into its own Postgres schema
+-- The whole schema, version 8. Applied by `initialise()` or `scheduler migrate` into its own Postgres schema
 -- (search_path is set around it); a database of an earlier version is brought here by store/sql/migrations.
 -- Names are compared bytewise (COLLATE "C"): every instance then locks rows in one and the same order.
 
@@ -60,7 +60,7 @@ CREATE TABLE job_history (
   kind         text             NOT NULL,
   outcome      text             NOT NULL,
   reason       text,
-  fence        bigint,
+  fence        bigint,                    -- of a job: the sequence number of its last lease
   attempt      integer,
   holder       text,
   started_at   timestamptz,
@@ -87,8 +87,8 @@ CREATE TABLE job_history (
     WHEN 'audit' THEN outcome IN ('registered', 'changed', 'unregistered', 'paused', 'resumed')
     ELSE false END),
   CONSTRAINT skipped_has_a_reason CHECK (outcome <> 'skipped' OR reason IS NOT NULL),
-  CONSTRAINT only_a_run_has_a_fence CHECK ((fence IS NULL) = (kind IN ('audit', 'job')
-    OR outcome IN ('skipped', 'queued'))),
+  CONSTRAINT only_a_run_has_a_fence CHECK (kind = 'job'
+    OR (fence IS NULL) = (kind = 'audit' OR outcome IN ('skipped', 'queued'))),
   CONSTRAINT a_job_is_described CHECK ((kind = 'job') = (type IS NOT NULL AND queue IS NOT NULL
     AND priority IS NOT NULL AND run_at IS NOT NULL AND created_at IS NOT NULL AND json IS NOT NULL)),
   CONSTRAINT only_jobs_are_described CHECK (kind = 'job' OR (job IS NOT NULL) = (outcome = 'queued')),
@@ -143,6 +143,7 @@ CREATE TABLE job_queue (
   cancel_reason       text,
   trace               text,                        -- the context of the span in which it was submitted
   idempotency_key     text,                        -- a copy of job_key's, for its handler
+  previous_attempt_id uuid,                        -- the last attempt of the job that it retries
   PRIMARY KEY (tenant, id),
   CONSTRAINT retrying_was_tried CHECK (NOT retrying OR attempt >= 1),
   CONSTRAINT what_waits_for_others_never_ran CHECK (open_dependencies = 0 OR (attempt = 0 AND NOT retrying)),

@@ -24,6 +24,7 @@ class QueuedJob:
 
     A job that did not come out of a ledger has no installation, and its end is nobody's to settle.
     uncharged: how many of the attempts up to `attempt` do not count towards `max_attempts`.
+    previous_attempt_id: of the last attempt that is known when the job is fed or delivered.
     """
 
     id: str
@@ -45,6 +46,7 @@ class QueuedJob:
     trace: str | None = None  # the context of the span in which it was submitted
     uncharged: int = 0
     idempotency_key: str | None = None  # that it was submitted with
+    previous_attempt_id: str | None = None
 
     def policies(self) -> tuple[RetryPolicy, Timeouts]:
         """Read how it is retried, and its timeouts."""
@@ -55,8 +57,8 @@ class QueuedJob:
 class AttemptEnd:
     """How an attempt ended: terminal, or RETRYING after `delay`. `result` and `spawned` are of a
     completed one. charged: whether it counts towards `max_attempts`. uncharged: how many of the
-    attempts up to this one do not count. recorded_at: when Redis took the result, by its clock; set
-    when the result is read.
+    attempts up to this one do not count. sequence: of its lease, see `attempt_id`. recorded_at:
+    when Redis took the result, by its clock; set when the result is read.
     """
 
     tenant: str
@@ -67,6 +69,7 @@ class AttemptEnd:
     started_at: datetime
     ended_at: datetime
     worker: str
+    sequence: int = 0
     delay: timedelta | None = None
     category: str | None = None
     code: str | None = None
@@ -76,4 +79,5 @@ class AttemptEnd:
     spawned: Sequence[Mapping[str, Any]] = field(default=(), repr=False)
     charged: bool = True
     uncharged: int = 0
+    previous_attempt_id: str | None = None
     recorded_at: datetime | None = None

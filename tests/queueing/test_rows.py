@@ -156,7 +156,6 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("job_history", {"outcome": "success"}, "outcome_fits_kind"),
     ("job_history", {"outcome": "running"}, "outcome_fits_kind"),
     ("job_history", {**FIRE, "outcome": "skipped"}, "skipped_has_a_reason"),
-    ("job_history", {"fence": 1}, "only_a_run_has_a_fence"),
     ("job_history", {**FIRE, "outcome": "success"}, "only_a_run_has_a_fence"),
     (
         "job_history",
