@@ -1,4 +1,4 @@
--- The whole schema, version 8. Applied by `initialise()` or `scheduler migrate` into its own Postgres schema
+-- The whole schema, version 9. Applied by `initialise()` or `scheduler migrate` into its own Postgres schema
 -- (search_path is set around it); a database of an earlier version is brought here by store/sql/migrations.
 -- Names are compared bytewise (COLLATE "C"): every instance then locks rows in one and the same order.
 
@@ -21,11 +21,14 @@ CREATE TABLE job (
   created_at  timestamptz      NOT NULL,
   updated_at  timestamptz      NOT NULL,
   queued_id   uuid,                       -- the one-shot job that its newest fire became, with queue=
+  last_fire_at timestamptz,               -- its newest fire and fence, should its lock row be deleted: a claim uses
+  fence       bigint           NOT NULL DEFAULT 0 CHECK (fence >= 0),  -- the greater of each here and there
   PRIMARY KEY (tenant, id)
 ) WITH (fillfactor = 50);
 
--- The lease on one job's running fire: one row a job, updated and never deleted, so that the fence only grows and
--- a fire at or before last_fire_at is never run again, whatever becomes of the job row.
+-- The lease on one job's running fire: one row a job, written by INSERT .. ON CONFLICT DO UPDATE and never deleted, so
+-- that the fence only grows and a fire at or before last_fire_at is never run again, whatever becomes of the job row. A
+-- row that was deleted by hand is inserted by the next claim.
 CREATE TABLE job_lock (
   tenant       text COLLATE "C" NOT NULL,
   id           text COLLATE "C" NOT NULL,
@@ -42,6 +45,8 @@ CREATE TABLE job_lock (
   attempts     jsonb            NOT NULL DEFAULT '[]' CHECK (jsonb_typeof(attempts) = 'array'),
   triggered    boolean          NOT NULL DEFAULT false,  -- the fire under way was asked for, it is not of the schedule
   last_trigger_at timestamptz,            -- each trigger has an instant of its own
+  begun        boolean,                   -- of a lease that runs at most once: its function is about to be called, or
+                                          -- was; NULL of any other
   PRIMARY KEY (tenant, id),
   CONSTRAINT held_whole_or_not_at_all CHECK (
     num_nonnulls(owner, fire_at, created_at, expires_at) IN (0, 4)),

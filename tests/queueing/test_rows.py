@@ -134,6 +134,7 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("job", {"spec_hash": bytes(31)}, "job_spec_hash_check"),
     ("job", {"delivery": "exactly_once"}, "job_delivery_check"),
     ("job", {"overlap": "twice"}, "job_overlap_check"),
+    ("job", {"fence": -1}, "job_fence_check"),
     ("job_lock", {"fence": -1}, "job_lock_fence_check"),
     ("job_lock", {"starts": -1}, "job_lock_starts_check"),
     ("job_lock", {"missed_count": -1}, "job_lock_missed_count_check"),

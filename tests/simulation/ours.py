@@ -13,7 +13,7 @@ from typing import Any, cast
 from uuid import UUID
 
 from scheduler.clock import DatabaseClock
-from scheduler.errors import UnknownJob
+from scheduler.errors import StoreUnavailable, UnknownJob
 from scheduler.events import Event, Events, FireEnded, LeaseLost
 from scheduler.model.definition import Delivery, Key, Registration
 from scheduler.model.outcomes import Outcome
@@ -66,17 +66,29 @@ class SimRunner:
     def __init__(self, world: World, process: Process, log: Log) -> None:
         self.world, self.process, self.log = world, process, log
         self.running: list[Record] = []
+        self.refused: list[Run] = []  # not begun: their leases were lost
+        self.note_begun: Callable[[Run], bool]
 
     def room(self) -> int:
         return max(0, 3 - len(self.running))
+
+    def free(self) -> int:
+        return self.room()
+
+    def release_at(self) -> float | None:
+        return None
 
     def active(self, key: Key) -> bool:
         return any(record.key == key for record in self.running)
 
     def take(self, runs: list[Run]) -> None:
         for run in runs:
+            if run.once and not self._begins(run):
+                run.lost = True
+                self.refused.append(run)
+                continue
             self._overlap(run)
-            run.started = True
+            run.started = run.called = True
             lasts = self.world.rng.choice([0.0, 0.1, 2.0, 6.0, 14.0, 28.0])
             record = Record(
                 run.key,
@@ -95,6 +107,11 @@ class SimRunner:
         done = [record for record in self.running if record.ends_at <= self.world.now]
         self.running = [record for record in self.running if record.ends_at > self.world.now]
         return done
+
+    def _begins(self, run: Run) -> bool:
+        with suppress(StoreUnavailable):
+            return self.note_begun(run) and run.lease_until > self.world.monotonic()
+        return False
 
     def _overlap(self, run: Run) -> None:
         for other in self.log.records:
@@ -147,6 +164,7 @@ class Instance(Process):
         locks = CountingLocks(world, database, holder)
         self.registry = Registry()
         self.runner = SimRunner(world, self, log)
+        self.runner.note_begun = locks.begin
         self.leases = Leases(locks, world, events, lease=LEASE.total_seconds())
         self.finisher = Finisher(locks, self.leases, events, finished=self._finished)
         self.sync = Sync(
@@ -243,6 +261,9 @@ class Instance(Process):
             record.ended = True
             now = self.world.now
             self.finisher.put(RunEnd(record.run, Outcome.SUCCESS, None, record.started_at, now))
+        while self.runner.refused:
+            run, now = self.runner.refused.pop(), self.world.now
+            self.finisher.put(RunEnd(run, Outcome.SUCCESS, None, now, now))
         self.finisher.flush()
         return 0.3
 
