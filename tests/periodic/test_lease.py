@@ -262,3 +262,38 @@ def test_the_late_finish_of_a_buried_fire_is_refused(locks: LockTable, moment: M
     moment.now += timedelta(minutes=1)
     assert locks.bury(expired(locks), reasons=["x"]) == [(KEY, AT)]
     assert locks.finish([finish(fence)]) == [False]
+
+
+def test_a_late_finish_after_a_deletion_touches_no_other_fire(
+    locks: LockTable, moment: Moment, connection: psycopg.Connection[Any]
+) -> None:
+    claim(locks)
+    moment.now += timedelta(minutes=1)
+    old = redrive(locks)  # fence 2, of which `job` knows nothing
+    connection.execute("DELETE FROM job_lock")
+    moment.now += timedelta(hours=1)
+    new = claim(locks, AT + timedelta(hours=1))
+    assert new.fence == old.fence
+    assert locks.renew([old]) == [Renewal(kept=False, deleted=True)]
+    locks.release([old], started=[True])
+    assert locks.finish([finish(old.fence)]) == [True]
+    rows = connection.execute("SELECT at, fence FROM job_history WHERE kind = 'fire'").fetchall()
+    assert rows == [(AT, old.fence)]
+    assert locks.finish([finish(1)]) == [False]
+    lease = connection.execute(
+        "SELECT fire_at, fence, expires_at > %s FROM job_lock", (moment.now,)
+    )
+    assert lease.fetchall() == [(AT + timedelta(hours=1), 2, True)]
+
+
+def test_a_claim_beside_a_transaction_on_the_lock_row_takes_nothing(
+    locks: LockTable, connection: psycopg.Connection[Any]
+) -> None:
+    before = connection.execute("SELECT next_run_at, fence FROM job").fetchall()
+    for statement in ("SELECT FROM job_lock FOR UPDATE", "DELETE FROM job_lock"):
+        connection.execute("BEGIN")
+        connection.execute(statement.encode())
+        assert claim(locks).verdict is None
+        connection.execute("ROLLBACK")
+    assert connection.execute("SELECT next_run_at, fence FROM job").fetchall() == before
+    assert claim(locks).verdict == "run"

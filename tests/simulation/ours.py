@@ -53,9 +53,12 @@ class Record:
 
 
 class Log:
-    """What really happened, outside our tables."""
+    """What really happened, outside our tables. unlocked: leases whose lock rows were deleted, with
+    whether each was of a trigger, and the first fire that it stands for.
+    """
 
     def __init__(self) -> None:
+        self.unlocked: dict[tuple[Key, datetime], tuple[bool, datetime | None]] = {}
         self.records: list[Record] = []
         self.accepted: list[tuple[Key, datetime]] = []
 
@@ -120,6 +123,7 @@ class SimRunner:
                 or other.ended
                 or other.process.crashed
                 or other.process.suspended
+                or (other.key, other.fire_at) in self.log.unlocked
             ):
                 continue
             if not other.run.lost and other.run.lease_until > self.world.monotonic():
@@ -141,6 +145,11 @@ class CountingLocks(LockTable):
             if answer.verdict is None:
                 moved = answer.next_run_at != wanted[answer.position].seen
                 self.world.seen["stale mirror" if moved else "row held by another"] += 1
+                self.world.seen["claim beside an open renewal"] += not moved and any(
+                    actor.midway and actor.doing == "renew"
+                    for process in self.world.live()
+                    for actor in process.actors
+                )
         return answers
 
 
@@ -233,6 +242,17 @@ class Instance(Process):
         with suppress(UnknownJob):  # the answer to the first try was lost
             self.registrar.unregister(key)
         self.register({key: self.plans[key]})
+
+    def unlock(self, key: Key, schema: str) -> None:
+        """Delete the lock row of a job, as a person might."""
+        self.world.pass_time(0.001)  # each trigger has an instant of its own
+        found = self.world.unlock(schema, *key)
+        if found is not None:
+            fire_at, triggered, missed_from = found
+            self.world.seen["lock row deleted"] += 1
+            if fire_at is not None:
+                self.world.seen["lock row deleted under a lease"] += 1
+                self.log.unlocked[key, fire_at] = (triggered, missed_from)
 
     def steer(self, call: str, key: Key) -> None:
         """Pause, resume or trigger, and hear of it as over LISTEN."""
