@@ -30,6 +30,8 @@ BIT = (
     2566,  # a registration that was suspended began a schedule before the last fire
     2091,  # a trigger waited for ever behind fires that wait for each other
 )
+# A process in the middle of one of these is chosen for a misfortune.
+RARE = ("redrive", "redrive_queued", "bury", "renew", "begin", "claim_triggers", "record")
 COVERED = (
     "crash in claim",
     "crash in finish",
@@ -203,11 +205,7 @@ def options(world: World, *, queue: bool = False) -> dict[str, Any]:
 
 
 def misfortune(world: World, plans: Plans, schema: str, start: Any) -> None:
-    rare = [
-        p
-        for p in world.live()
-        if any(a.midway and a.doing in ("redrive", "bury", "renew") for a in p.actors)
-    ]
+    rare = [p for p in world.live() if any(a.midway and a.doing in RARE for a in p.actors)]
     process = world.rng.choice(rare or world.live())
     assert isinstance(process, Instance)
     kind = world.rng.choice(
