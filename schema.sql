@@ -1,4 +1,4 @@
--- The whole schema, version 8. Applied by `initialise()` or `scheduler migrate` into its own Postgres schema
+-- The whole schema, version 10. Applied by `initialise()` or `scheduler migrate` into its own Postgres schema
 -- (search_path is set around it); a database of an earlier version is brought here by store/sql/migrations.
 -- Names are compared bytewise (COLLATE "C"): every instance then locks rows in one and the same order.
 
@@ -21,11 +21,14 @@ CREATE TABLE job (
   created_at  timestamptz      NOT NULL,
   updated_at  timestamptz      NOT NULL,
   queued_id   uuid,                       -- the one-shot job that its newest fire became, with queue=
+  last_fire_at timestamptz,               -- its newest fire and fence, should its lock row be deleted: a claim uses
+  fence       bigint           NOT NULL DEFAULT 0 CHECK (fence >= 0),  -- the greater of each here and there
   PRIMARY KEY (tenant, id)
 ) WITH (fillfactor = 50);
 
--- The lease on one job's running fire: one row a job, updated and never deleted, so that the fence only grows and
--- a fire at or before last_fire_at is never run again, whatever becomes of the job row.
+-- The lease on one job's running fire: one row a job, written by INSERT .. ON CONFLICT DO UPDATE and never deleted, so
+-- that the fence only grows and a fire at or before last_fire_at is never run again, whatever becomes of the job row. A
+-- row that was deleted by hand is inserted by the next claim.
 CREATE TABLE job_lock (
   tenant       text COLLATE "C" NOT NULL,
   id           text COLLATE "C" NOT NULL,
@@ -42,6 +45,8 @@ CREATE TABLE job_lock (
   attempts     jsonb            NOT NULL DEFAULT '[]' CHECK (jsonb_typeof(attempts) = 'array'),
   triggered    boolean          NOT NULL DEFAULT false,  -- the fire under way was asked for, it is not of the schedule
   last_trigger_at timestamptz,            -- each trigger has an instant of its own
+  begun        boolean,                   -- of a lease that runs at most once: its function is about to be called, or
+                                          -- was; NULL of any other
   PRIMARY KEY (tenant, id),
   CONSTRAINT held_whole_or_not_at_all CHECK (
     num_nonnulls(owner, fire_at, created_at, expires_at) IN (0, 4)),
@@ -60,7 +65,7 @@ CREATE TABLE job_history (
   kind         text             NOT NULL,
   outcome      text             NOT NULL,
   reason       text,
-  fence        bigint,
+  fence        bigint,                    -- of a job: the sequence number of its last lease
   attempt      integer,
   holder       text,
   started_at   timestamptz,
@@ -88,8 +93,8 @@ CREATE TABLE job_history (
     WHEN 'audit' THEN outcome IN ('registered', 'changed', 'unregistered', 'paused', 'resumed')
     ELSE false END),
   CONSTRAINT skipped_has_a_reason CHECK (outcome <> 'skipped' OR reason IS NOT NULL),
-  CONSTRAINT only_a_run_has_a_fence CHECK ((fence IS NULL) = (kind IN ('audit', 'job')
-    OR outcome IN ('skipped', 'queued'))),
+  CONSTRAINT only_a_run_has_a_fence CHECK (kind = 'job'
+    OR (fence IS NULL) = (kind = 'audit' OR outcome IN ('skipped', 'queued'))),
   CONSTRAINT a_job_is_described CHECK ((kind = 'job') = (type IS NOT NULL AND queue IS NOT NULL
     AND priority IS NOT NULL AND run_at IS NOT NULL AND created_at IS NOT NULL AND json IS NOT NULL)),
   CONSTRAINT only_jobs_are_described CHECK (kind = 'job' OR (job IS NOT NULL) = (outcome = 'queued')),
@@ -145,6 +150,7 @@ CREATE TABLE job_queue (
   cancel_reason       text,
   trace               text,                        -- the context of the span in which it was submitted
   idempotency_key     text,                        -- a copy of job_key's, for its handler
+  previous_attempt_id uuid,                        -- the last attempt of the job that it retries
   PRIMARY KEY (tenant, id),
   CONSTRAINT retrying_was_tried CHECK (NOT retrying OR attempt >= 1),
   CONSTRAINT what_waits_for_others_never_ran CHECK (open_dependencies = 0 OR (attempt = 0 AND NOT retrying)),

@@ -117,6 +117,7 @@ def job_context(values: dict[str, Any], cancelled: Cancelled, out: IO[str]) -> J
         cancelled,
         values["last_checkpoint"],
         values["worker"],
+        values["sequence"],
         partial(_tell, out),
     )
 

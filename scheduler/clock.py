@@ -5,11 +5,15 @@ clock an instance counts on with a clock that only goes forward; its own wall cl
 purpose, to report how wrong it is.
 """
 
+import logging
 import time
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 LONGEST_QUESTION = 0.5
+MAX_DRIFT_S = 1.0  # between two observations, a minute apart or less
+
+logger = logging.getLogger("scheduler")
 
 
 class Clock(Protocol):
@@ -59,8 +63,24 @@ class DatabaseClock:
         """
         good = received - sent <= LONGEST_QUESTION
         if good or certain:
+            self._warn_of_jump(moment, sent, received)
             self._seen = (moment, (sent + received) / 2)
         return good
+
+    def _warn_of_jump(self, moment: datetime, sent: float, received: float) -> None:
+        """Compare the database's clock with this machine's monotonic one."""
+        if self._seen is None:
+            return
+        before, at = self._seen
+        jump = (moment - before).total_seconds() - ((sent + received) / 2 - at)
+        if abs(jump) > MAX_DRIFT_S + (received - sent) / 2:
+            logger.warning(
+                "the clock of the database jumped %s by %.1f s: jobs fire by it, so %s; see to NTP "
+                "on that machine",
+                "forward" if jump > 0 else "back",
+                abs(jump),
+                "they fire early" if jump > 0 else "none fires until it has caught up",
+            )
 
     def now(self) -> datetime:
         """Estimate the database's clock."""

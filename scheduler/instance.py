@@ -162,6 +162,7 @@ class Instance:
         self.upkeep_service = Service("upkeep", self._tend)
         self.leases.wake = self.lease_service.wake
         self.runner.on_start = self.leases.watch
+        self.runner.note_begun = self.locks.begin
         self.listen_database: Database | None = None
         self.listen_service: Service | None = None
         listen = self.settings.listen

@@ -151,11 +151,13 @@ def failed_result(
             started_at=started_at,
             ended_at=now,
             worker=attempt.worker,
+            sequence=delivery.sequence,
             delay=delay,
             category=failure.category,
             code=failure.code or None,
             error=failure.message,
             uncharged=delivery.uncharged,
+            previous_attempt_id=job.previous_attempt_id,
             scheduled_at=job.scheduled_at,
         ),
     )

@@ -69,6 +69,10 @@ class InlineRunner(Runner):
         """Take all there is."""
         return 1000
 
+    def free(self) -> int:
+        """Take all there is."""
+        return self.room()
+
     def take(self, runs: list[Run]) -> None:
         """Run, one after another."""
         for run in runs:

@@ -14,6 +14,7 @@ from commands import URL, WORKERS, main, ready, timed
 from scheduler import Registration, Scheduler
 from scheduler.model.definition import JobSpec, Key
 from scheduler.model.outcomes import Outcome
+from scheduler.model.schedules import Fire
 from scheduler.model.schedules import due as decide
 from scheduler.store.engine import Database
 from scheduler.store.job import JobTable
@@ -90,7 +91,16 @@ def bare(named, batch):
         if any(answer.verdict != "run" for answer in answers):
             raise RuntimeError(f"not every fire was claimed: {answers[0]}")
         ends = [
-            Finish(chunk[at].key, fence, chunk[at].due.fire_at, Outcome.SUCCESS, None, now, now)
+            Finish(
+                chunk[at].key,
+                fence,
+                Fire(chunk[at].due.fire_at),
+                1,
+                Outcome.SUCCESS,
+                None,
+                now,
+                now,
+            )
             for at, _, fence, *_ in answers
         ]
         began = time.perf_counter()

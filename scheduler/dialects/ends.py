@@ -32,6 +32,7 @@ def end_bytes(end: AttemptEnd) -> bytes:
         end.started_at,
         end.ended_at,
         end.worker,
+        end.sequence,
     ]
     if rare := _rare(end):
         written.append(rare)
@@ -44,7 +45,7 @@ def end_bytes(end: AttemptEnd) -> bytes:
         return orjson.dumps(written)
 
 
-def _rare(end: AttemptEnd) -> dict[str, Any]:
+def _rare(end: AttemptEnd) -> dict[str, Any]:  # noqa: C901 - made for every end: a loop is slower
     found: dict[str, Any] = {}
     for name in ("category", "code", "error", "reason", "checkpoint"):
         if (value := getattr(end, name)) is not None:
@@ -63,6 +64,8 @@ def _rare(end: AttemptEnd) -> dict[str, Any]:
         found["charged"] = False
     if end.uncharged:
         found["uncharged"] = end.uncharged
+    if end.previous_attempt_id is not None:
+        found["previous_attempt_id"] = end.previous_attempt_id
     return found
 
 
@@ -94,12 +97,15 @@ def rescued(
 
 
 def _end(read: Sequence[Any], recorded_at: datetime | None) -> AttemptEnd:
-    tenant, job_id, feed, attempt, state, started, ended, worker, *rare = read
+    tenant, job_id, feed, attempt, state, started, ended, worker, *rest = read
     end = AttemptEnd(
         tenant, job_id, feed, attempt, STATES[state], _moment(started), _moment(ended), worker
     )
     end.recorded_at = recorded_at
-    for found in rare:
+    for found in rest:
+        if type(found) is int:  # workers of an earlier version send none
+            end.sequence = _sequence(found)
+            continue
         if "recorded" in found:  # a script found the end that a worker of others made
             end.recorded_at = _moment(found["recorded"])
         end.delay = found["delay"] * MICROSECOND if "delay" in found else None
@@ -113,7 +119,14 @@ def _end(read: Sequence[Any], recorded_at: datetime | None) -> AttemptEnd:
         end.scheduled_at = _moment(found["scheduled_at"]) if "scheduled_at" in found else None
         end.checkpoint, end.spawned = found.get("checkpoint"), found.get("spawned", ())
         end.charged, end.uncharged = found.get("charged", True), found.get("uncharged", 0)
+        end.previous_attempt_id = found.get("previous_attempt_id")
     return end
+
+
+def _sequence(number: int) -> int:
+    if not 0 <= number < 2**63:
+        raise ValueError(number)
+    return number
 
 
 def _moment(written: str | int) -> datetime:

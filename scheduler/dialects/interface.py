@@ -91,11 +91,11 @@ class Delivery:
     """A leased job.
 
     attempt: the number of this lease, from 1; it never repeats within one delivery epoch of the
-    job. sequence: the number that its worker gave to the lease, see `Queue.fetch`. raw: what the
-    dialect needs to end it. uncharged: how many of the leases before this one do not count towards
-    `max_attempts`, because the job was returned. begun: False for a lease that is recovered and
-    whose worker had not begun the attempt. worker: for a lease that is recovered, the name of the
-    worker that held it.
+    job. sequence: the number that its worker gave to the lease, see `Queue.fetch`; for a worker of
+    another project, see `attempt_id`. raw: what the dialect needs to end it. uncharged: how many of
+    the leases before this one do not count towards `max_attempts`, because the job was returned.
+    begun: False for a lease that is recovered and whose worker had not begun the attempt. worker:
+    the name of the worker that has the lease, or had it, if the lease is recovered.
     """
 
     job: QueuedJob

@@ -1,19 +1,22 @@
 """What a worker passes to the scripts of a dialect: how many jobs to lease, the sequence numbers of
-their leases, the types that are near their limit, and which of its leases have begun.
+their leases, the types that are near their limit, which of its leases have begun, and for a job
+that will run again the id of its last attempt.
 """
 
 import re
 import threading
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
+from uuid import UUID
 
 import orjson
 
 from scheduler.dialects.interface import BegunMark, Delivery, Handled, Result
 from scheduler.model.attempts import QueuedJob
+from scheduler.model.oneshot import attempt_id
 
 MAX_RANGES = 50
-_RETURNED = re.compile(rb"(\d{1,18}):(\d{1,9}):(\d):")
+_RETURNED = re.compile(rb"(\d{1,18}):(\d{1,9}):(\d):\d+:?([^:]*)")
 _MARK = re.compile(rb"1:\d{1,18}:(\d{1,18}):((?:\d{1,18}-\d{1,18}(?:,|$))*)")
 
 
@@ -115,19 +118,42 @@ def mark_of(text: bytes | None) -> BegunMark | None:
 
 
 class Returned(NamedTuple):
-    """What is counted of a job whose attempts were returned, see `attempts/lua/returned.lua`.
+    """What is known of a job whose attempts were returned, see `attempts/lua/returned.lua`.
 
     uncharged: how many of its attempts are not charged. redelivered: an orphaned lease was
-    redelivered uncharged.
+    redelivered uncharged. previous_attempt_id: of the last attempt that had begun.
     """
 
     uncharged: int
     redelivered: bool
+    previous_attempt_id: str | None
 
 
 def returned_of(text: bytes | None, job: QueuedJob) -> Returned:
-    """Decode the counts of a job; counts of another feed, or unreadable ones, do not apply."""
+    """Decode what is known of a job; a value of another feed, or an unreadable one, does not
+    apply.
+    """
     found = _RETURNED.match(text or b"")
     if found is None or int(found[1]) != job.feed:
-        return Returned(job.uncharged, redelivered=False)
-    return Returned(int(found[2]), found[3] == b"1")
+        return Returned(
+            job.uncharged, redelivered=False, previous_attempt_id=job.previous_attempt_id
+        )
+    previous = found[4].decode() or job.previous_attempt_id
+    return Returned(int(found[2]), found[3] == b"1", previous)
+
+
+def previous_of_next(result: Result) -> str:
+    """Return the `previous_attempt_id` of the attempt after this one; empty: it has none.
+
+    A lease that never began is no execution, so it is not the previous attempt of any other.
+    """
+    delivery = result.delivery
+    job = delivery.job
+    if result.end is None and not (result.begun and delivery.begun):
+        return job.previous_attempt_id or ""
+    try:
+        job_id = UUID(job.id)
+    except ValueError:  # a job of a foreign producer
+        return ""
+    lease = delivery.worker, delivery.sequence
+    return str(attempt_id(job_id, *lease, feed=job.feed, attempt=delivery.attempt))

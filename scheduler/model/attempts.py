@@ -26,6 +26,7 @@ class QueuedJob:
 
     A job that did not come out of a ledger has no installation, and its end is nobody's to settle.
     uncharged: how many of the attempts up to `attempt` do not count towards `max_attempts`.
+    previous_attempt_id: of the last attempt that is known when the job is fed or delivered.
     scheduled_at: when it was pushed; None if that was when it was submitted.
     """
 
@@ -48,6 +49,7 @@ class QueuedJob:
     trace: str | None = None  # the context of the span in which it was submitted
     uncharged: int = 0
     idempotency_key: str | None = None  # that it was submitted with
+    previous_attempt_id: str | None = None
     scheduled_at: datetime | None = None
 
     def policies(self) -> tuple[RetryPolicy, Timeouts]:
@@ -59,9 +61,9 @@ class QueuedJob:
 class AttemptEnd:
     """How an attempt ended: terminal, or RETRYING after `delay`. `result` and `spawned` are of a
     completed one. reason: why its result was left out. charged: whether it counts towards
-    `max_attempts`. uncharged: how many of the attempts up to this one do not count. recorded_at:
-    when Redis took the result, by its clock; set when the result is read. scheduled_at: when the
-    job was pushed, as `QueuedJob` has it.
+    `max_attempts`. uncharged: how many of the attempts up to this one do not count. sequence: of
+    its lease, see `attempt_id`. recorded_at: when Redis took the result, by its clock; set when the
+    result is read. scheduled_at: when the job was pushed, as `QueuedJob` has it.
     """
 
     tenant: str
@@ -72,6 +74,7 @@ class AttemptEnd:
     started_at: datetime
     ended_at: datetime
     worker: str
+    sequence: int = 0
     delay: timedelta | None = None
     category: str | None = None
     code: str | None = None
@@ -82,5 +85,6 @@ class AttemptEnd:
     spawned: Sequence[Mapping[str, Any]] = field(default=(), repr=False)
     charged: bool = True
     uncharged: int = 0
+    previous_attempt_id: str | None = None
     recorded_at: datetime | None = None
     scheduled_at: datetime | None = None

@@ -60,7 +60,7 @@ def _check_parameters(fn: Callable[..., Any]) -> None:
 class ContextJob(Protocol):
     """What a context shows of its job: a job from a queue, or its copy in a child process.
 
-    feed: how often the job was fed to Redis. attempt: the last that was settled before that.
+    feed: how often the job was fed to Redis. previous_attempt_id: as text.
     """
 
     id: str
@@ -71,7 +71,7 @@ class ContextJob(Protocol):
     correlation_id: str | None
     idempotency_key: str | None
     feed: int
-    attempt: int
+    previous_attempt_id: str | None
 
 
 class JobContext:
@@ -79,7 +79,8 @@ class JobContext:
 
     attempt: the number of this attempt, from 1. deadline: when its timeout ends it. cancelled: true
     once the handler should stop (see `Cancelled`). last_checkpoint: what an earlier attempt passed
-    to `checkpoint()`. worker: the name of the worker that runs it.
+    to `checkpoint()`. worker: the name of the worker that runs it. sequence: the number that the
+    worker gave to the lease.
     """
 
     __slots__ = (
@@ -90,6 +91,7 @@ class JobContext:
         "cancelled",
         "deadline",
         "last_checkpoint",
+        "sequence",
         "worker",
     )
 
@@ -101,6 +103,7 @@ class JobContext:
         cancelled: Cancelled,
         last_checkpoint: Any,
         worker: str,
+        sequence: int,
         report: Callable[[str, Any], None],
     ) -> None:
         self._job = job
@@ -109,6 +112,7 @@ class JobContext:
         self.cancelled = cancelled
         self.last_checkpoint = last_checkpoint
         self.worker = worker
+        self.sequence = sequence
         self._report = report
         self._child_jobs = 0
 
@@ -154,26 +158,27 @@ class JobContext:
     @property
     def attempt_id(self) -> UUID | None:
         """The id of this attempt, for systems that refuse a request that they have seen; None for
-        a job of a foreign producer.
+        a job of a foreign producer whose id is not a UUID.
+
+        It is derived from the job and the lease, so no two executions share one.
         """
-        return self._attempt_id(self.attempt, self._job.feed)
+        try:
+            job_id = UUID(self.id)
+        except ValueError:
+            return None
+        feed = self._job.feed
+        return attempt_id(job_id, self.worker, self.sequence, feed=feed, attempt=self.attempt)
 
     @property
     def previous_attempt_id(self) -> UUID | None:
-        """The id of the attempt before this one.
+        """The id of the attempt before this one, or None.
 
-        None for the first, and if it is unknown because Redis has lost its data more than once.
+        An attempt that was put back or lost after it had begun counts, a lease that never began
+        does not. After Redis lost its data it is the last attempt that was settled. In a job that
+        `retry_job` submitted, the first attempt follows the last one of the job that was retried.
         """
-        number, feed = self.attempt - 1, self._job.feed
-        if feed > 1 and number <= self._job.attempt:  # settled before the job was fed again
-            return self._attempt_id(number, 1) if feed == 2 else None
-        return self._attempt_id(number, feed)
-
-    def _attempt_id(self, number: int, feed: int) -> UUID | None:
-        try:
-            return attempt_id(UUID(self.id), number, feed)
-        except ValueError:
-            return None
+        previous = self._job.previous_attempt_id
+        return None if previous is None else UUID(previous)
 
     @property
     def logger(self) -> JobLogger:

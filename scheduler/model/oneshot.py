@@ -82,31 +82,44 @@ class JobChange(NamedTuple):
     message: str | None = None
 
 
-def attempt_id(job_id: UUID, attempt: int, feed: int = 1) -> UUID | None:
-    """Return the id of an attempt; None before the first.
+def attempt_id(job_id: UUID, worker: str, sequence: int, *, feed: int, attempt: int) -> UUID:
+    """Return the id of an attempt, which is derived from the job and its lease.
 
-    feed: how often the job was fed to Redis. Numbers of attempts that Redis lost are used again
-    after the next feed, so that the number alone does not identify an attempt.
+    worker, sequence: the name of the worker process, and the number that it gave to the lease. No
+    process uses a number twice, so no two executions share an id, whatever Redis loses. A worker of
+    another project has no such numbers. For a BullMQ worker, the sequence is the time in ms at
+    which it began. It is 0 if that is unknown too: then the delivery epoch (`feed`) and the number
+    of the attempt tell its leases apart.
     """
-    if attempt < 1:
-        return None
-    return uuid5(job_id, str(attempt) if feed <= 1 else f"{feed}:{attempt}")
+    return uuid5(job_id, f"{worker}:{sequence or f'{feed}:{attempt}'}")
+
+
+def attempt_id_of(job_id: UUID, stored: Mapping[str, Any]) -> UUID:
+    """Return the id of an attempt from its record in the ledger."""
+    return attempt_id(
+        job_id,
+        stored.get("worker") or "",
+        stored.get("sequence", 0),
+        feed=stored.get("feed", 1),
+        attempt=stored["attempt"],
+    )
 
 
 def named_attempts(
     job_id: UUID, stored: Iterable[Mapping[str, Any]] | None
 ) -> tuple[Mapping[str, Any], ...]:
-    """Add `attempt_id` and `previous_attempt_id` to the attempts of a job, in their order."""
+    """Add `attempt_id` and `previous_attempt_id` to the attempts of a job, in their order.
+
+    Attempts record which one was before them, because it need not be in the ledger: it was put
+    back, or was an attempt of the job that was retried. Workers of other projects record nothing.
+    """
     found: list[Mapping[str, Any]] = []
     for each in stored or ():
-        number, feed = each["attempt"], each.get("feed", 1)
-        previous = attempt_id(job_id, number - 1, feed)
-        if found and found[-1]["attempt"] == number - 1:
+        previous = each.get("previous_attempt_id")
+        if previous is None and found and found[-1]["attempt"] == each["attempt"] - 1:
             previous = found[-1]["attempt_id"]
-        names = {"attempt_id": str(attempt_id(job_id, number, feed))}
-        found.append(
-            {**each, **names, "previous_attempt_id": None if previous is None else str(previous)}
-        )
+        names = {"attempt_id": str(attempt_id_of(job_id, each)), "previous_attempt_id": previous}
+        found.append({**each, **names})
     return tuple(found)
 
 

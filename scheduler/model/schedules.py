@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from scheduler.errors import InvalidOption, InvalidSchedule
 from scheduler.model.cron import Cron
@@ -69,6 +69,17 @@ class Due:
     missed_from: datetime | None = None
     missed_count: int = 0
     skipped: Literal["misfire"] | None = None
+
+
+class Fire(NamedTuple):
+    """A fire that was claimed: its instant, and the missed fires that it stands for. A triggered
+    one is not of the schedule.
+    """
+
+    at: datetime
+    triggered: bool = False
+    missed_from: datetime | None = None
+    missed_count: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

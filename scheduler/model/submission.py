@@ -121,6 +121,7 @@ class Draft:
     open_dependencies: int = 0
     retried_from: UUID | None = None
     trace: str | None = None  # the context of the span in which it was submitted
+    previous_attempt_id: UUID | None = None  # the last attempt of `retried_from`
 
 
 def drafts(jobs: Iterable[NewJob], *, limit: int = DEFAULT_LIMIT) -> list[Draft]:

@@ -17,13 +17,13 @@ from scheduler.events import Events, FireCrashed
 from scheduler.log import Keys, keys
 from scheduler.model.definition import Key
 from scheduler.model.job import MOST_STARTS
-from scheduler.model.schedules import due
+from scheduler.model.schedules import Fire, due
 from scheduler.periodic.enqueue import LAST_RETRY, REFUSED_RETRY, Enqueuer, heal, tell
 from scheduler.periodic.entry import Entry
-from scheduler.periodic.lease import Leases
+from scheduler.periodic.lease import Leases, LeaseWatch
 from scheduler.periodic.registry import Registry
-from scheduler.periodic.run import Run, Runner
-from scheduler.store.job_lock import Expired, LockTable, Wanted
+from scheduler.periodic.run import RELEASE_AFTER_S, Run, Runner
+from scheduler.store.job_lock import LockTable, Overdue, Wanted
 
 logger = logging.getLogger("scheduler")
 
@@ -52,6 +52,8 @@ class Claimer:
         self._clock = clock
         self._database_clock = database_clock
         self._events = events
+        self._watch = LeaseWatch(clock, lease=leases.lease)
+        self._released: dict[Key, int] = {}  # by fence: had not begun here
         self._enqueuer = Enqueuer(
             registry=registry,
             locks=locks,
@@ -102,16 +104,32 @@ class Claimer:
         if here:
             self._pull(here, now)
 
-    def rescue(self, tenants: Sequence[str] | None) -> None:
-        """Re-drive the fires of expired leases that this process can run, and bury those that may
-        not start again.
-        """
-        expired = self._locks.expired(tenants)
-        dead = {lease: reason for lease in expired if (reason := buried_because(lease))}
-        self._redrive([lease for lease in expired if lease not in dead])
-        self._bury(dead)
+    def release_waiting(self) -> None:
+        """Release the leases of runs that have not begun after a second: another instance can begin
+        them sooner.
 
-    def _bury(self, dead: dict[Expired, str]) -> None:
+        They count no start. If the statement fails, their leases run out.
+        """
+        runs = self._runner.give_back(queued_before=self._clock.monotonic() - RELEASE_AFTER_S)
+        if not runs:
+            return
+        self._leases.drop(runs)
+        self._released = {run.key: run.fence for run in runs}
+        logger.info("%d fires had not begun after a second: their leases are released", len(runs))
+        self._locks.release(runs, started=[False] * len(runs))
+
+    def rescue(self, tenants: Sequence[str] | None) -> bool:
+        """Re-drive the fires of expired leases that this process can run, and bury those that may
+        not start again; return whether some are left for want of room.
+        """
+        overdue = self._locks.overdue(tenants, ahead=self._watch.ahead)
+        expired = self._watch.reclaimable(overdue)
+        dead = {lease: reason for lease in expired if (reason := buried_because(lease))}
+        left = self._redrive([lease for lease in expired if lease not in dead])
+        self._bury(dead)
+        return left
+
+    def _bury(self, dead: dict[Overdue, str]) -> None:
         if not dead:
             return
         try:
@@ -173,7 +191,12 @@ class Claimer:
             entry.theirs = False
             self._registry.put_back(entry, want.due.next_run_at)
             if answer.verdict == "run" and answer.fence is not None and entry.body is not None:
-                runs.append(_first_run(entry, want.due.fire_at, answer.fence, answer.now, until))
+                fire = Fire(
+                    want.due.fire_at,
+                    missed_from=want.due.missed_from,
+                    missed_count=want.due.missed_count,
+                )
+                runs.append(_first_run(entry, fire, answer.fence, answer.now, until))
             else:
                 tell(self._events, entry, want, answer.verdict)
         self._begin(runs)
@@ -231,16 +254,59 @@ class Claimer:
                 if entry.body is not None:
                     runs.append(
                         _first_run(
-                            entry, trigger_at, answer.fence, answer.now, self._leases.until(sent)
+                            entry,
+                            Fire(trigger_at, triggered=True),
+                            answer.fence,
+                            answer.now,
+                            self._leases.until(sent),
                         )
                     )
         self._begin(runs)
 
-    def _redrive(self, expired: list[Expired]) -> None:
-        """Start fires again, the last start of each alone.
+    def _redrive(self, expired: list[Overdue]) -> bool:
+        """Start fires again; return whether some are left for want of room.
+
+        The fire of a job that has a queue by now is submitted.
+        """
+        here = []
+        for lease in expired:
+            queued = self._registry.queued(lease.key)
+            if queued is not None:
+                self._enqueuer.redrive(lease, queued)
+            elif self._registry.body(lease.key) and not self._runner.active(lease.key):
+                here.append(lease)
+        helpable, left = self._choose(here)
+        if not helpable:
+            return left
+        sent = self._clock.monotonic()
+        runs = []
+        for taken in self._locks.redrive(helpable, once=[self._once(each) for each in helpable]):
+            found = self._registry.body(taken.key)
+            if found is None:
+                continue  # unregistered this instant; the lease runs out again
+            body, spec = found
+            runs.append(
+                Run(
+                    key=taken.key,
+                    fire=taken.fire,
+                    attempt=taken.starts,
+                    fence=taken.fence,
+                    body=body,
+                    spec=spec,
+                    claimed_at=taken.now,
+                    lease_until=self._leases.until(sent),
+                )
+            )
+        self._begin(runs)
+        return left
+
+    def _choose(self, expired: list[Overdue]) -> tuple[list[Overdue], bool]:
+        """Choose the fires to start again now, the last start of each alone, and tell whether some
+        are left for want of room.
 
         A fire that kills its process then takes no other suspect with it, and an innocent one that
-        shared two crashes is not buried for the third.
+        shared two crashes is not buried for the third. A fire that this process released because it
+        was busy it takes back only when a worker is free.
         """
         recent = self._database_clock.now() - SUSPECT_FOR
         suspects = [
@@ -249,41 +315,25 @@ class Claimer:
             if run.attempt > 1 and run.claimed_at > recent
         ]
         if MOST_STARTS in suspects:
-            return
-        helpable: list[Expired] = []
+            return [], False
+        room, free, left = self._runner.room(), self._runner.free(), False
+        chosen: list[Overdue] = []
         for lease in expired:
-            if len(helpable) >= self._runner.room() or self._runner.active(lease.key):
-                continue
-            if self._registry.body(lease.key) is None:
+            ours = self._released.get(lease.key) == lease.fence
+            if len(chosen) >= (free if ours else room):
+                left = True
                 continue
             last = lease.starts + 1 >= MOST_STARTS
-            if last and (helpable or suspects):
+            if last and (chosen or suspects):
                 continue
-            helpable.append(lease)
+            chosen.append(lease)
             if last:
                 break
-        if not helpable:
-            return
-        sent = self._clock.monotonic()
-        runs = []
-        for taken in self._locks.redrive(helpable):
-            found = self._registry.body(taken.key)
-            if found is None:
-                continue  # unregistered this instant; the lease runs out again
-            body, spec = found
-            runs.append(
-                Run(
-                    key=taken.key,
-                    fire_at=taken.fire_at,
-                    attempt=taken.starts,
-                    fence=taken.fence,
-                    body=body,
-                    timeout=spec.timeout,
-                    claimed_at=taken.now,
-                    lease_until=self._leases.until(sent),
-                )
-            )
-        self._begin(runs)
+        return chosen, left
+
+    def _once(self, lease: Overdue) -> bool:
+        found = self._registry.body(lease.key)
+        return found is not None and found[1].delivery == "at_most_once"
 
     def _begin(self, runs: list[Run]) -> None:
         """Start runs whose leases are surely ours: this process may have been suspended before it
@@ -306,18 +356,15 @@ class Claimer:
                 self._locks.release(ours, started=[False] * len(ours))
 
 
-def _first_run(
-    entry: Entry, fire_at: datetime, fence: int, now: datetime, lease_until: float
-) -> Run:
-    body, spec = entry.body, entry.spec
-    assert body is not None  # noqa: S101 - whoever calls has looked
+def _first_run(entry: Entry, fire: Fire, fence: int, now: datetime, lease_until: float) -> Run:
+    assert entry.body is not None  # noqa: S101 - whoever calls has looked
     return Run(
         key=entry.key,
-        fire_at=fire_at,
+        fire=fire,
         attempt=1,
         fence=fence,
-        body=body,
-        timeout=spec.timeout,
+        body=entry.body,
+        spec=entry.spec,
         claimed_at=now,
         lease_until=lease_until,
     )
@@ -340,14 +387,18 @@ def _later(entry: Entry, now: datetime) -> bool:
     return entry.trigger_wait is not None and entry.trigger_wait > now
 
 
-def buried_because(lease: Expired) -> str | None:
-    """Say why an expired lease's fire may not start again, if it may not."""
+def buried_because(lease: Overdue) -> str | None:
+    """Say why an expired lease's fire may not start again, if it may not.
+
+    What was noted counts, whatever the job's definition is by now. Without a note, of a job that
+    ran at least once when it was claimed, a start counts as begun.
+    """
     if lease.delivery is None:
         return "its process died, and the job is no longer registered"
-    if lease.starts >= MOST_STARTS:
-        return f"its process died {lease.starts} times"
-    if lease.delivery == "at_most_once" and lease.starts > 0:
+    if lease.begun or (lease.begun is None and lease.delivery == "at_most_once" and lease.starts):
         return "its process died, and the job runs at most once"
+    if lease.starts >= MOST_STARTS and lease.begun is None:
+        return f"its process died {lease.starts} times"
     return None
 
 

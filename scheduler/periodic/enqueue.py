@@ -16,7 +16,7 @@ from scheduler.log import keys
 from scheduler.model.schedules import Due
 from scheduler.periodic.entry import Entry
 from scheduler.periodic.registry import Registry
-from scheduler.store.job_lock import Claimed, LockTable, Verdict, Wanted
+from scheduler.store.job_lock import Claimed, LockTable, Overdue, Verdict, Wanted
 
 logger = logging.getLogger("scheduler")
 
@@ -80,6 +80,23 @@ class Enqueuer:
             self._registry.pulled(entry, answer.trigger_at, not_before=answer.now + LAST_RETRY)
         else:
             self._registry.pulled(entry, None)
+
+    def redrive(self, lease: Overdue, entry: Entry) -> None:
+        """Submit the job that the fire of an expired lease becomes: its job had a function when it
+        was claimed, and has a queue now.
+        """
+        work, queued_id = entry.spec.work, uuid4()
+        if work is None:
+            return
+        if self._locks.redrive_queued(lease, entry.spec_hash, work, queued_id):
+            self._events.emit(
+                FireQueued(
+                    tenant=lease.key.tenant,
+                    job_id=lease.key.job_id,
+                    fire_at=lease.fire_at,
+                    queued_id=queued_id,
+                )
+            )
 
     def _ask(self, entry: Entry, want: Wanted, *, triggered: bool) -> Claimed | None:
         """Send one statement; None: Postgres refuses it, whatever it is that this job asks for."""

@@ -61,8 +61,15 @@ class Entry:
 
     @property
     def runnable(self) -> bool:
-        """Whether this process can do what a fire asks for: call its function, or submit a job."""
-        return not self.spec.foreign and (self.body is not None or self.spec.work is not None)
+        """Whether this process can do what a fire asks for: call its function, or submit a job.
+
+        A job that this process has registered in the other form is left to those that registered
+        the form that its definition has; one that it has not registered it can submit.
+        """
+        if self.spec.foreign:
+            return False
+        queued = self.spec.work is not None
+        return queued if self.body is None else queued == self.body.queued
 
     def lost(self, instances: int) -> None:
         """Note that another of so many instances has taken a fire.

@@ -13,6 +13,7 @@ from scheduler.errors import InvalidData, StoreError
 from scheduler.events import Events, FireEnded, LeaseLost
 from scheduler.model.definition import Key
 from scheduler.model.failures import named
+from scheduler.model.outcomes import Outcome
 from scheduler.periodic.lease import Leases
 from scheduler.periodic.run import RunEnd
 from scheduler.store.job_lock import Finish, LockTable
@@ -21,6 +22,7 @@ logger = logging.getLogger("scheduler")
 
 BATCH = 1000
 LOST = "the lease was lost before it ended"
+LOCK_DELETED = "the lease was lost before it ended: its row in job_lock was deleted"
 
 
 class Finisher:
@@ -68,20 +70,27 @@ class Finisher:
             self._send(ends)
 
     def _gather(self, first: RunEnd | None) -> list[RunEnd]:
-        ends = self._unsure or ([first] if first is not None and not self._refused(first) else [])
+        ends = self._unsure or (
+            [_judged(first)] if first is not None and not self._refused(first) else []
+        )
         while len(ends) < BATCH:
             try:
                 end = self._queue.get_nowait()
             except queue.Empty:
                 break
             if end is not None and not self._refused(end):
-                ends.append(end)
+                ends.append(_judged(end))
         return ends
 
     def _refused(self, end: RunEnd) -> bool:
         """Refuse here what was told to stop: a body cut short is no success, and its lease is not
         ours to free.
+
+        A run whose lock row was deleted is sent: no other process runs its fire, so this is the one
+        that can record it.
         """
+        if end.run.lock_deleted:
+            return False
         if end.run.lost:
             self._leases.drop(
                 [end.run]
@@ -164,8 +173,26 @@ class Finisher:
             )
 
 
+def _judged(end: RunEnd) -> RunEnd:
+    """Return an end as it is recorded: a function that was told to stop, or was never called, is
+    no success.
+    """
+    run = end.run
+    stopped = run.cancelled.seen or not run.called
+    if not (run.lock_deleted and stopped and end.outcome is Outcome.SUCCESS):
+        return end
+    return replace(end, outcome=Outcome.FAILED, error=LOCK_DELETED)
+
+
 def _row(end: RunEnd) -> Finish:
     run = end.run
     return Finish(
-        run.key, run.fence, run.fire_at, end.outcome, end.error, end.started_at, end.finished_at
+        run.key,
+        run.fence,
+        run.fire,
+        run.attempt,
+        end.outcome,
+        end.error,
+        end.started_at,
+        end.finished_at,
     )

@@ -8,7 +8,8 @@ recorded, never doubled.
 
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime, timedelta
 
 from scheduler.clock import Clock
 from scheduler.errors import StoreError
@@ -16,11 +17,42 @@ from scheduler.events import Events, LeaseLost
 from scheduler.model.definition import Key
 from scheduler.model.failures import TIMED_OUT
 from scheduler.periodic.run import Run
-from scheduler.store.job_lock import LockTable
+from scheduler.store.job_lock import MAX_OVERDUE_ROWS, LockTable, Overdue
 
 logger = logging.getLogger("scheduler")
 
 BATCH = 1000
+WATCHED_SHARE = 0.6  # of a lease before its end: a lease that is renewed never has so little left
+
+
+class LeaseWatch:
+    """Tells which expired leases can be reclaimed: those that this process has seen unchanged for a
+    renewal interval by its monotonic clock.
+
+    The database's clock alone cannot tell: if it is set forward by more than a lease, every lease
+    has expired at once, and the processes that hold them are alive. Leases are watched before they
+    expire, so a process that died costs no time. A released lease is not waited for.
+    """
+
+    def __init__(self, clock: Clock, *, lease: float) -> None:
+        self.ahead = timedelta(seconds=lease * WATCHED_SHARE)
+        self._clock = clock
+        self._interval = lease / 3
+        self._since: dict[Key, tuple[tuple[int, datetime, datetime], float]] = {}
+
+    def reclaimable(self, leases: Sequence[Overdue]) -> list[Overdue]:
+        """Note how these leases are now, and return those that can be reclaimed."""
+        now, found = self._clock.monotonic(), []
+        since = self._since.copy() if len(leases) >= MAX_OVERDUE_ROWS else {}
+        for lease in leases:
+            state = (lease.fence, lease.fire_at, lease.expires_at)
+            before, first = self._since.get(lease.key, (None, now))
+            since[lease.key] = (state, first if state == before else now)
+            unchanged = now - since[lease.key][1] >= self._interval
+            if lease.expired and (lease.released or unchanged):
+                found.append(lease)
+        self._since = since
+        return found
 
 
 class Leases:
@@ -30,7 +62,7 @@ class Leases:
         self._locks = locks
         self._clock = clock
         self._events = events
-        self._lease = lease
+        self.lease = lease
         self.margin = min(2.0, lease / 5)
         self._held: dict[Key, Run] = {}
         self._lock = threading.Lock()
@@ -42,7 +74,7 @@ class Leases:
         """Until when, by this machine's clock, a lease that was asked for at `sent` is surely
         ours.
         """
-        return sent + self._lease - self.margin
+        return sent + self.lease - self.margin
 
     def add(self, runs: Iterable[Run]) -> None:
         """Keep the leases of these runs."""
@@ -110,7 +142,7 @@ class Leases:
         )
 
     def _renew(self) -> None:
-        self._renew_at = self._clock.monotonic() + self._lease / 3
+        self._renew_at = self._clock.monotonic() + self.lease / 3
         held = sorted(self.held(), key=lambda run: run.key)
         try:
             for start in range(0, len(held), BATCH):
@@ -118,19 +150,23 @@ class Leases:
         except StoreError as error:
             # No answer is no renewal: each lease counts down from its last good one.
             logger.warning("leases could not be renewed: %s", error)
-            self._renew_at = self._clock.monotonic() + min(1.0, self._lease / 10)
+            self._renew_at = self._clock.monotonic() + min(1.0, self.lease / 10)
 
     def _renew_batch(self, runs: list[Run]) -> None:
         sent = self._clock.monotonic()
-        kept = self._locks.renew(runs)
+        renewals = self._locks.renew(runs)
         with self._lock:
-            lost = []
-            for run, ours in zip(runs, kept, strict=True):
-                if ours:
+            lost: list[Run] = []
+            deleted: list[Run] = []
+            for run, renewal in zip(runs, renewals, strict=True):
+                if renewal.kept:
                     run.lease_until = self.until(sent)
                 elif self._held.get(run.key) is run:  # else it was finished meanwhile
-                    lost.append(run)
+                    (deleted if renewal.deleted else lost).append(run)
         self._lose(lost, "it went to somebody else")
+        for run in deleted:
+            run.lock_deleted = True
+        self._lose(deleted, "its row in job_lock was deleted")
 
     def _lose(self, runs: list[Run], reason: str) -> None:
         self.drop(runs)

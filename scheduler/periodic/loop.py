@@ -2,6 +2,7 @@
 these.
 """
 
+import math
 import random
 from collections.abc import Callable, Sequence
 
@@ -13,6 +14,7 @@ from scheduler.periodic.sync import Sync
 
 SHORTEST_SYNC = 1.0
 SYNC_SHARE = 10.0  # of the time between two requested syncs, at most a tenth is spent in them
+RESCUE_MORE_S = 0.2
 WAKE_JITTER = (0.0005, 0.004)
 
 
@@ -81,6 +83,9 @@ class Loop:
             self._synced_at = self._clock.monotonic()
             self._pause = max(SHORTEST_SYNC, SYNC_SHARE * (self._synced_at - now))
             self._beat_at = now
+        release_at = self._runner.release_at()
+        if release_at is not None and release_at <= now:
+            self._claimer.release_waiting()
         self._claimer.claim()
         if now >= self._beat_at:
             self._beat_at = float("inf")  # until the next sync, or the next registration
@@ -90,12 +95,13 @@ class Loop:
             self.sync_soon()
         if now >= self._rescue_at and not self.stopping:
             self._rescue_at = now + self._rescue_every * random.uniform(0.8, 1.0)  # noqa: S311
-            self._claimer.rescue(self._tenants())
+            if self._claimer.rescue(self._tenants()):
+                self._rescue_at = min(self._rescue_at, now + RESCUE_MORE_S)
         return self._delay()
 
     def _delay(self) -> float:
         now = self._clock.monotonic()
-        delay = min(self._sync_at, self._rescue_at) - now
+        delay = min(self._sync_at, self._rescue_at, self._runner.release_at() or math.inf) - now
         following = self._registry.next_due()
         if following is not None:
             until = (following - self._database_clock.now()).total_seconds()

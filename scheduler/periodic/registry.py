@@ -198,14 +198,22 @@ class Registry:
             entry = self._tenants.get(key.tenant, {}).get(key.job_id)
             return (
                 None
-                if entry is None or entry.body is None or entry.spec.foreign
+                if entry is None or entry.body is None or entry.body.queued or not entry.runnable
                 else (entry.body, entry.spec)
             )
 
-    def runs(self) -> tuple[int, list[Key]]:
-        """List the jobs whose functions this process has, with the version of that list."""
+    def queued(self, key: Key) -> Entry | None:
+        """Return a job whose fires are submitted, if this process can submit them."""
         with self._lock:
-            return self.version, sorted(self._bodies)
+            entry = self._tenants.get(key.tenant, {}).get(key.job_id)
+            return entry if entry and entry.runnable and entry.spec.work is not None else None
+
+    def runs(self) -> tuple[int, list[Key]]:
+        """List the jobs that this process has registered in the form that they have, with the
+        version of that list.
+        """
+        with self._lock:
+            return self.version, sorted(key for key in self._bodies if self._has_form(key))
 
     def helpless(self) -> bool:
         """Whether there is a job here whose function this process has not."""
@@ -239,11 +247,16 @@ class Registry:
             entry.spec = JobSpec.from_json(row.spec)
             entry.spec_hash = row.spec_hash
             entry.next_run_at = None
+            self.version += entry.body is not None  # it may have the other form now
         seen = (entry.next_run_at, entry.paused, entry.trigger_at)
         entry.paused, entry.trigger_at = row.paused_at is not None, row.trigger_at
         if entry.wake_at is None or seen != (row.next_run_at, entry.paused, entry.trigger_at):
             entry.fire_wait = entry.trigger_wait = None
             self._schedule(entry, row.next_run_at)
+
+    def _has_form(self, key: Key) -> bool:
+        entry = self._tenants.get(key.tenant, {}).get(key.job_id)
+        return entry is None or entry.runnable
 
     def _drop_unseen(self, seen: set[Key], epoch: int) -> None:
         for tenant, jobs in list(self._tenants.items()):

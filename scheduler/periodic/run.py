@@ -5,26 +5,31 @@ finisher.
 """
 
 import inspect
+import math
 import queue
 import threading
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from scheduler.clock import Clock, DatabaseClock
 from scheduler.coroutines import Coroutines
+from scheduler.errors import StoreUnavailable
 from scheduler.events import Events, FireStarted
 from scheduler.log import Keys
 from scheduler.model.body import Body, Cancelled, RunContext
-from scheduler.model.definition import Key
+from scheduler.model.definition import JobSpec, Key
 from scheduler.model.failures import describe, named, outcome_of
 from scheduler.model.outcomes import Outcome
+from scheduler.model.schedules import Fire
 from scheduler.processes import Processes
 from scheduler.trace import Spans, Tracing, Work
 
-BACKLOG_SECONDS = 0.2
-LARGEST_BACKLOG = 2000
+MAX_WAIT_S = 0.2  # what is claimed should begin within this
+RELEASE_AFTER_S = 1.0  # what has not begun by then is handed to another instance
+MAX_BACKLOG = 2000
+BEGIN_RETRY_S = 1.0
 STOPPING = "the process is stopping"
 LOST = "lost"
 
@@ -37,14 +42,18 @@ class Run:
     __slots__ = (
         "attempt",
         "body",
+        "called",
         "cancelled",
         "claimed_at",
         "deadline",
         "fence",
-        "fire_at",
+        "fire",
         "key",
         "lease_until",
+        "lock_deleted",
         "lost",
+        "once",
+        "queued_at",
         "started",
         "timeout",
     )
@@ -53,26 +62,35 @@ class Run:
         self,
         *,
         key: Key,
-        fire_at: datetime,
+        fire: Fire,
         attempt: int,
         fence: int,
         body: Body,
-        timeout: timedelta | None,
+        spec: JobSpec,
         claimed_at: datetime,
         lease_until: float,
     ) -> None:
         self.key = key
-        self.fire_at = fire_at
+        self.fire = fire
         self.attempt = attempt
         self.fence = fence
         self.body = body
-        self.timeout = timeout
+        self.timeout = spec.timeout
+        self.once = spec.delivery == "at_most_once"
         self.claimed_at = claimed_at  # by the database's clock
         self.lease_until = lease_until  # by this machine's clock: later than that, it is not ours
         self.deadline: float | None = None
+        self.queued_at = 0.0
         self.started = False
+        self.called = False
         self.lost = False
+        self.lock_deleted = False  # lost, but not to another process: its end may be recorded
         self.cancelled = Cancelled()
+
+    @property
+    def fire_at(self) -> datetime:
+        """The instant of its fire."""
+        return self.fire.at
 
     def about(self) -> Keys:
         """Name it in a line of the log."""
@@ -118,6 +136,7 @@ class Runner:
         self._events = events
         self._ended = ended
         self._queue: queue.SimpleQueue[Run | None] = queue.SimpleQueue()
+        self._waiting: deque[Run] = deque()  # in the order of the queue, some of them started
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
         self._active: Counter[Key] = Counter()  # taken and not yet ended, zombies included
@@ -127,22 +146,36 @@ class Runner:
         self._coroutines = coroutines
         self._processes = processes
         self.on_start: Callable[[Run], None] = lambda _: None
+        self.note_begun: Callable[[Run], bool] = lambda _: True
 
     def room(self) -> int:
-        """Say how many more fires to take: free workers, and what they ended lately in a fifth of a
-        second.
+        """Return how many more fires can begin within a fifth of a second: free workers, and as
+        many more as workers become free in that time at the rate measured lately.
 
         Claims then come in large batches where bodies are quick, and one by one where they are slow
         and another instance could start them sooner.
         """
         now = self._clock.monotonic()
         with self._lock:
-            while len(self._rate) > 1 and self._rate[1][0] < now - BACKLOG_SECONDS:
+            while len(self._rate) > 1 and self._rate[1][0] < now - MAX_WAIT_S:
                 self._rate.popleft()
-            backlog = min(self._done - self._rate[0][1], LARGEST_BACKLOG)
-            if now - self._rate[-1][0] > BACKLOG_SECONDS / 10:
+            since, done = self._rate[0]
+            # A busy period shorter than that says nothing about its end: then what it ended counts.
+            share = MAX_WAIT_S / max(MAX_WAIT_S, now - since)
+            backlog = min(int((self._done - done) * share), MAX_BACKLOG)
+            if now - self._rate[-1][0] > MAX_WAIT_S / 10:
                 self._rate.append((now, self._done))
             return max(0, self._workers + backlog - (self._taken - self._done))
+
+    def free(self) -> int:
+        """Return how many workers have nothing to do."""
+        return max(0, self._workers - (self._taken - self._done))
+
+    def release_at(self) -> float | None:
+        """Return when the oldest run that has not begun is to be released; None: all have."""
+        while self._waiting and self._waiting[0].started:
+            self._waiting.popleft()
+        return self._waiting[0].queued_at + RELEASE_AFTER_S if self._waiting else None
 
     def active(self, key: Key) -> bool:
         """Whether a body of this job is queued or running here, its lease held or lost."""
@@ -154,11 +187,17 @@ class Runner:
 
     def take(self, runs: list[Run]) -> None:
         """Queue runs; raises if there is no thread to run them and none can be started."""
+        now = self._clock.monotonic()
         with self._lock:
             self._grow(min(self._workers, self._taken - self._done + len(runs)))
+            if self._taken == self._done:  # measured from here: it was idle before
+                self._rate = deque([(now, self._done)])
             self._taken += len(runs)
             for run in runs:
                 self._active[run.key] += 1
+        for run in runs:
+            run.queued_at = now
+        self._waiting.extend(runs)
         for run in runs:
             self._queue.put(run)
 
@@ -175,17 +214,22 @@ class Runner:
                 return
             self._threads.append(thread)
 
-    def give_back(self) -> list[Run]:
-        """Take back what has not started."""
-        runs = []
+    def give_back(self, *, queued_before: float = math.inf) -> list[Run]:
+        """Take back what has not started, as far as it was queued before a moment."""
+        runs, newer = [], []
         while True:
             try:
                 run = self._queue.get_nowait()
             except queue.Empty:
                 break
-            if run is not None:
+            if run is None or run.queued_at > queued_before:
+                newer.append(run)
+            else:
                 runs.append(run)
                 self._leave(run)
+        self._waiting = deque(run for run in newer if run is not None)
+        for run in newer:
+            self._queue.put(run)
         return runs
 
     def stop(self) -> None:
@@ -250,9 +294,10 @@ class Runner:
             self.on_start(run)
 
     def _call(self, run: Run, started_at: datetime) -> None:
-        if run.lost or run.lease_until <= self._clock.monotonic():
-            run.lost = True  # it waited longer than its lease: somebody else may be at it
+        if not self._may_begin(run):
+            run.lost = True  # another process may run it
             return
+        run.called = True
         body = run.body
         if body.imported_as is not None:
             values = self._values(run, started_at) if body.takes_context else None
@@ -263,6 +308,21 @@ class Runner:
         result = body.fn(self._context(run, started_at)) if body.takes_context else body.fn()
         if body.is_async or inspect.isawaitable(result):
             self._coroutines.run(result, run.cancelled)
+
+    def _may_begin(self, run: Run) -> bool:
+        """Return whether the lease of a run is surely ours, and noted as begun if it runs once."""
+        while self._is_ours(run):
+            try:
+                # Asked before and after: the process may be suspended around the statement.
+                return (not run.once or self.note_begun(run)) and self._is_ours(run)
+            except StoreUnavailable:  # noted or not: the same statement says so
+                run.cancelled.wait(BEGIN_RETRY_S)
+                if run.cancelled.causes:
+                    return False
+        return False
+
+    def _is_ours(self, run: Run) -> bool:
+        return not run.lost and run.lease_until > self._clock.monotonic()
 
     def _context(self, run: Run, started_at: datetime) -> RunContext:
         return RunContext(

@@ -20,6 +20,7 @@ from scheduler.events import Events, JobsFed
 from scheduler.model.attempts import QueuedJob
 from scheduler.model.fairness import FIRST, Place, Share, Waiting, shares
 from scheduler.model.labels import Priority
+from scheduler.model.oneshot import attempt_id_of
 from scheduler.model.states import State
 from scheduler.queueing.ledger import Ledger
 from scheduler.queueing.ring import Ring
@@ -212,11 +213,15 @@ def queued(queue: str, row: Row, installation: str, scheduled_at: datetime) -> Q
         correlation_id,
         created_at,
         expires_at,
-        checkpoint,
+        last,
         trace,
-        uncharged,
         idempotency_key,
+        retried,
     ) = row
+    checkpoint, uncharged, previous = None, 0, None if retried is None else str(retried)
+    if last is not None:  # an attempt was settled before this feed
+        checkpoint, uncharged = last.get("checkpoint"), last.get("uncharged", 0)
+        previous = str(attempt_id_of(UUID(id_), last))
     return QueuedJob(
         id_,
         tenant,
@@ -235,7 +240,8 @@ def queued(queue: str, row: Row, installation: str, scheduled_at: datetime) -> Q
         installation,
         checkpoint,
         trace,
-        uncharged or 0,
+        uncharged,
         idempotency_key,
+        previous,
         scheduled_at,
     )

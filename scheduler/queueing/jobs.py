@@ -230,6 +230,7 @@ def retried(table: QueueTable, key: JobKey) -> Steps[Draft]:
         after=[],
         after_any=[],
         retried_from=job.id,
+        previous_attempt_id=UUID(job.attempts[-1]["attempt_id"]) if job.attempts else None,
         trace=current(),
     )
 
@@ -307,6 +308,7 @@ def _over(tenant: str, row: Sequence[Any]) -> Job:
         id_,
         outcome,
         reason,
+        sequence,
         attempt,
         worker,
         started_at,
@@ -333,7 +335,8 @@ def _over(tenant: str, row: Sequence[Any]) -> Job:
         not known or known[-1]["attempt"] < attempt
     ):  # the row says all of its last one
         times = {"started_at": started_at.isoformat(), "finished_at": finished_at.isoformat()}
-        known.append({"attempt": attempt, "outcome": outcome, **times, "worker": worker})
+        lease = {"worker": worker} if sequence is None else {"worker": worker, "sequence": sequence}
+        known.append({"attempt": attempt, "outcome": outcome, **times, **lease})
     return Job(
         id=UUID(id_),
         tenant=tenant,

@@ -335,6 +335,7 @@ def _ending(key: JobKey, each: AttemptEnd) -> Ending:
         each.result,
         None if _plain(each) else orjson.dumps(record(each)).decode(),
         each.worker,
+        each.sequence,
         each.started_at,
         each.ended_at,
         each.recorded_at,
@@ -350,12 +351,13 @@ def _plain(each: AttemptEnd) -> bool:
         and each.category is None
         and each.code is None
         and not each.uncharged
+        and each.previous_attempt_id is None
         and each.feed <= 1
     )
 
 
 def record(each: AttemptEnd) -> dict[str, Any]:
-    """Write an attempt as the ledger has it; its names follow from its number."""
+    """Write an attempt as the ledger has it; its id follows from `worker` and `sequence`."""
     written: dict[str, Any] = {
         "attempt": each.attempt,
         "outcome": each.state,
@@ -363,10 +365,12 @@ def record(each: AttemptEnd) -> dict[str, Any]:
         "finished_at": each.ended_at,
         "worker": each.worker,
     }
-    for name in ("category", "code", "error", "checkpoint"):
+    for name in ("category", "code", "error", "checkpoint", "previous_attempt_id"):
         value = getattr(each, name)
         if value is not None:
             written[name] = value
+    if each.sequence:
+        written["sequence"] = each.sequence
     if each.uncharged:
         written["uncharged"] = each.uncharged
     if each.feed > 1:

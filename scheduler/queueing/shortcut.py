@@ -277,6 +277,7 @@ def _queued(drafts: Sequence[Draft], now: datetime, installation: str) -> list[Q
             draft.trace,
             0,
             draft.key,
+            None if draft.previous_attempt_id is None else str(draft.previous_attempt_id),
         )
         for draft in drafts
     ]

@@ -50,6 +50,10 @@ class Integers(Packed):
     """An int4[]."""
 
 
+class Numbers(Packed):
+    """An int8[]."""
+
+
 class Instants(Packed):
     """A timestamptz[]."""
 
@@ -73,6 +77,11 @@ def uuids(values: Iterable[UUID]) -> Uuids:
 def integers(values: Iterable[int | None]) -> Integers:
     """Pack numbers of 32 bits."""
     return Integers(_numbers(23, 4, *INTEGERS, list(values)))
+
+
+def numbers(values: Iterable[int]) -> Numbers:
+    """Pack numbers of 64 bits."""
+    return Numbers(_numbers(20, 8, *INSTANTS, list(values)))
 
 
 def instants(values: Iterable[datetime | None]) -> Instants:
@@ -122,6 +131,7 @@ for _kind, _oid in (
     (Uuids, 2951),
     (Blobs, 1001),
     (Integers, 1007),
+    (Numbers, 1016),
     (Instants, 1185),
 ):
     _dumper = type(f"_{_kind.__name__}Dumper", (_PackedDumper,), {"oid": _oid})

@@ -10,12 +10,13 @@ from scheduler.model.definition import Key
 from scheduler.model.durations import duration
 from scheduler.model.outcomes import Outcome
 from scheduler.model.policies import policy_json
-from scheduler.model.schedules import Due
+from scheduler.model.schedules import Due, Fire
 from scheduler.model.work import Work
 from scheduler.store.engine import Database, Row
 from scheduler.store.job_queue import queue_channel
 from scheduler.store.queries import statement
 
+MAX_OVERDUE_ROWS = 1000
 Verdict = Literal["run", "queue", "skip", "pass"]
 
 
@@ -57,12 +58,22 @@ class Pulled(NamedTuple):
     spec_hash: bytes | None
 
 
-class Expired(NamedTuple):
-    """A lease that ran out; without a delivery its job is no longer registered."""
+class Overdue(NamedTuple):
+    """A lease that ran out, or will soon for want of a renewal.
+
+    begun: whether its function was about to be called; None: not noted, since its job runs at least
+    once. released: its holder has given it up. delivery: of its job as it is defined now; None: the
+    job is no longer registered.
+    """
 
     key: Key
     fence: int
+    fire_at: datetime
     starts: int
+    begun: bool | None
+    expires_at: datetime
+    released: bool
+    expired: bool
     delivery: str | None
 
 
@@ -70,19 +81,37 @@ class Redriven(NamedTuple):
     """An expired lease that is ours now."""
 
     key: Key
-    fire_at: datetime
+    fire: Fire
     fence: int
     starts: int
     now: datetime
 
+    @property
+    def fire_at(self) -> datetime:
+        """The instant of its fire."""
+        return self.fire.at
+
+
+class Renewal(NamedTuple):
+    """Whether a lease is still ours, and if not, whether its lock row was deleted."""
+
+    kept: bool
+    deleted: bool
+
 
 class Held(Protocol):
-    """Whatever names a lease: a job and the fence it is held at."""
+    """Whatever names a lease: a job, the fence it is held at, and the fire that it is for.
+
+    Fence and fire both, because a reclaim raises the fence without touching `job`: after the lock
+    row was deleted a later claim may use that fence again, for another fire.
+    """
 
     @property
     def key(self) -> Key: ...
     @property
     def fence(self) -> int: ...
+    @property
+    def fire_at(self) -> datetime: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +120,17 @@ class Finish:
 
     key: Key
     fence: int
-    fire_at: datetime
+    fire: Fire
+    attempt: int
     outcome: Outcome
     error: str | None
     started_at: datetime
     finished_at: datetime
+
+    @property
+    def fire_at(self) -> datetime:
+        """The instant of its fire."""
+        return self.fire.at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,15 +202,7 @@ class LockTable:
             missed_count=want.due.missed_count,
             skipped=want.due.skipped,
             label=self._holder.label,
-            queued_id=queued_id,
-            type=work.type,
-            queue=work.queue,
-            priority=work.priority,
-            json=work.form == "json",
-            payload=work.payload,
-            policy=policy_json(work.retry, work.timeouts),
-            lifetime=duration(work.timeouts.lifetime, name="lifetime"),
-            channel=queue_channel(self._database.schema),
+            **self._submission(work, queued_id),
         )
         return Claimed(0, verdict, None, *rest)
 
@@ -193,13 +220,26 @@ class LockTable:
         )
         return [Pulled(ord_ - 1, *rest) for ord_, *rest in rows]
 
-    def renew(self, leases: Sequence[Held]) -> list[bool]:
-        """Prolong leases; False where one is no longer ours."""
+    def begin(self, lease: Held) -> bool:
+        """Note that the function of a run is about to be called; False: the lease was lost."""
+        return bool(
+            self._run(
+                "begin",
+                owner=self._holder.owner,
+                tenant=lease.key.tenant,
+                id=lease.key.job_id,
+                fence=lease.fence,
+                fire_at=lease.fire_at,
+            )
+        )
+
+    def renew(self, leases: Sequence[Held]) -> list[Renewal]:
+        """Prolong leases."""
         rows = self._run(
             "renew", owner=self._holder.owner, lease=self._holder.lease, **_columns(leases)
         )
-        kept = {row[0] - 1 for row in rows}
-        return [index in kept for index in range(len(leases))]
+        answers = {ord_ - 1: Renewal(*rest) for ord_, *rest in rows}
+        return [answers[index] for index in range(len(leases))]
 
     def finish(self, ends: Sequence[Finish]) -> list[bool]:
         """Write ledger rows and free leases; False where the lease was lost and nothing was
@@ -209,15 +249,29 @@ class LockTable:
             "finish",
             owner=self._holder.owner,
             label=self._holder.label,
-            fires=[end.fire_at for end in ends],
-            outcomes=[end.outcome.value for end in ends],
-            errors=[end.error for end in ends],
-            started=[end.started_at for end in ends],
-            finished=[end.finished_at for end in ends],
-            **_columns(ends),
+            **_ends(ends),
         )
-        accepted = {ord_ - 1 for ord_, accepted, recorded in rows if accepted or recorded}
+        accepted = {ord_ - 1 for (ord_,) in rows}
+        without = [index for index in range(len(ends)) if index not in accepted]
+        if without:
+            accepted |= {without[ord_] for ord_ in self._record([ends[index] for index in without])}
         return [index in accepted for index in range(len(ends))]
+
+    def _record(self, ends: Sequence[Finish]) -> list[int]:
+        """Write the ledger rows of runs whose lock rows were deleted; return which are there.
+
+        A statement of its own: it sees what a transaction did that `finish` waited for.
+        """
+        rows = self._run(
+            "record",
+            label=self._holder.label,
+            kinds=["trigger" if end.fire.triggered else "fire" for end in ends],
+            attempts=[end.attempt for end in ends],
+            missed_from=[end.fire.missed_from for end in ends],
+            missed_count=[end.fire.missed_count for end in ends],
+            **_ends(ends),
+        )
+        return [ord_ - 1 for (ord_,) in rows]
 
     def release(self, leases: Sequence[Held], *, started: Sequence[bool]) -> None:
         """Hand leases back so that their fires are re-driven at once; unstarted ones count no
@@ -225,26 +279,61 @@ class LockTable:
         """
         self._run("release", owner=self._holder.owner, started=list(started), **_columns(leases))
 
-    def expired(self, tenants: Sequence[str] | None) -> list[Expired]:
-        """Find leases that ran out."""
-        rows = self._run("expired", tenants=tenants)
-        return [Expired(Key(tenant, job_id), *rest) for tenant, job_id, *rest in rows]
+    def overdue(self, tenants: Sequence[str] | None, *, ahead: timedelta) -> list[Overdue]:
+        """Find leases that ran out, or will within so long unless they are renewed."""
+        rows = self._run("overdue", tenants=tenants, ahead=ahead, limit=MAX_OVERDUE_ROWS)
+        return [Overdue(Key(tenant, job_id), *rest) for tenant, job_id, *rest in rows]
 
-    def redrive(self, leases: Sequence[Held]) -> list[Redriven]:
-        """Take expired leases to run their fires again; what is missing went to somebody else."""
+    def redrive(self, leases: Sequence[Held], *, once: Sequence[bool]) -> list[Redriven]:
+        """Take expired leases to run their fires again; what is missing went to somebody else.
+
+        once: the job runs at most once, so the new start is noted before its function is called.
+        """
         rows = self._run(
             "redrive",
             owner=self._holder.owner,
             label=self._holder.label,
             lease=self._holder.lease,
+            once=list(once),
             **_columns(leases),
         )
-        return [Redriven(leases[ord_ - 1].key, *rest) for ord_, *rest in rows]
+        return [
+            Redriven(leases[ord_ - 1].key, Fire(*fire), fence, starts, now)
+            for ord_, *fire, fence, starts, now in rows
+        ]
+
+    def redrive_queued(self, lease: Held, spec_hash: bytes, work: Work, queued_id: UUID) -> bool:
+        """Submit the job that the fire of an expired lease becomes; say whether it did."""
+        return bool(
+            self._run(
+                "redrive_queued",
+                tenant=lease.key.tenant,
+                id=lease.key.job_id,
+                fence=lease.fence,
+                fire_at=lease.fire_at,
+                spec_hash=spec_hash,
+                label=self._holder.label,
+                **self._submission(work, queued_id),
+            )
+        )
 
     def bury(self, leases: Sequence[Held], *, reasons: Sequence[str]) -> list[tuple[Key, datetime]]:
         """Record the fires of expired leases as crashed and free their jobs."""
         rows = self._run("bury", reasons=list(reasons), **_columns(leases))
         return [(Key(tenant, job_id), fire_at) for tenant, job_id, fire_at in rows]
+
+    def _submission(self, work: Work, queued_id: UUID) -> dict[str, object]:
+        return {
+            "queued_id": queued_id,
+            "type": work.type,
+            "queue": work.queue,
+            "priority": work.priority,
+            "json": work.form == "json",
+            "payload": work.payload,
+            "policy": policy_json(work.retry, work.timeouts),
+            "lifetime": duration(work.timeouts.lifetime, name="lifetime"),
+            "channel": queue_channel(self._database.schema),
+        }
 
     def _run(self, name: str, **parameters: object) -> list[Row]:
         query = statement("job_lock", name, self._database.schema)
@@ -256,4 +345,15 @@ def _columns(leases: Sequence[Held]) -> dict[str, list[object]]:
         "tenants": [lease.key[0] for lease in leases],
         "ids": [lease.key[1] for lease in leases],
         "fences": [lease.fence for lease in leases],
+        "fires": [lease.fire_at for lease in leases],
+    }
+
+
+def _ends(ends: Sequence[Finish]) -> dict[str, list[object]]:
+    return {
+        "outcomes": [end.outcome.value for end in ends],
+        "errors": [end.error for end in ends],
+        "started": [end.started_at for end in ends],
+        "finished": [end.finished_at for end in ends],
+        **_columns(ends),
     }

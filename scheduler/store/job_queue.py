@@ -13,7 +13,7 @@ from scheduler.model.dependencies import Edge
 from scheduler.model.fairness import FIRST, Place, Share
 from scheduler.model.states import EXPIRED, State
 from scheduler.model.submission import Draft
-from scheduler.store.arrays import Packed, blobs, instants, integers, texts, uuids
+from scheduler.store.arrays import Packed, blobs, instants, integers, numbers, texts, uuids
 from scheduler.store.queries import statement
 from scheduler.store.queues import QueuesTable
 from scheduler.store.steps import Statement
@@ -50,9 +50,9 @@ class Ending:
     """The end of a job. Without a feed it ends whichever feed is under way.
 
     `record`: its last attempt, as JSON, if there is more to say of it than `worker`, `started_at`
-    and `finished_at`. recorded_at: when Redis took the result, if the end is one. After the
-    lifetime of the job it is a dead letter, whatever its `state`. scheduled_at: when it was pushed,
-    if that was not when it was submitted.
+    and `finished_at`. sequence: of the lease of that attempt, 0: none. recorded_at: when Redis took
+    the result, if the end is one. After the lifetime of the job it is a dead letter, whatever its
+    `state`. scheduled_at: when it was pushed, if that was not when it was submitted.
     """
 
     key: JobKey
@@ -64,6 +64,7 @@ class Ending:
     result: bytes | None = None
     record: str | None = None
     worker: str | None = None
+    sequence: int = 0
     started_at: datetime | None = None
     finished_at: datetime | None = None
     recorded_at: datetime | None = None
@@ -113,6 +114,7 @@ class QueueTable:
             correlations=_sparse(draft.correlation_id for draft in drafts),
             callbacks=_sparse(draft.callback_url for draft in drafts),
             retried=_sparse(draft.retried_from for draft in drafts),
+            previous=_sparse(draft.previous_attempt_id for draft in drafts),
             traces=_sparse(draft.trace for draft in drafts),
             keys=_sparse(draft.key for draft in drafts),
             **self._how(straight),
@@ -144,6 +146,7 @@ class QueueTable:
             "correlation_id": draft.correlation_id,
             "callback_url": draft.callback_url,
             "retried_from": draft.retried_from,
+            "previous_attempt_id": draft.previous_attempt_id,
             "trace": draft.trace,
             "key": draft.key,
             **self._how(straight),
@@ -195,6 +198,7 @@ class QueueTable:
             results=blobs(_sparse([ending.result for ending in endings])),
             records=texts(_sparse([ending.record for ending in endings])),
             workers=texts(ending.worker for ending in endings),
+            sequences=numbers(ending.sequence for ending in endings),
             started=instants(ending.started_at for ending in endings),
             finished=instants(ending.finished_at for ending in endings),
             recorded=instants(ending.recorded_at for ending in endings),
@@ -280,6 +284,7 @@ _labels = attrgetter(
     "correlation_id",
     "callback_url",
     "retried_from",
+    "previous_attempt_id",
     "trace",
     "key",
 )

@@ -8,7 +8,7 @@ from scheduler.errors import SchemaMismatch
 from scheduler.store.engine import BoundedConnection, Database, Row
 from scheduler.store.queries import read, statement
 
-VERSION = 8
+VERSION = 10
 MIGRATION_DEADLINE = 3600.0
 
 

@@ -42,7 +42,7 @@ STOPPING = "the worker is stopping"
 NO_NOTE = Note()
 CONTEXT_FIELDS = (
     *("id", "tenant", "type", "queue", "tags", "correlation_id", "idempotency_key"),
-    *("feed", "attempt"),
+    *("feed", "previous_attempt_id"),
 )
 COMPLETED = State.COMPLETED  # reading a member of an enum is slow, and every attempt needs it
 MISSING_HANDLER = Handler(type="", queue="", fn=lambda *_: None)
@@ -201,6 +201,7 @@ class Attempt:
             self.cancelled,
             self.note.checkpoint,
             self.consumer.worker,
+            self.delivery.sequence,
             self.report,
         )
 
@@ -213,6 +214,7 @@ class Attempt:
             "deadline": self._redis_time(time.monotonic() + self.timeout).isoformat(),
             "last_checkpoint": self.note.checkpoint,
             "worker": self.worker,
+            "sequence": self.delivery.sequence,
         }
 
     def report(self, what: str, value: Any) -> None:
@@ -314,10 +316,12 @@ class Attempt:
                 self._redis_time(self.started or self.received),
                 self._redis_time(time.monotonic()),
                 self.worker,
+                self.delivery.sequence,
                 result=encoded,
                 reason=reason,
                 spawned=self.child_jobs,
                 uncharged=self.delivery.uncharged,
+                previous_attempt_id=job.previous_attempt_id,
                 scheduled_at=job.scheduled_at,
             ),
             self.unsent_note(),

@@ -118,11 +118,10 @@ class QueueConsumer:
         self._calls: dict[int, Exchange] = {}  # unanswered, by the first sequence number of each
         self._sending = 0
         self._running = 0  # jobs that have begun, and have no result yet
-        self._marked = -1  # the generation in which a call last reported the leases that have begun
         self._next_sequence = 1
         self._marks = itertools.count(1)
         self._unconfirmed: list[Attempt] = []
-        self._confirmed = 0  # the generation in which a renewal last succeeded
+        self._confirmed = -1  # the generation in which a renewal last succeeded
         self._unanswered: list[range] = []  # sequence numbers of fetches that failed
         self._late: list[range] = []  # of these, what Redis can still lease until the last read
         self._lost_slots = 0  # reserved by these fetches
@@ -230,7 +229,6 @@ class QueueConsumer:
         )
         if not wait:  # the script of a wait runs only after there is a job
             self.has_unmarked = False
-            self._marked = self.generation
         self._next_sequence += max(1, slots)
         self._calls[call.first] = call
         self._sending += bool(batch)
@@ -240,10 +238,11 @@ class QueueConsumer:
         """Return whether the next call reports which leases have begun.
 
         Quick jobs have begun and ended between two calls, and need no mark: their results are on
-        their way. If these do not arrive, the generation changes, and the next call or renewal has
-        a mark. So it has after Redis lost its data, and in the first call of a worker.
+        their way. If these do not arrive, the generation changes. In a new generation, and when the
+        worker starts, every call has a mark until a renewal, which has one too, was answered: calls
+        can overtake each other, and a worker without a mark has begun all its leases.
         """
-        return self._running > 0 or bool(self._results) or self._marked != self.generation
+        return self._running > 0 or bool(self._results) or self._confirmed != self.generation
 
     def _begun(self) -> BegunMark:
         """Return which leases have begun, for the process that recovers them if this one dies.
@@ -329,7 +328,6 @@ class QueueConsumer:
             self._executor.free += call.extra
             self._held_by_breaker = True
             self.has_unmarked = True  # the mark of this call was not sent
-            self._marked = -1
         self.supervisor.wake()
 
     def long_poll(self, call: "Exchange", handled: Handled) -> Sequence[Delivery]:
@@ -438,7 +436,6 @@ class QueueConsumer:
         with self._lock:
             generation, attempts, begun = self.generation, list(self.in_flight), self._begun()
             self.has_unmarked = False
-            self._marked = generation
         notes = {attempt.delivery: attempt.unsent_note() for attempt in attempts}
         try:
             answers = self.queue.renew(notes, lease=lease, about=report, begun=begun)

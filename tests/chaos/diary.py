@@ -13,7 +13,8 @@ from tests.support.lines import read_lines
 
 class Line(NamedTuple):
     """Of a job: it starts, ends or fails here; or Redis took an end after which it is tried again
-    (`accepted`), or its last (`closed`). `feed` is 0 where it is unknown.
+    (`accepted`), or its last (`closed`). `feed` is 0 where it is unknown. attempt_id: as the
+    handler saw it; `-` elsewhere.
     """
 
     what: str
@@ -22,6 +23,7 @@ class Line(NamedTuple):
     feed: int
     at: float
     pid: int
+    attempt_id: str = "-"
 
 
 class Order(NamedTuple):
@@ -50,9 +52,12 @@ class Diary:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
         self._file = os.open(folder / f"{slot}.{os.getpid()}.diary", flags, 0o600)
 
-    def job(self, what: str, job_id: str, attempt: int, feed: int = 0) -> None:
+    def job(
+        self, what: str, job_id: str, attempt: int, feed: int = 0, attempt_id: object = "-"
+    ) -> None:
         """Write that something happens to a job."""
-        os.write(self._file, f"{what} {job_id} {attempt} {feed} {time.monotonic():.4f}\n".encode())
+        at = f"{time.monotonic():.4f}"
+        os.write(self._file, f"{what} {job_id} {attempt} {feed} {at} {attempt_id}\n".encode())
 
     def page(self, page: Page) -> None:
         """Write what a transaction is about to submit."""
@@ -68,8 +73,8 @@ def read_jobs(folder: Path) -> Iterator[Line]:
     for path in sorted(folder.glob("worker-*.diary")):
         pid = int(path.name.split(".")[1])
         for line in read_lines(path):
-            what, job_id, attempt, feed, at = line.split()
-            yield Line(sys.intern(what), job_id, int(attempt), int(feed), float(at), pid)
+            what, job_id, attempt, feed, at, id_ = line.split()
+            yield Line(sys.intern(what), job_id, int(attempt), int(feed), float(at), pid, id_)
 
 
 def read_orders(folder: Path) -> tuple[list[Page], dict[str, str]]:

@@ -191,9 +191,7 @@ def submit(options: Options, stop: threading.Event) -> None:
 
 def body(diary: Diary, ctx: JobContext, payload: dict[str, Any]) -> dict[str, int]:
     """Take the time that one is told, and fail as often as one is told."""
-    # In queues that foreign workers share, an attempt that was put back has its number again.
-    own = QUEUES[ctx.queue]["dialect"] == "standard"
-    diary.job("start", ctx.id, ctx.attempt, ctx._job.feed if own else 0)
+    diary.job("start", ctx.id, ctx.attempt, attempt_id=ctx.attempt_id)
     if payload.get("seconds"):
         time.sleep(payload["seconds"])
     fails = payload.get("fails", 0)

@@ -13,12 +13,12 @@ from tests.chaos.plan import Fault
 from tests.chaos.verdict import Ended, Jobs, Recovery, Verdict, check_jobs, recoveries
 
 RUN = (
-    Line("start", "a", 1, 0, 10.0, 1),
+    Line("start", "a", 1, 0, 10.0, 1, "id-1"),
     Line("end", "a", 1, 0, 10.1, 1),
     Line("closed", "a", 1, 1, 10.2, 1),
 )
 AGAIN = (
-    Line("start", "a", 2, 0, 20.0, 2),
+    Line("start", "a", 2, 0, 20.0, 2, "id-2"),
     Line("end", "a", 2, 0, 20.1, 2),
     Line("closed", "a", 2, 1, 20.2, 2),
 )
@@ -166,15 +166,13 @@ def test_two_last_ends_of_a_job_whatever_their_attempts() -> None:
 
 def test_two_executions_of_one_attempt_are_noticed() -> None:
     first, second = (
-        Line("start", "a", 1, 1, 10.0, 1),
-        Line("start", "a", 1, 1, 20.0, 2),
+        Line("start", "a", 1, 0, 10.0, 1, "id-1"),
+        Line("start", "a", 2, 0, 20.0, 2, "id-1"),
     )
     lines = (first, second, *RUN[1:])
     fault = done("workers", "kill", begin=10.15, pids=[1])
     assert set(verdict(lines=lines, faults=[fault])) == {"one attempt id, two executions"}
-    again = (first, second._replace(attempt=2), *RUN[1:])
-    assert not verdict(lines=again, faults=[fault])
-    assert not verdict(lines=lines, faults=[done("redis", "flush", begin=10.15)])
+    assert not verdict(lines=(first, second._replace(attempt_id="id-2"), *RUN[1:]), faults=[fault])
 
 
 LATER = {"a": Ended(outcome="completed", attempt=2, at=20.5)}

@@ -83,7 +83,7 @@ def check_jobs(jobs: Jobs, faults: Sequence[Done], verdict: Verdict) -> None:
         _check_end(order, ended, lines, verdict, doomed=_is_doomed(order, orders, doomed))
         _check_order(order, lines, runs, times.get(job_id, 0.0), verdict)
         _check_taken(lines, faults, verdict)
-        _check_ids(lines, faults, verdict)
+        _check_ids(lines, verdict)
         _check_again(lines, faults, verdict, settled=ended.at if ended else float("inf"))
 
 
@@ -196,21 +196,15 @@ def _check_taken(lines: Sequence[Line], faults: Sequence[Done], verdict: Verdict
             taken |= dict.fromkeys(ends, ended)
 
 
-def _check_ids(lines: Sequence[Line], faults: Sequence[Done], verdict: Verdict) -> None:
-    """Check that no two executions have one attempt id, which is made of feed and attempt.
-
-    A Redis that lost its last second counts from an earlier number.
-    """
-    starts: dict[tuple[int, int], float] = {}
-    for line in lines:
-        if line.what != "start" or not line.feed:
-            continue
-        lease = line.feed, line.attempt
-        if lease in starts and not _forgotten(starts[lease], line.at, faults):
-            verdict.wrong["one attempt id, two executions"].append(
-                f"{line.job_id}: feed {line.feed}, attempt {line.attempt}, process {line.pid}"
-            )
-        starts[lease] = line.at
+def _check_ids(lines: Sequence[Line], verdict: Verdict) -> None:
+    """Check that no two executions have one attempt id, whatever Redis forgot."""
+    starts = [line for line in lines if line.what == "start"]
+    times = Counter(line.attempt_id for line in starts)
+    verdict.wrong["one attempt id, two executions"] += [
+        f"{line.job_id}: attempt {line.attempt}, process {line.pid}: {line.attempt_id}"
+        for line in starts
+        if times[line.attempt_id] > 1
+    ]
 
 
 def _check_again(

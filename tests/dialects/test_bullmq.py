@@ -166,6 +166,28 @@ def test_settled_jobs_leave_nothing(client: Client, open_queue: MakeOpen) -> Non
     assert client.call("PTTL", "bull:mail:ring:settled") > 0
 
 
+def test_a_put_back_leaves_the_counters_of_bullmq(client: Client, open_queue: MakeOpen) -> None:
+    queue = open_queue()
+    counters = ("atm", "stc", "attemptsMade")
+    fed, other = job(), job(installation="", feed=0)
+    queue.push([fed], epoch="")
+    client.call("HSET", f"bull:mail:{other.id}", "name", "send", "data", "{}", "opts", "{}")
+    client.call("LPUSH", "bull:mail:wait", other.id)
+    before = [client.call("HMGET", f"bull:mail:{each.id}", *counters) for each in (fed, other)]
+    for attempt in (1, 2, 3):
+        taken = {each.job.id: each for each in fetch_all(queue)}
+        assert (taken[fed.id].attempt, taken[fed.id].charged) == (attempt, 1)
+        assert (taken[other.id].attempt, taken[other.id].charged) == (1, 1)
+        queue.finish([back(each) for each in taken.values()])
+        [known] = queue.known([fed.id])
+        assert (known and known.state, known and known.attempt) == (State.SCHEDULED, attempt)
+    assert queue.outcomes(100, timeout=0.05) == []  # no attempt has ended
+    after = [client.call("HMGET", f"bull:mail:{each.id}", *counters) for each in (fed, other)]
+    assert after == before
+    own = client.call("HKEYS", f"bull:mail:{other.id}")
+    assert sorted(own) == [b"ats", b"data", b"name", b"opts", b"pb", b"processedOn"]
+
+
 def test_an_end_that_cannot_be_read_is_found_anew_in_its_job(
     client: Client, open_queue: MakeOpen
 ) -> None:

@@ -9,9 +9,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from itertools import chain
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -33,6 +34,7 @@ from scheduler.dialects.interface import (
 from scheduler.errors import EpochLost, QueueUnavailable
 from scheduler.model.attempts import AttemptEnd
 from scheduler.model.labels import Priority
+from scheduler.model.oneshot import attempt_id
 from scheduler.model.policies import RETRY
 from scheduler.model.retries import RetryPolicy
 from scheduler.model.states import State
@@ -573,7 +575,6 @@ def test_held_finds_what_an_unanswered_fetch_took(make_queue: MakeQueue) -> None
 # Attempts, charges and the begun mark
 
 
-@pytest.mark.parametrize("dialect", MARKING)
 def test_a_returned_attempt_is_not_charged_but_uses_its_number(make_queue: MakeQueue) -> None:
     queue = make_queue()
     queue.push([job(attempt=2)], epoch="")
@@ -588,7 +589,6 @@ def test_a_returned_attempt_is_not_charged_but_uses_its_number(make_queue: MakeQ
     assert numbers == [(3, 3), (4, 3), (5, 3), (6, 4), (7, 4)]
 
 
-@pytest.mark.parametrize("dialect", MARKING)
 def test_a_return_that_never_began_leaves_its_number(make_queue: MakeQueue) -> None:
     queue = make_queue()
     queue.push([job()], epoch="")
@@ -613,7 +613,6 @@ def test_a_retry_can_be_uncharged(make_queue: MakeQueue) -> None:
     assert [end.charged for end in settle(queue)] == [False]
 
 
-@pytest.mark.parametrize("dialect", MARKING)
 def test_counts_continue_from_the_ledger_after_data_loss(
     make_queue: MakeQueue, house: House
 ) -> None:
@@ -632,7 +631,6 @@ def test_counts_continue_from_the_ledger_after_data_loss(
     assert (held.attempt, held.charged, held.sequence) == (7, 3, delivery.sequence)
 
 
-@pytest.mark.parametrize("dialect", MARKING)
 def test_a_later_feed_starts_with_its_own_counts(make_queue: MakeQueue) -> None:
     queue, one = make_queue(), job()
     queue.push([one], epoch="")
@@ -641,6 +639,66 @@ def test_a_later_feed_starts_with_its_own_counts(make_queue: MakeQueue) -> None:
     queue.push([replace(one, feed=2, attempt=1)], epoch="")
     [delivery] = fetch_all(queue)
     assert (delivery.job.feed, delivery.attempt, delivery.charged) == (2, 2, 2)
+
+
+def own_id(delivery: Delivery) -> str:
+    """The id that the handler of a delivery sees."""
+    job_id, feed = UUID(delivery.job.id), delivery.job.feed
+    lease = delivery.worker, delivery.sequence
+    return str(attempt_id(job_id, *lease, feed=feed, attempt=delivery.attempt))
+
+
+def test_a_lease_knows_the_last_attempt_that_began(make_queue: MakeQueue) -> None:
+    queue, other, last = make_queue("w1"), make_queue("w2"), None
+    queue.push([job()], epoch="")
+    unbegun = partial(Result, end=None, begun=False)
+    unhandled = partial(Result, end=None, begun=False, unhandled=True)
+    seen = []
+    turns: list[tuple[Queue, Callable[[Delivery], Result]]] = [
+        (queue, back),
+        (other, unbegun),
+        (queue, retried),
+        (other, unbegun),
+    ]
+    for each, end in turns * 2:
+        [delivery] = each.fetch(1, timeout=60)
+        assert delivery.job.previous_attempt_id == last
+        [held] = each.held()
+        assert (held.job.previous_attempt_id, own_id(held)) == (last, own_id(delivery))
+        assert delivery.worker == ("w1" if each is queue else "w2")
+        last = last if end is unbegun else own_id(delivery)
+        seen.append(own_id(delivery))
+        each.finish([end(delivery)])
+    [delivery] = queue.fetch(1, timeout=60)
+    queue.finish([unhandled(delivery)])
+    [delivery] = queue.fetch(1, timeout=60)
+    assert delivery.job.previous_attempt_id == last
+    assert len({*seen, own_id(delivery)}) == 9
+
+
+def test_the_last_attempt_travels_with_a_feed(make_queue: MakeQueue, house: House) -> None:
+    queue, before, later = make_queue(), str(uuid4()), str(uuid4())
+    queue.push([one := job(attempt=2, previous_attempt_id=before)], epoch="")
+    [delivery] = queue.fetch(1, timeout=0)
+    assert delivery.job.previous_attempt_id == before
+    queue.finish([back(delivery)])
+    [delivery] = queue.fetch(1, timeout=0)
+    queue.push([replace(one, feed=2, attempt=3, previous_attempt_id=later)], epoch="")
+    [delivery] = fetch_all(queue)
+    assert (delivery.job.feed, delivery.job.previous_attempt_id) == (2, later)
+    queue.finish([Result(delivery, None, begun=False)])
+    [delivery] = queue.fetch(1, timeout=0)
+    assert delivery.job.previous_attempt_id == later
+
+
+@pytest.mark.parametrize("dialect", MARKING)
+def test_an_orphaned_lease_that_never_began_is_no_previous_attempt(make_queue: MakeQueue) -> None:
+    queue = make_queue("w1")
+    queue.push([job(), job()], epoch="")
+    first, second = orphan(make_queue, 2, first=11, begun=BegunMark(11, 11))
+    assert recovered(queue, retried, 2) == 2
+    again = {each.job.id: each.job.previous_attempt_id for each in fetch_all(make_queue("w2"))}
+    assert again == {first.job.id: own_id(first), second.job.id: None}
 
 
 def orphan(make_queue: MakeQueue, n: int, **options: Any) -> list[Delivery]:

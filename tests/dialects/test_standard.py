@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
+from uuid import UUID, uuid5
 
 import orjson
 import pytest
@@ -99,32 +100,37 @@ def waiting(queue: StandardQueue) -> int:
 def test_values_have_the_documented_formats(make: MakeStandard, plain: Any) -> None:
     queue = make("w1")
     queue.begin("1")
-    jobs = [job(id=name, tenant="acme", type="mail") for name in "abcd"]
+    uuids = "00000000-0000-4000-8000-00000000000%d"
+    names = ["a", uuids % 1, uuids % 2, "d"]
+    jobs = [job(id=name, tenant="acme", type="mail") for name in names]
     queue.push([*jobs, job(id="e", type="sms", priority=Priority.LOW)], epoch="1")
     assert plain.zrange(f"{P}:waiting", 0, 1, withscores=True) == [
         (b"1\x1fa\x1fmail\x1facme", 2.0 * SPAN),
-        (b"1\x1fb\x1fmail\x1facme", 2.0 * SPAN + 1000),
+        (b"1\x1f%b\x1fmail\x1facme" % names[1].encode(), 2.0 * SPAN + 1000),
     ]
     assert plain.hget(f"{P}:jobs", "a").startswith(b'1:1:0:0:94:["acme","mail",2,"2026-')
     one, two, three = queue.fetch(3, timeout=0, handled=MAIL, first=7, begun=BegunMark(0, 0))
     now = int(one.started_at.timestamp() * 1000)
     number, score, started, *rest_ = plain.hget(f"{P}:leases", "a").split(b":")
     assert (number, int(score), int(started)) == (b"1", 2 * SPAN, now)
-    assert rest_ == [b"1", b"0", b"w1", b"1", b"1", b"7"]
-    assert plain.smembers(f"{P}:worker:w1") == {b"a", b"b", b"c"}
+    assert rest_ == [b"1", b"0", b"", b"w1", b"1", b"1", b"7"]
+    assert plain.smembers(f"{P}:worker:w1") == {each.encode() for each in names[:3]}
     assert plain.hgetall(f"{P}:begun") == {b"w1": b"1:0:0:"}
     queue.finish([ended(one), retried(two, timedelta(hours=1)), back(three)])
     [(entry, fields)] = plain.xrange(f"{P}:results:3f1e")
-    assert [each[1] for each in orjson.loads(fields[b"1"])] == ["a", "b"]
+    assert [each[1] for each in orjson.loads(fields[b"1"])] == names[:2]
     assert plain.hget(f"{P}:finished", "a").startswith(b"1:1:1:%b:" % entry)
-    due = int(plain.zscore(f"{P}:retrying", b"1\x1fb\x1fmail\x1facme"))
-    assert plain.hget(f"{P}:state", "b") == b"1:retrying:1:1:1:0:2:%d" % due
-    assert plain.hget(f"{P}:state", "c") == b"1:waiting:1:1:0:0"
+    due = int(plain.zscore(f"{P}:retrying", b"1\x1f%b\x1fmail\x1facme" % names[1].encode()))
+    lasts = [
+        str(uuid5(UUID(id_), f"w1:{n}")).encode() for id_, n in zip(names[1:3], (8, 9), strict=True)
+    ]
+    assert plain.hget(f"{P}:state", names[1]) == b"1:retrying:1:1:1:0:%b:2:%d" % (lasts[0], due)
+    assert plain.hget(f"{P}:state", names[2]) == b"1:waiting:1:1:0:0:%b" % lasts[1]
     queue.fetch(5, timeout=0, handled=MAIL)
     low = 3 * SPAN
     assert plain.zrange(f"{P}:blocked", 0, -1) == [b"type:sms\0%016d1\x1fe\x1fsms\x1facme" % low]
     assert plain.hgetall(f"{P}:blocked:counts") == {b"type:sms": b"1"}
-    assert plain.hget(f"{P}:state", "e") == b"1:blocked:0:0:0:0:%016d:type:sms" % low
+    assert plain.hget(f"{P}:state", "e") == b"1:blocked:0:0:0:0::%016d:type:sms" % low
     assert all(key.startswith(b"jobqueue:{mail}:") for key in plain.keys("*"))
 
 

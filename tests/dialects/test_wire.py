@@ -49,6 +49,7 @@ JOBS = st.builds(
     expires_at=MOMENT,
     installation=TEXT,
     checkpoint=JSON,
+    previous_attempt_id=st.none() | st.uuids().map(str),
 )
 ENDS = st.builds(
     AttemptEnd,
@@ -60,12 +61,14 @@ ENDS = st.builds(
     started_at=MOMENT,
     ended_at=MOMENT,
     worker=TEXT,
+    sequence=st.integers(0, 2**63 - 1),
     delay=st.none() | st.timedeltas(timedelta(), timedelta(days=9999)),
     category=st.none() | TEXT,
     code=st.none() | TEXT,
     error=st.none() | TEXT,
     result=st.none() | JSON.map(orjson.dumps),
     checkpoint=JSON,
+    previous_attempt_id=st.none() | st.uuids().map(str),
     spawned=st.lists(st.dictionaries(TEXT, JSON, max_size=2), max_size=2),
 )
 

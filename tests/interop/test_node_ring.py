@@ -4,6 +4,8 @@ them.
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
+from uuid import UUID
 
 import pytest
 
@@ -13,8 +15,9 @@ from scheduler.dialects.client import Client
 from scheduler.dialects.interface import Cancelling, Known
 from scheduler.dialects.queue_options import QueueOptions
 from scheduler.embedded.redis import EmbeddedRedis
-from scheduler.model.attempts import AttemptEnd
-from tests.dialects.values import AT_ONCE, ended, fetch_all, job, retried
+from scheduler.model.attempts import AttemptEnd, QueuedJob
+from scheduler.model.oneshot import attempt_id
+from tests.dialects.values import AT_ONCE, back, ended, fetch_all, job, retried
 from tests.interop.conftest import StartPeer
 from tests.interop.peers import Peer
 from tests.support.waiting import wait_for
@@ -165,12 +168,43 @@ def test_what_a_killed_node_worker_had_is_taken_back_as_the_ring_decides(
     node.kill()
     wait_for(lambda: queue.recover(retried) == 1, "it is taken back")
     [delivery] = fetch_all(queue)
-    assert (delivery.job, delivery.attempt) == (fed, 2)
+    previous = delivery.job.previous_attempt_id
+    assert previous is not None
+    assert (delivery.job, delivery.attempt) == (replace(fed, previous_attempt_id=previous), 2)
     assert queue.finish([ended(delivery)])[0] == [True]
     assert [(end.attempt, end.state) for end in settled(queue, 2)] == [
         (1, State.RETRYING),
         (2, State.COMPLETED),
     ]
+
+
+def test_attempts_of_node_are_previous_ones_of_ours(
+    queue: BullMQQueue, start_node: StartPeer
+) -> None:
+    """Ours fails, is put back, then Node's fails, then ours runs again."""
+    hour = {"initial_delay_us": 3_600_000_000, "jitter": False}
+    fed, node, client = job(payload=b'{"fails":9}', policy=hour), start_node(), queue._client
+    queue.push([fed], epoch="")
+    [first] = queue.fetch(1, timeout=0)
+    queue.finish([retried(first)])
+    [second] = queue.fetch(1, timeout=60)
+    queue.finish([back(second)])
+    node.work("mail")
+    wait_for(lambda: client.call("ZCARD", "bull:mail:delayed") == 1, "its attempt has failed")
+    node.kill()
+    _, third = sorted(settled(queue, 2), key=lambda end: end.attempt)
+    assert (third.attempt, third.worker, third.uncharged) == (3, "node", 1)
+    assert third.previous_attempt_id == named(fed, "w1", second.sequence)
+    client.call("ZADD", "bull:mail:delayed", 0, fed.id)  # it is due
+    [fourth] = queue.fetch(1, timeout=60)
+    assert (fourth.attempt, fourth.charged) == (4, 3)
+    assert fourth.job.previous_attempt_id == named(fed, "node", third.sequence)
+    [held] = queue.held()
+    assert held.job.previous_attempt_id == fourth.job.previous_attempt_id
+
+
+def named(job: QueuedJob, worker: str, sequence: int) -> str:
+    return str(attempt_id(UUID(job.id), worker, sequence, feed=1, attempt=0))
 
 
 def test_a_job_that_node_loses_too_often_is_a_dead_letter(

@@ -580,12 +580,19 @@ def test_section_6_a_job_has_at_most_a_thousand_dependencies() -> None:
 
 def test_section_7_an_attempt_has_a_name_that_everybody_finds_and_so_has_the_one_before() -> None:
     jobs = [uuid4() for _ in range(20)]
-    names = [attempt_id(job, attempt) for job in jobs for attempt in range(1, 6)]
-    assert names == [attempt_id(job, attempt) for job in jobs for attempt in range(1, 6)]
-    assert len(set(names)) == 100
-    assert None not in names
-    assert attempt_id(jobs[0], 0) is None
-    assert attempt_id(jobs[0], 1, feed=2) not in names
+
+    def names() -> list[UUID]:
+        """Ids of attempts which differ in their job, or their lease, alone."""
+        leases = [("a", 1), ("a", 2), ("b", 1), ("a:1", 1), ("b", 11)]
+        return [attempt_id(job, *lease, feed=1, attempt=1) for job in jobs for lease in leases]
+
+    assert names() == names()
+    assert len(set(names())) == 100
+    first = names()[0]
+    assert attempt_id(jobs[0], "a", 1, feed=2, attempt=3) == first
+    # Without a lease of ours: by what a worker of another project has recorded.
+    others = {attempt_id(jobs[0], "a", 0, feed=n, attempt=m) for n in (1, 2) for m in (1, 2)}
+    assert len(others | {first}) == 5
 
 
 def test_section_7_an_attempt_has_a_number_and_the_job_keeps_each_of_them() -> None:

@@ -15,13 +15,21 @@ from scheduler.errors import StoreUnavailable
 from scheduler.events import Events, FireCrashed, FireEnded, LeaseLost
 from scheduler.model.body import Body
 from scheduler.model.definition import JobSpec, Key
-from scheduler.model.schedules import Due, Every
+from scheduler.model.schedules import Due, Every, Fire
 from scheduler.periodic.finish import Finisher
 from scheduler.periodic.lease import Leases
 from scheduler.periodic.run import STOPPING, Run, RunEnd
 from scheduler.store.engine import Database
 from scheduler.store.job import JobTable, JobWrite, KnownJob
-from scheduler.store.job_lock import Expired, Finish, Holder, LockTable, Wanted
+from scheduler.store.job_lock import (
+    Finish,
+    Holder,
+    LockTable,
+    Overdue,
+    Redriven,
+    Renewal,
+    Wanted,
+)
 from scheduler.store.schema import migrate
 from tests.conftest import MakeScheduler
 from tests.periodic.conftest import Road
@@ -66,7 +74,16 @@ def claim(locks: LockTable, fire: datetime = AT) -> Any:
 
 
 def finish(fence: int) -> Finish:
-    return Finish(KEY, fence, AT, Outcome.SUCCESS, None, AT, AT)
+    return Finish(KEY, fence, Fire(AT), 1, Outcome.SUCCESS, None, AT, AT)
+
+
+def expired(locks: LockTable) -> list[Overdue]:
+    return [lease for lease in locks.overdue(None, ahead=timedelta(0)) if lease.expired]
+
+
+def redrive(locks: LockTable) -> Redriven:
+    (taken,) = locks.redrive(expired(locks), once=[False])
+    return taken
 
 
 def test_a_finish_whose_answer_was_lost_is_accepted_again_and_only_for_its_fence(
@@ -83,9 +100,9 @@ def test_a_released_start_that_never_was_leaves_no_trace_in_the_ledger(
 ) -> None:
     claim(locks)
     moment.now += timedelta(minutes=1)
-    (taken,) = locks.redrive(locks.expired(None))
+    taken = redrive(locks)
     locks.release([taken], started=[False])
-    (again,) = locks.redrive(locks.expired(None))
+    again = redrive(locks)
     assert again.starts == 2
     assert locks.finish([finish(again.fence)]) == [True]
     row = connection.execute(
@@ -99,10 +116,10 @@ def test_an_expired_lease_is_for_its_own_fire_only(locks: LockTable, moment: Mom
     claim(locks)
     moment.now += timedelta(hours=1)
     assert claim(locks, AT + timedelta(hours=1)).verdict is None
-    (taken,) = locks.redrive(locks.expired(None))
+    taken = redrive(locks)
     assert (taken.fire_at, taken.fence) == (AT, 2)
     assert locks.finish([finish(1)]) == [False]
-    assert locks.renew([taken]) == [True]
+    assert locks.renew([taken]) == [Renewal(kept=True, deleted=False)]
 
 
 def test_a_lost_answer_to_a_finish_costs_the_next_run_nothing(
@@ -142,15 +159,19 @@ def test_nothing_suspicious_joins_the_last_start_of_a_fire(
     make_scheduler(label="registers").cancel()
     started: list[str] = []
     release = threading.Event()
-    suspects: list[list[Expired]] = []
-    find = LockTable.expired
+    suspects: list[list[Overdue]] = []
+    find = LockTable.overdue
 
-    def expired(self: LockTable, tenants: Sequence[str] | None) -> list[Expired]:
-        found = find(self, tenants)
-        suspects.extend([found] * any(each.key.job_id == "suspect" for each in found))
+    def overdue(
+        self: LockTable, tenants: Sequence[str] | None, *, ahead: timedelta
+    ) -> list[Overdue]:
+        found = find(self, tenants, ahead=ahead)
+        suspects.extend(
+            [found] * any(each.key.job_id == "suspect" and each.expired for each in found)
+        )
         return found
 
-    monkeypatch.setattr(LockTable, "expired", expired)
+    monkeypatch.setattr(LockTable, "overdue", overdue)
 
     def body(ctx: RunContext) -> None:
         started.append(ctx.job_id)
@@ -181,11 +202,11 @@ def make_run(*, lease_until: float) -> Run:
     body = Body.of(lambda: None)
     return Run(
         key=KEY,
-        fire_at=AT,
+        fire=Fire(AT),
         attempt=1,
         fence=1,
         body=body,
-        timeout=None,
+        spec=SPEC,
         claimed_at=AT,
         lease_until=lease_until,
     )
@@ -194,7 +215,7 @@ def make_run(*, lease_until: float) -> Run:
 class NoLocks:
     """A table that must not be asked."""
 
-    def renew(self, leases: object) -> list[bool]:
+    def renew(self, leases: object) -> list[Renewal]:
         raise AssertionError("renewed what is no longer ours")
 
 
@@ -232,12 +253,47 @@ def test_a_run_that_ended_before_the_process_stopped_is_finished(locks: LockTabl
     finisher.put(end)
     finisher.flush()
     assert leases.held() == []
-    assert locks.expired(None) == []
+    assert expired(locks) == []
     assert locks.finish([finish(run.fence)]) == [True]
 
 
 def test_the_late_finish_of_a_buried_fire_is_refused(locks: LockTable, moment: Moment) -> None:
     fence = claim(locks).fence
     moment.now += timedelta(minutes=1)
-    assert locks.bury(locks.expired(None), reasons=["x"]) == [(KEY, AT)]
+    assert locks.bury(expired(locks), reasons=["x"]) == [(KEY, AT)]
     assert locks.finish([finish(fence)]) == [False]
+
+
+def test_a_late_finish_after_a_deletion_touches_no_other_fire(
+    locks: LockTable, moment: Moment, connection: psycopg.Connection[Any]
+) -> None:
+    claim(locks)
+    moment.now += timedelta(minutes=1)
+    old = redrive(locks)  # fence 2, of which `job` knows nothing
+    connection.execute("DELETE FROM job_lock")
+    moment.now += timedelta(hours=1)
+    new = claim(locks, AT + timedelta(hours=1))
+    assert new.fence == old.fence
+    assert locks.renew([old]) == [Renewal(kept=False, deleted=True)]
+    locks.release([old], started=[True])
+    assert locks.finish([finish(old.fence)]) == [True]
+    rows = connection.execute("SELECT at, fence FROM job_history WHERE kind = 'fire'").fetchall()
+    assert rows == [(AT, old.fence)]
+    assert locks.finish([finish(1)]) == [False]
+    lease = connection.execute(
+        "SELECT fire_at, fence, expires_at > %s FROM job_lock", (moment.now,)
+    )
+    assert lease.fetchall() == [(AT + timedelta(hours=1), 2, True)]
+
+
+def test_a_claim_beside_a_transaction_on_the_lock_row_takes_nothing(
+    locks: LockTable, connection: psycopg.Connection[Any]
+) -> None:
+    before = connection.execute("SELECT next_run_at, fence FROM job").fetchall()
+    for statement in ("SELECT FROM job_lock FOR UPDATE", "DELETE FROM job_lock"):
+        connection.execute("BEGIN")
+        connection.execute(statement.encode())
+        assert claim(locks).verdict is None
+        connection.execute("ROLLBACK")
+    assert connection.execute("SELECT next_run_at, fence FROM job").fetchall() == before
+    assert claim(locks).verdict == "run"

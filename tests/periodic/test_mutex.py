@@ -66,8 +66,8 @@ TERMINATE = (
 )
 CRASH = (
     "UPDATE job_lock SET owner = gen_random_uuid(), fire_at = now(), last_fire_at = now(), created_at = now(),"
-    " expires_at = now() - interval '1 h', starts = CASE id WHEN 'crashed' THEN 1 ELSE 3 END, fence = 5"
-    " WHERE id IN ('crashed', 'buried')"
+    " expires_at = now() - interval '1 h', starts = CASE id WHEN 'buried' THEN 3 ELSE 1 END, fence = 5"
+    " WHERE id IN ('crashed', 'buried', 'queued')"
 )
 
 
@@ -148,6 +148,7 @@ def test_no_lock_is_held_across_io(
         )
         instance.register("acme", "slow", slow_body, timeout="1500ms")
         instance.register("acme", "async", async_body)
+        instance.register("acme", "once", body, delivery="at_most_once")
         instance.register("acme", "queued", queue="mail", every="1h", start_at=AT)
         instance.register("acme", "crashed", body, every="1h")
         instance.register("acme", "buried", body, every="1h")
@@ -187,6 +188,10 @@ def test_no_lock_is_held_across_io(
                 {"stays-1", "stays-2"}
                 <= {run.key.job_id for run in instance._running().leases.held()}
             )
+        )
+        connection.execute("DELETE FROM job_lock WHERE id = 'stays-1'")
+        recorder.wait(
+            lambda: [event for event in recorder.of(FireEnded) if event.job_id == "stays-1"]
         )
         unsubscribe()
     finally:

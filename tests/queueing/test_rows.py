@@ -134,6 +134,7 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("job", {"spec_hash": bytes(31)}, "job_spec_hash_check"),
     ("job", {"delivery": "exactly_once"}, "job_delivery_check"),
     ("job", {"overlap": "twice"}, "job_overlap_check"),
+    ("job", {"fence": -1}, "job_fence_check"),
     ("job_lock", {"fence": -1}, "job_lock_fence_check"),
     ("job_lock", {"starts": -1}, "job_lock_starts_check"),
     ("job_lock", {"missed_count": -1}, "job_lock_missed_count_check"),
@@ -156,7 +157,6 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("job_history", {"outcome": "success"}, "outcome_fits_kind"),
     ("job_history", {"outcome": "running"}, "outcome_fits_kind"),
     ("job_history", {**FIRE, "outcome": "skipped"}, "skipped_has_a_reason"),
-    ("job_history", {"fence": 1}, "only_a_run_has_a_fence"),
     ("job_history", {**FIRE, "outcome": "success"}, "only_a_run_has_a_fence"),
     (
         "job_history",

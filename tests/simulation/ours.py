@@ -13,7 +13,7 @@ from typing import Any, cast
 from uuid import UUID
 
 from scheduler.clock import DatabaseClock
-from scheduler.errors import UnknownJob
+from scheduler.errors import StoreUnavailable, UnknownJob
 from scheduler.events import Event, Events, FireEnded, LeaseLost
 from scheduler.model.definition import Delivery, Key, Registration
 from scheduler.model.outcomes import Outcome
@@ -53,9 +53,12 @@ class Record:
 
 
 class Log:
-    """What really happened, outside our tables."""
+    """What really happened, outside our tables. unlocked: leases whose lock rows were deleted, with
+    whether each was of a trigger, and the first fire that it stands for.
+    """
 
     def __init__(self) -> None:
+        self.unlocked: dict[tuple[Key, datetime], tuple[bool, datetime | None]] = {}
         self.records: list[Record] = []
         self.accepted: list[tuple[Key, datetime]] = []
 
@@ -66,17 +69,29 @@ class SimRunner:
     def __init__(self, world: World, process: Process, log: Log) -> None:
         self.world, self.process, self.log = world, process, log
         self.running: list[Record] = []
+        self.refused: list[Run] = []  # not begun: their leases were lost
+        self.note_begun: Callable[[Run], bool]
 
     def room(self) -> int:
         return max(0, 3 - len(self.running))
+
+    def free(self) -> int:
+        return self.room()
+
+    def release_at(self) -> float | None:
+        return None
 
     def active(self, key: Key) -> bool:
         return any(record.key == key for record in self.running)
 
     def take(self, runs: list[Run]) -> None:
         for run in runs:
+            if run.once and not self._begins(run):
+                run.lost = True
+                self.refused.append(run)
+                continue
             self._overlap(run)
-            run.started = True
+            run.started = run.called = True
             lasts = self.world.rng.choice([0.0, 0.1, 2.0, 6.0, 14.0, 28.0])
             record = Record(
                 run.key,
@@ -96,6 +111,11 @@ class SimRunner:
         self.running = [record for record in self.running if record.ends_at > self.world.now]
         return done
 
+    def _begins(self, run: Run) -> bool:
+        with suppress(StoreUnavailable):
+            return self.note_begun(run) and run.lease_until > self.world.monotonic()
+        return False
+
     def _overlap(self, run: Run) -> None:
         for other in self.log.records:
             if (
@@ -103,6 +123,7 @@ class SimRunner:
                 or other.ended
                 or other.process.crashed
                 or other.process.suspended
+                or (other.key, other.fire_at) in self.log.unlocked
             ):
                 continue
             if not other.run.lost and other.run.lease_until > self.world.monotonic():
@@ -124,6 +145,11 @@ class CountingLocks(LockTable):
             if answer.verdict is None:
                 moved = answer.next_run_at != wanted[answer.position].seen
                 self.world.seen["stale mirror" if moved else "row held by another"] += 1
+                self.world.seen["claim beside an open renewal"] += not moved and any(
+                    actor.midway and actor.doing == "renew"
+                    for process in self.world.live()
+                    for actor in process.actors
+                )
         return answers
 
 
@@ -147,6 +173,7 @@ class Instance(Process):
         locks = CountingLocks(world, database, holder)
         self.registry = Registry()
         self.runner = SimRunner(world, self, log)
+        self.runner.note_begun = locks.begin
         self.leases = Leases(locks, world, events, lease=LEASE.total_seconds())
         self.finisher = Finisher(locks, self.leases, events, finished=self._finished)
         self.sync = Sync(
@@ -216,6 +243,17 @@ class Instance(Process):
             self.registrar.unregister(key)
         self.register({key: self.plans[key]})
 
+    def unlock(self, key: Key, schema: str) -> None:
+        """Delete the lock row of a job, as a person might."""
+        self.world.pass_time(0.001)  # each trigger has an instant of its own
+        found = self.world.unlock(schema, *key)
+        if found is not None:
+            fire_at, triggered, missed_from = found
+            self.world.seen["lock row deleted"] += 1
+            if fire_at is not None:
+                self.world.seen["lock row deleted under a lease"] += 1
+                self.log.unlocked[key, fire_at] = (triggered, missed_from)
+
     def steer(self, call: str, key: Key) -> None:
         """Pause, resume or trigger, and hear of it as over LISTEN."""
         with suppress(UnknownJob):  # unregistered for a moment
@@ -243,6 +281,9 @@ class Instance(Process):
             record.ended = True
             now = self.world.now
             self.finisher.put(RunEnd(record.run, Outcome.SUCCESS, None, record.started_at, now))
+        while self.runner.refused:
+            run, now = self.runner.refused.pop(), self.world.now
+            self.finisher.put(RunEnd(run, Outcome.SUCCESS, None, now, now))
         self.finisher.flush()
         return 0.3
 

@@ -28,8 +28,9 @@ NEVER_WAITS = frozenset(
         "claim_queued",
         "claim_triggers",
         "redrive",
+        "redrive_queued",
         "bury",
-        "expired",
+        "overdue",
         "mirror",
         "lookup",
         "explain",
@@ -256,6 +257,15 @@ class World:
             + SQL(")")
         )
         self._monitor.execute(gone, (tenant,))
+
+    def unlock(self, schema: str, tenant: str, job_id: str) -> tuple[Any, ...] | None:
+        """Delete a lock row by hand, unless a transaction holds it; return the lease it had."""
+        query = SQL(
+            "DELETE FROM {0}.job_lock l USING (SELECT ctid FROM {0}.job_lock WHERE tenant = %s AND "
+            "id = %s FOR UPDATE SKIP LOCKED) d WHERE l.ctid = d.ctid"
+            " RETURNING l.fire_at, l.triggered, l.missed_from"
+        ).format(Identifier(schema))
+        return self._monitor.execute(query, (tenant, job_id)).fetchone()
 
     def blocked(self, backend: int | None) -> bool:
         if backend is None:

@@ -175,13 +175,13 @@ def test_a_bad_schema_name_is_refused(name: Any) -> None:
 def test_without_migrate_a_mismatch_names_both_versions(
     dsn: str, schema: str, make_scheduler: MakeScheduler, connection: psycopg.Connection[Any]
 ) -> None:
-    with pytest.raises(SchemaMismatch, match=r"version 0.*needs version 8.*scheduler migrate"):
+    with pytest.raises(SchemaMismatch, match=r"version 0.*needs version 10.*scheduler migrate"):
         make_scheduler(migrate=False)
     make_scheduler()
     make_scheduler(migrate=False)
     connection.execute("INSERT INTO schema_version VALUES (99)")
     for migrate in (True, False):
-        with pytest.raises(SchemaMismatch, match="version 99.*needs version 8.*upgrade"):
+        with pytest.raises(SchemaMismatch, match="version 109.*needs version 10.*upgrade"):
             make_scheduler(migrate=migrate)
 
 

@@ -65,6 +65,7 @@ class Driver:
         guard = BreakerGuard(queue.name, None, Events())
         consumer = QueueConsumer(queue, {"send": handler}, self.executor, guard, options)
         consumer._read_back()
+        consumer.renew(LEASE)
         return consumer
 
     def _handle(self, ctx: Any, payload: object) -> None:

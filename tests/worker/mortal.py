@@ -40,7 +40,7 @@ def die() -> None:
 
 @handler("job", queue=queue)
 def work(ctx: JobContext, payload: object) -> None:
-    append(path, f"start {ctx.attempt_id}")
+    append(path, f"start {ctx.attempt_id} {ctx.previous_attempt_id}")
     if point == "handler entered":
         die()
     if point == "handler entered, lease marked":

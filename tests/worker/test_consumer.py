@@ -596,6 +596,26 @@ def test_a_renewal_marks_the_jobs_that_threads_have_taken(driver: Driver) -> Non
     assert not driver.consumer.has_unmarked
 
 
+def test_calls_have_a_mark_until_redis_has_one(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker without a mark has begun all its leases; calls can overtake each other."""
+    renew, calls = driver.queue.renew, []
+
+    def overtaken(*args: Any, **options: Any) -> Any:
+        driver.push(1)
+        driver.wake_up()
+        calls.append(driver.task())
+        return renew(*args, **options)
+
+    monkeypatch.setattr(driver.queue, "renew", overtaken)
+    driver.consumer._uncertain()  # as after a failed call
+    driver.consumer.renew(LEASE)
+    [first] = calls
+    assert first.begun is not None
+    first.run()
+
+
 def test_a_job_that_a_thread_has_taken_is_put_back_as_begun(driver: Driver) -> None:
     """Its handler can be called after the decision to put it back."""
     driver.push(1)

@@ -77,8 +77,14 @@ class Trial:
             process.kill()
             process.wait()
         ended = self._scheduler.get("acme", job.id)
-        starts = [line for line in read_lines(self._journal) if line != "death"]
-        assert len(set(starts)) == len(starts), "two executions share an attempt id"
+        lines = [line.split()[1:] for line in read_lines(self._journal) if line != "death"]
+        starts = dict(lines)
+        assert len(starts) == len(lines), "two executions share an attempt id"
+        # A lease without a mark is in the ledger once it is charged, though it may not have begun.
+        named = {each["attempt_id"]: str(each["previous_attempt_id"]) for each in ended.attempts}
+        assert all(named[id_] == starts[id_] for id_ in named.keys() & starts.keys())
+        known = [*named.keys(), "None"]
+        assert all(previous in known for previous in starts.values()), "not begun, but previous"
         uncharged = ended.attempts[-1].get("uncharged", 0)
         return Outcome(len(starts), ended.attempt, ended.attempt - uncharged, ended.state)
 

@@ -291,7 +291,7 @@ def test_handlers_in_processes_that_stop_at_their_timeout_follow_its_rule(
 
 
 def test_raise_if_cancelled_does_nothing_without_a_cancel() -> None:
-    ctx = JobContext(job(), 1, NOW, Cancelled(), None, "w", print)
+    ctx = JobContext(job(), 1, NOW, Cancelled(), None, "w", 1, print)
     ctx.raise_if_cancelled()
     ctx.cancelled.because("cancelled")
     with pytest.raises(JobCancelled, match="cancelled"):

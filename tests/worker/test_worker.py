@@ -166,7 +166,7 @@ def test_logger_names_the_worker_wherever_handlers_run(
 def test_a_checkpoint_is_copied_and_must_be_json() -> None:
     reported: list[object] = []
     ctx = scheduler.JobContext(
-        job(), 1, NOW, scheduler.Cancelled(), None, "w", lambda _, value: reported.append(value)
+        job(), 1, NOW, scheduler.Cancelled(), None, "w", 1, lambda _, value: reported.append(value)
     )
     value: dict[object, object] = {"row": 7}
     ctx.checkpoint(value)

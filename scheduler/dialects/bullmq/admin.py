@@ -37,6 +37,7 @@ PARTS = (
     "limiter",
     "repeat",
 )
+NOT_READ = (b"",) * 4  # values that only workers need
 FIELDS = (
     b"name",
     b"data",
@@ -180,7 +181,7 @@ class BullMQAdmin:
                 continue
             _, flat, _ = answer
             read = dict(zip(flat[::2], flat[1::2], strict=True))
-            told = [id_, b"-:0:0:0:0::0", *(read.get(name, b"") for name in FIELDS), b"", b""]
+            told = [id_, b"-:0:0:0:0::0", *(read.get(name, b"") for name in FIELDS), *NOT_READ]
             reason = (
                 read[b"failedReason"].decode(errors="replace") if b"finishedOn" in read else None
             )

@@ -16,7 +16,7 @@ from scheduler.dialects.bullmq.wire import TOLD, Taken
 from scheduler.dialects.client import Client, script
 from scheduler.dialects.ends import end_bytes
 from scheduler.dialects.interface import Delivery, Result
-from scheduler.dialects.leasing import NO_FETCH, Fetch
+from scheduler.dialects.leasing import NO_FETCH, Fetch, previous_of_next
 from scheduler.errors import WireError
 from scheduler.model.states import State
 
@@ -140,8 +140,9 @@ def written_of(result: Result) -> tuple[Any, ...]:
     delivery, end = cast("Taken", result.delivery), result.end
     job, rules = delivery.job, delivery.rules
     if end is None:
-        verb = "later" if result.unhandled else "back"
-        return job.id, f"{verb}:0:0:0:-", delivery.raw, b"", b"", b"", b""
+        verb = "later" if result.unhandled else "return" if result.begun else "back"
+        head = f"{verb}:0:0:0:{previous_of_next(result)}"
+        return job.id, head, delivery.raw, b"", b"", b"", b""
     told = end_bytes(end) if job.installation else b""
     progress = wire.progress_bytes(result.note)
     if end.state is State.COMPLETED:
@@ -153,7 +154,8 @@ def written_of(result: Result) -> tuple[Any, ...]:
         delay = max(0, (end.delay or NO_DELAY) // wire.MILLISECOND)
         if rules.jitter:
             delay = int(delay * (1 - random.random() * rules.jitter))  # noqa: S311
-        head = f"{'first' if rules.lifo else 'retry'}:{delay}:0:{rules.traces}:-"
+        verb = "first" if rules.lifo else "retry"
+        head = f"{verb}:{delay}:0:{rules.traces}:{previous_of_next(result)}"
     else:
         attempts = job.policies()[0].max_attempts if job.installation else rules.attempts
         head = f"failed:0:{attempts}:{rules.traces}:{rules.keep_failed}"

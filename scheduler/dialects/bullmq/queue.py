@@ -316,7 +316,7 @@ def _known(where: bytes, ended: int, began: bytes, note: bytes) -> Known | None:
     if where == b"u":
         return None
     if where == b"w":
-        return Known(State.SCHEDULED)
+        return Known(State.SCHEDULED, ended)
     said = Note(*orjson.loads(note)) if note else Note()
     if where == b"r":
         return Known(State.RUNNING, ended + 1, wire.instant_of(int(began or 0)), said)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import orjson
 
@@ -13,12 +14,16 @@ from scheduler.dialects.interface import Delivery, Note
 from scheduler.errors import WireError
 from scheduler.model.attempts import QueuedJob
 from scheduler.model.labels import Priority
+from scheduler.model.oneshot import attempt_id
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LATER = datetime(9999, 1, 1, tzinfo=UTC)
 MILLISECOND = timedelta(milliseconds=1)
-TRAVEL = ("policy", "tags", "correlation_id", "checkpoint", "trace", "idempotency_key")
-TOLD = 14  # values of a job, as scripts tell it
+TRAVEL = (
+    *("policy", "tags", "correlation_id", "checkpoint", "trace", "idempotency_key"),
+    "previous_attempt_id",
+)
+TOLD = 16  # values of a job, as scripts tell it
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -54,6 +59,7 @@ def fields_of(job: QueuedJob, kept: int) -> tuple[Any, ...]:
         orjson.dumps(ring),
         data,
         job.installation,
+        job.uncharged,
     )
 
 
@@ -74,10 +80,13 @@ def delivery_of(queue: str, told: Sequence[bytes]) -> Taken:
         ring,
         note,
         rjk,
+        uncharged,
+        previous,
     ) = told
     try:
         worker, _, number, _, began, _, sequence = token.rsplit(b":", 6)
-        lease = int(number), instant_of(int(began)), token, int(sequence)
+        not_charged = int(uncharged or 0)
+        lease = int(number), instant_of(int(began)), token, int(sequence), not_charged
         holder = worker.decode(errors="replace")
         level = Priority(min(int(priority or 0), Priority.BULK))
         if not ring:
@@ -117,9 +126,12 @@ def delivery_of(queue: str, told: Sequence[bytes]) -> Taken:
             created_at=datetime.fromisoformat(known["created"]),
             expires_at=datetime.fromisoformat(known["expires"]),
             installation=installation.decode(),
+            uncharged=not_charged,
             scheduled_at=None if pushed is None else datetime.fromisoformat(pushed),
             **rest,
         )
+        if previous:
+            job.previous_attempt_id = _previous_id(job.id, previous)
         if note:  # the attempt before may have left a checkpoint
             job.checkpoint = orjson.loads(note)[2]
         rules = FED if installation else read_options(opts)[1]
@@ -128,6 +140,16 @@ def delivery_of(queue: str, told: Sequence[bytes]) -> Taken:
         raise WireError(
             f"a job of queue {queue!r} cannot be read: {type(error).__name__}"
         ) from error
+
+
+def _previous_id(job_id: str, previous: bytes) -> str:
+    """Read the id of the attempt before, which a script knows as worker:sequence if that attempt
+    was ended by a worker of BullMQ.
+    """
+    worker, separator, sequence = previous.decode(errors="replace").rpartition(":")
+    if not separator:
+        return sequence
+    return str(attempt_id(UUID(job_id), worker, int(sequence), feed=0, attempt=0))
 
 
 def progress_bytes(note: Note | None) -> bytes:

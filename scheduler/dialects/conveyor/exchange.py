@@ -14,7 +14,7 @@ from scheduler.dialects.conveyor.keys import Keys
 from scheduler.dialects.conveyor.wire import Taken
 from scheduler.dialects.ends import end_bytes
 from scheduler.dialects.interface import Delivery, Result
-from scheduler.dialects.leasing import NO_FETCH, Fetch, returned_of
+from scheduler.dialects.leasing import NO_FETCH, Fetch, previous_of_next, returned_of
 from scheduler.dialects.queue_options import QueueOptions
 from scheduler.errors import WireError
 from scheduler.model.states import State
@@ -98,7 +98,8 @@ class Exchange:
         )
         if answer == b"alive":
             return Answer([], [], wait, alive=True)
-        deliveries, unreadable = self._deliveries(taken, wire.instant_of(now), fetch.first)
+        name = self._name_of(worker)
+        deliveries, unreadable = self._deliveries(name, taken, wire.instant_of(now), fetch.first)
         if unreadable:
             self.run(worker, unreadable, lease)
         return Answer([each == 49 for each in answer], deliveries, wait, bool(full), passed)
@@ -114,14 +115,17 @@ class Exchange:
         try:
             if not lease:
                 delivery = self._delivery(uuid, raw, None, wire.EPOCH, 0)
-                delivery.uncharged = returned_of(counts, delivery.job).uncharged
+                job = delivery.job
+                delivery.uncharged, _, job.previous_attempt_id = returned_of(counts, job)
                 delivery.attempt += delivery.uncharged
                 return Held(uuid, raw, delivery, None)
             _, attempt, rest = lease.split(b":", 2)
             owner, started, number = rest.rsplit(b":", 2)
             began = wire.instant_of(int(started))
             delivery = self._delivery(uuid, raw, int(attempt), began, int(number))
-            delivery.uncharged, redelivered = returned_of(counts, delivery.job)
+            job = delivery.job
+            delivery.uncharged, redelivered, job.previous_attempt_id = returned_of(counts, job)
+            delivery.worker = self._name_of(owner.decode())
             return Held(uuid, raw, delivery, owner.decode(), redelivered)
         except (WireError, ValueError, OverflowError):  # no job, or the value is no lease of ours
             return Held(uuid, raw, None, None)
@@ -137,8 +141,12 @@ class Exchange:
             raise WireError(f"a job of queue {self._queue!r} has two ids")
         return delivery
 
+    def _name_of(self, worker: str) -> str:
+        """Return the name of a worker, which in Conveyor is followed by the name of the queue."""
+        return worker.removesuffix(f":{self._queue}")
+
     def _deliveries(
-        self, taken: Sequence[Any], started: datetime, first: int
+        self, worker: str, taken: Sequence[Any], started: datetime, first: int
     ) -> tuple[list[Delivery], list[Any]]:
         found: list[Delivery] = []
         unreadable: list[Any] = []
@@ -146,11 +154,13 @@ class Exchange:
         for sequence, (uuid, raw, attempt, extra) in enumerate(told, first):
             try:
                 delivery = self._delivery(uuid, raw, attempt, started, sequence)
-                delivery.uncharged = delivery.job.uncharged
+                delivery.uncharged, delivery.worker = delivery.job.uncharged, worker
                 if extra:  # what the attempts before have left
-                    counted, _, note = extra.partition(b":")
+                    counted, previous, note = extra.split(b":", 2)
                     if counted:
                         delivery.uncharged = int(counted)
+                    if previous:
+                        delivery.job.previous_attempt_id = previous.decode()
                     if note:
                         delivery.job.checkpoint = orjson.loads(note)[2]
                 found.append(delivery)
@@ -188,21 +198,22 @@ def written_of(result: Result, *, redelivered: bool = False) -> tuple[Any, ...]:
     if end is None and (result.unhandled or not result.begun):
         # No handler was called: the number is used again.
         verb = "later" if result.unhandled else "back"
-        return job.id, f"{verb}:{attempt - 1}::{token}", "", b"", b""
+        return job.id, f"{verb}:{attempt - 1}:::{token}", "", b"", b""
     if end is None:
         verb = "redeliver" if redelivered else "back"
-        return job.id, f"{verb}:{attempt}:{uncharged}:{token}", "", b"", b""
-    delay, again, counted = 0, b"", ""
+        head = f"{verb}:{attempt}:{uncharged}:{previous_of_next(result)}:{token}"
+        return job.id, head, "", b"", b""
+    delay, again, known = 0, b"", ":"
+    uncharged = delivery.uncharged if end.charged else uncharged
     if end.state is State.RETRYING:
         delay = max(0, (end.delay or NO_DELAY) // wire.MILLISECOND)
-        counted = "" if end.charged else f"{uncharged}"
+        known = f"{uncharged}:{previous_of_next(result)}"
     if end.state not in (State.COMPLETED, State.CANCELLED):
-        charged = attempt - uncharged if counted else delivery.charged
-        again = wire.raw_again(delivery.raw, charged, end.error)
+        again = wire.raw_again(delivery.raw, attempt - uncharged, end.error)
     told = end_bytes(end) if job.installation else b""
-    return job.id, f"{VERBS[end.state]}:{delay}:{counted}:{token}", job.installation, again, told
+    return job.id, f"{VERBS[end.state]}:{delay}:{known}:{token}", job.installation, again, told
 
 
 def buried(uuid: bytes, raw: bytes, attempt: int) -> tuple[Any, ...]:
     """Write that nobody can read a job."""
-    return uuid, f"unreadable:0::0:{attempt}:0:0:", "", raw, b""
+    return uuid, f"unreadable:0:::0:{attempt}:0:0:", "", raw, b""

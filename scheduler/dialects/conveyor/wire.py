@@ -75,7 +75,8 @@ def _shared(
 def _rest(job: QueuedJob) -> bytes:
     """Write what most jobs do not have."""
     rare = job.policy, job.tags, job.correlation_id, job.checkpoint, job.trace, job.idempotency_key
-    if not job.attempt and rare == NOTHING and job.scheduled_at is None:
+    is_new = job.previous_attempt_id is None and job.scheduled_at is None
+    if not job.attempt and rare == NOTHING and is_new:
         return b""
     part = Job(attempt=job.attempt, uncharged=job.uncharged)
     if job.scheduled_at is not None:
@@ -86,6 +87,8 @@ def _rest(job: QueuedJob) -> bytes:
         part.trace = job.trace
     if job.idempotency_key is not None:
         part.idempotency_key = job.idempotency_key
+    if job.previous_attempt_id is not None:
+        part.previous_attempt_id = job.previous_attempt_id
     for name in ("policy", "tags", "checkpoint"):
         value = getattr(job, name)
         if value is not None:
@@ -127,6 +130,7 @@ def delivery_of(
             trace=read.trace or None,
             uncharged=read.uncharged if fed else 0,
             idempotency_key=(read.idempotency_key or None) if fed else None,
+            previous_attempt_id=(read.previous_attempt_id or None) if fed else None,
             scheduled_at=_moment(read.scheduled_at) if read.HasField("scheduled_at") else None,
         )
         return Taken(

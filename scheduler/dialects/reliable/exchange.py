@@ -10,7 +10,7 @@ import orjson
 
 from scheduler.dialects.client import Client, script
 from scheduler.dialects.interface import Delivery, Result
-from scheduler.dialects.leasing import NO_FETCH, Fetch, returned_of
+from scheduler.dialects.leasing import NO_FETCH, Fetch, previous_of_next, returned_of
 from scheduler.dialects.queue_options import QueueOptions
 from scheduler.dialects.reliable import wire
 from scheduler.dialects.reliable.keys import Keys
@@ -172,7 +172,7 @@ class Exchange:
             return Answer([], [], wait, alive=True)
         if self._place is not None:
             self._place = (self._place + len(taken) // 4) % PLACES
-        deliveries, unreadable = self._deliveries(taken, wire.instant_of(now), fetch.first)
+        deliveries, unreadable = self._deliveries(worker, taken, wire.instant_of(now), fetch.first)
         if unreadable:
             self.run(worker, Call(unreadable), lease)
         return Answer([each == 49 for each in answer], deliveries, wait, passed)
@@ -211,7 +211,7 @@ class Exchange:
             job.priority = Priority(
                 levels.index(queue)
             )  # where it was put counts more than what it says
-        uncharged, redelivered = returned_of(counts, job)
+        uncharged, redelivered, job.previous_attempt_id = returned_of(counts, job)
         if lease is None:
             # A worker of the original took it: it says neither when nor how often.
             attempt = max(job.attempt, wire.retries_of(entry) + uncharged) + 1
@@ -221,12 +221,13 @@ class Exchange:
             _, attempts, owner, started, number = lease.split(b":")
             began = wire.instant_of(started)
             delivery = Delivery(job, int(attempts), began, entry, int(number), uncharged)
-            return Held(entry, delivery, owner.decode(), redelivered)
+            delivery.worker = owner.decode()
+            return Held(entry, delivery, delivery.worker, redelivered)
         except (ValueError, OverflowError):  # the value is no lease of ours
             return Held(entry, None, None)
 
     def _deliveries(
-        self, taken: Sequence[Any], started: Any, first: int
+        self, worker: str, taken: Sequence[Any], started: Any, first: int
     ) -> tuple[list[Delivery], list[Written]]:
         found: list[Delivery] = []
         unreadable: list[Written] = []
@@ -237,10 +238,14 @@ class Exchange:
                 job = job_of(queue, entry, record, words)
                 uncharged = job.uncharged
                 if extra:  # what the attempts before have left
-                    counted, _, note = extra.partition(b":")
+                    counted, previous, note = extra.split(b":", 2)
                     uncharged = int(counted) if counted else uncharged
+                    if previous:
+                        job.previous_attempt_id = previous.decode()
                     job.checkpoint = orjson.loads(note)[2] if note else job.checkpoint
-                found.append(Delivery(job, attempt, started, entry, sequence, uncharged))
+                found.append(
+                    Delivery(job, attempt, started, entry, sequence, uncharged, True, worker)  # noqa: FBT003
+                )
             except WireError as error:
                 unreadable.append(buried(entry, str(error)))
         return found, unreadable
@@ -274,28 +279,29 @@ def written_of(
         again = b"%d%b" % (job.priority + 1, raw)
         if result.unhandled or not result.begun:  # no handler was called: the number is used again
             verb = "later" if result.unhandled else "back"
-            return job.id, f"{verb}:{attempt - 1}:{ledger}::{token}", raw, again, b""
+            return job.id, f"{verb}:{attempt - 1}:{ledger}:::{token}", raw, again, b""
         verb = "redeliver" if redelivered else "back"
-        return job.id, f"{verb}:{attempt}:{ledger}:{uncharged}:{token}", raw, again, b""
+        known = f"{uncharged}:{previous_of_next(result)}"
+        return job.id, f"{verb}:{attempt}:{ledger}:{known}:{token}", raw, again, b""
     if end.state is State.COMPLETED and leased and ledger <= 9:
         return job.id, f"+{ledger}:{token}", raw, b"", wire.end_bytes(end) if ledger else b""
-    delay, again, counted = 0, b"", ""
+    delay, again, known = 0, b"", ":"
     if end.state is State.RETRYING:
         delay = max(0, (end.delay or NO_DELAY) // wire.MILLISECOND)
-        counted = "" if end.charged else f"{uncharged}"
-        charged = delivery.charged if end.charged else attempt - uncharged
-        again = b"%d%b" % (job.priority + 1, wire.entry_again(raw, charged))
+        uncharged = delivery.uncharged if end.charged else uncharged
+        known = f"{uncharged}:{previous_of_next(result)}"
+        again = b"%d%b" % (job.priority + 1, wire.entry_again(raw, attempt - uncharged))
     elif not ledger and end.error:
         again = end.error.encode(errors="replace")
-    head = f"{VERBS[end.state]}:{delay}:{ledger}:{counted}:{token}"
+    head = f"{VERBS[end.state]}:{delay}:{ledger}:{known}:{token}"
     return job.id, head, raw, again, wire.end_bytes(end) if ledger else b""
 
 
 def dropped(entry: bytes) -> Written:
     """Write that an entry is of no use any more: its job is in other hands."""
-    return wire.id_of(entry), "drop:0:0::-@", entry, b"", b""
+    return wire.id_of(entry), "drop:0:0:::-@", entry, b"", b""
 
 
 def buried(entry: bytes, reason: str) -> Written:
     """Write that an entry is a dead letter, because nobody can read it."""
-    return wire.id_of(entry), "unreadable:0:0::-@", entry, reason, b""
+    return wire.id_of(entry), "unreadable:0:0:::-@", entry, reason, b""

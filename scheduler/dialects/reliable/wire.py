@@ -106,6 +106,8 @@ def _rare(job: QueuedJob) -> dict[str, Any]:
         rare["idempotency_key"] = job.idempotency_key
     if job.uncharged:
         rare["uncharged"] = job.uncharged
+    if job.previous_attempt_id is not None:
+        rare["previous_attempt_id"] = job.previous_attempt_id
     if job.form == "bytes":
         rare["form"] = "bytes"
     return rare
@@ -147,6 +149,7 @@ def job_of(queue: str, entry: bytes, record: bytes, words: Sequence[str] = LEVEL
             rare.get("trace"),
             rare.get("uncharged", 0),
             rare.get("idempotency_key"),
+            rare.get("previous_attempt_id"),
             pushed,
         )
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:

@@ -13,7 +13,7 @@ import orjson
 from scheduler.dialects.client import Client, script
 from scheduler.dialects.ends import end_bytes
 from scheduler.dialects.interface import EVERY_TYPE, BegunMark, Delivery, Handled, Result
-from scheduler.dialects.leasing import mark_bytes
+from scheduler.dialects.leasing import mark_bytes, previous_of_next
 from scheduler.dialects.queue_options import QueueOptions
 from scheduler.dialects.standard import messages
 from scheduler.dialects.standard.keys import Keys
@@ -61,11 +61,12 @@ class FinishArgs:
             # of a job has another type than its record. An uncharged retry delays it.
             delay = return_delay_ms(delivery.uncharged)
             self.heads.append(f"retry:0:{delay}:0:{token}")
-            self.values.append(b"%d%b" % (job.priority, messages.entry_of(job)))
+            again = b"%d%b" % (job.priority, messages.entry_of(job))
+            self.values += (again, previous_of_next(result))
             return 0
         if end is None:
             self.heads.append(f"return:0:{result.begun:d}:{redelivered:d}:{token}")
-            self.values.append(messages.entry_of(job))
+            self.values += (messages.entry_of(job), previous_of_next(result))
             return 0
         number = self._number(job.installation)
         if end.state is State.COMPLETED and number <= 9:
@@ -73,7 +74,8 @@ class FinishArgs:
         elif end.state is State.RETRYING:
             delay = max(0, (end.delay or NO_DELAY) // messages.MILLISECOND)
             self.heads.append(f"retry:{number}:{delay}:{end.charged:d}:{token}")
-            self.values.append(b"%d%b" % (job.priority, messages.entry_of(job)))
+            again = b"%d%b" % (job.priority, messages.entry_of(job))
+            self.values += (again, previous_of_next(result))
         else:
             verb = VERBS[end.state]
             self.heads.append(f"{verb}:{number}:0:1:{token}")
@@ -261,7 +263,8 @@ class FinishScript:
             self._place = (self._place + len(leased) // 3) % PLACES
         if signals:
             self.signal(signals)
-        deliveries, unreadable = self._deliveries(leased, messages.instant_of(now), fetch.first)
+        started = messages.instant_of(now)
+        deliveries, unreadable = self._deliveries(worker, leased, started, fetch.first)
         if unreadable.ids:
             self.run(worker, lease, unreadable)
         return Answer([each == 49 for each in accepted], deliveries, wait)
@@ -274,7 +277,7 @@ class FinishScript:
             self._client.run(script("standard", "signal"), keys, [SIGNAL_TTL_MS])
 
     def _deliveries(
-        self, leased: Sequence[Any], started: Any, first: int
+        self, worker: str, leased: Sequence[Any], started: Any, first: int
     ) -> tuple[list[Delivery], FinishArgs]:
         found: list[Delivery] = []
         unreadable = NO_RESULTS
@@ -282,16 +285,18 @@ class FinishScript:
         for id_, record, extra in zip(leased[::3], leased[1::3], leased[2::3], strict=True):
             try:
                 job = job_of(queue, id_, record)
+                number, uncharged = job.attempt + 1, job.uncharged
                 if extra:  # not the first attempt since the job was pushed
-                    attempt, charged, note = extra.split(b":", 2)
+                    attempt, charged, previous, note = extra.split(b":", 3)
                     number = int(attempt)
+                    uncharged = number - int(charged)
+                    if previous:
+                        job.previous_attempt_id = previous.decode()
                     if note:
                         job.checkpoint = _checkpoint(note)
-                    uncharged = number - int(charged)
-                    found.append(Delivery(job, number, started, b"", sequence, uncharged))
-                else:
-                    number = job.attempt + 1
-                    found.append(Delivery(job, number, started, b"", sequence, job.uncharged))
+                found.append(
+                    Delivery(job, number, started, b"", sequence, uncharged, True, worker)  # noqa: FBT003
+                )
             except WireError as error:
                 if unreadable is NO_RESULTS:
                     unreadable = FinishArgs()

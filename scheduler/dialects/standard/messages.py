@@ -5,14 +5,15 @@ not decode the value. Scripts read the numbers of a record without decoding its 
 
     entry        1|id|type|tenant                       `|` is the byte 0x1F
     record       1:epoch:attempt:charged:length:        then so many bytes of JSON, and the payload
-    lease        1:score:started:charged:redelivered:worker:epoch:attempt:sequence
-    state        1:waiting:epoch:attempt:charged:redelivered
-                 1:retrying:epoch:attempt:charged:redelivered:level:due
-                 1:blocked:epoch:attempt:charged:redelivered:score:reason
+    lease        1:score:started:charged:redelivered:previous:worker:epoch:attempt:sequence
+    state        1:waiting:epoch:attempt:charged:redelivered:previous
+                 1:retrying:epoch:attempt:charged:redelivered:previous:level:due
+                 1:blocked:epoch:attempt:charged:redelivered:previous:score:reason
     mark         1:epoch:attempt:stream entry:filler    of a finished job
     dead letter  entry, 0x00, record                    no record if a ledger has the job
 
-Results are as in every dialect, see `scheduler.dialects.ends`.
+`previous` is the id of the attempt before, or empty: then it is as in the record. Results are as in
+every dialect, see `scheduler.dialects.ends`.
 """
 
 import re
@@ -37,7 +38,7 @@ PLAIN = 6  # values that every head has
 NOTHING: dict[str, Any] = {}
 READ_ERRORS = (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError)
 _NUMBER = re.compile(rb"(\d{1,4})[:\x1f]")
-_PARKED = re.compile(rb"1:blocked:(?:\d+:){5}type:(.*)", re.DOTALL)
+_PARKED = re.compile(rb"1:blocked:(?:\d+:){4}[^:]*:\d+:type:(.*)", re.DOTALL)
 
 
 def newer_format(value: bytes) -> int | None:
@@ -82,6 +83,18 @@ _read: list[tuple[bytes, list[Any], datetime, datetime, datetime | None]] = [
 def _head(job: QueuedJob) -> bytes:
     """Encode values that every job has in their order, then rare ones by name."""
     each = (job.tenant, job.type, job.priority, job.created_at, job.expires_at, job.installation)
+    rare = _rare(job)
+    pushed = {} if job.scheduled_at is None else {"scheduled_at": job.scheduled_at}
+    if rare:
+        return orjson.dumps((*each, {**rare, **pushed}))
+    last, head = _written[0]
+    if (*each, job.scheduled_at) != last:
+        head = orjson.dumps((*each, pushed) if pushed else each)
+        _written[0] = (*each, job.scheduled_at), head
+    return head
+
+
+def _rare(job: QueuedJob) -> dict[str, Any]:
     rare: dict[str, Any] = {}
     if job.policy is not None:
         rare["policy"] = job.policy
@@ -95,16 +108,11 @@ def _head(job: QueuedJob) -> bytes:
         rare["trace"] = job.trace
     if job.idempotency_key is not None:
         rare["idempotency_key"] = job.idempotency_key
+    if job.previous_attempt_id is not None:
+        rare["previous_attempt_id"] = job.previous_attempt_id
     if job.form == "bytes":
         rare["form"] = "bytes"
-    pushed = {} if job.scheduled_at is None else {"scheduled_at": job.scheduled_at}
-    if rare:
-        return orjson.dumps((*each, {**rare, **pushed}))
-    last, head = _written[0]
-    if (*each, job.scheduled_at) != last:
-        head = orjson.dumps((*each, pushed) if pushed else each)
-        _written[0] = (*each, job.scheduled_at), head
-    return head
+    return rare
 
 
 def job_of(queue: str, id_: bytes, record: bytes) -> QueuedJob:
@@ -143,6 +151,7 @@ def job_of(queue: str, id_: bytes, record: bytes) -> QueuedJob:
             rare.get("trace"),
             attempts - int(charged),
             rare.get("idempotency_key"),
+            rare.get("previous_attempt_id"),
             pushed,
         )
     except READ_ERRORS as error:
@@ -152,11 +161,14 @@ def job_of(queue: str, id_: bytes, record: bytes) -> QueuedJob:
 
 
 class Lease(NamedTuple):
-    """A decoded lease; `redelivered`: an orphaned lease of the job was redelivered uncharged."""
+    """A decoded lease. redelivered: an orphaned lease of the job was redelivered uncharged.
+    previous: the id of the attempt before, if a script knew it; empty: as in the record.
+    """
 
     started_at: datetime
     charged: int
     redelivered: bool
+    previous: str
     worker: str
     epoch: int
     attempt: int
@@ -166,7 +178,7 @@ class Lease(NamedTuple):
 def lease_of(value: bytes) -> Lease | None:
     """Decode a lease; None: it is unreadable, or of a newer format."""
     try:
-        number, _, started, charged, redelivered, worker, *numbers = value.split(b":")
+        number, _, started, charged, redelivered, previous, worker, *numbers = value.split(b":")
         epoch, attempt, sequence = map(int, numbers)
         if number != b"1":
             return None
@@ -174,6 +186,7 @@ def lease_of(value: bytes) -> Lease | None:
             instant_of(started),
             int(charged),
             redelivered == b"1",
+            previous.decode(),
             worker.decode(),
             epoch,
             attempt,

@@ -123,6 +123,7 @@ class Recovery:
         except WireError as error:
             return Leased(id_, lease, None, record or b"", str(error))
         uncharged = lease.attempt - lease.charged
+        job.previous_attempt_id = lease.previous or job.previous_attempt_id
         delivery = Delivery(job, lease.attempt, lease.started_at, b"", lease.sequence, uncharged)
         delivery.worker = lease.worker
         return Leased(id_, lease, delivery)

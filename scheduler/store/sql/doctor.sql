@@ -98,10 +98,7 @@ UNION ALL
 (SELECT 'job_queue', q.tenant, q.id::text FROM (
    SELECT * FROM {schema}.job_queue q WHERE q.open_dependencies > 0 LIMIT 10000) q
  WHERE NOT EXISTS (SELECT FROM {schema}.job_dependency d WHERE d.tenant = q.tenant AND d.job_id = q.id)
- LIMIT %(limit)s)
-UNION ALL
-(SELECT 'job', j.tenant, j.id FROM (SELECT * FROM {schema}.job LIMIT 10000) j
- WHERE NOT EXISTS (SELECT FROM {schema}.job_lock l WHERE l.tenant = j.tenant AND l.id = j.id) LIMIT %(limit)s);
+ LIMIT %(limit)s);
 
 -- name: unfed
 -- Queues with jobs that have been due for long and are not in Redis, though nobody paused them. No row: all is well.

@@ -11,7 +11,7 @@ SELECT j.tenant, j.id, j.spec_hash, j.next_run_at, j.paused_at, j.trigger_at,
        l.fire_at, l.description, h.at, h.outcome, h.finished_at,
        j.spec::text
 FROM {schema}.job j
-JOIN {schema}.job_lock l ON l.tenant = j.tenant AND l.id = j.id
+LEFT JOIN {schema}.job_lock l ON l.tenant = j.tenant AND l.id = j.id
 LEFT JOIN LATERAL (
   SELECT h.at, h.outcome, h.finished_at FROM {schema}.job_history h
   WHERE h.tenant = j.tenant AND h.job_id = j.id AND h.kind <> 'audit' ORDER BY h.at DESC LIMIT 1) h ON true
@@ -41,7 +41,7 @@ ORDER BY j.tenant, j.id;
 
 -- name: lookup
 -- Named jobs and what their lock rows remember. A NULL spec_hash: not registered.
-SELECT j.spec_hash, j.next_run_at, j.paused_at, j.created_at, l.last_fire_at, j.spec::text,
+SELECT j.spec_hash, j.next_run_at, j.paused_at, j.created_at, greatest(j.last_fire_at, l.last_fire_at), j.spec::text,
        coalesce(%(now)s::timestamptz, clock_timestamp())
 FROM unnest((SELECT %(tenants)b::text[]), (SELECT %(ids)b::text[])) WITH ORDINALITY AS p(tenant, id, ord)
 LEFT JOIN LATERAL (SELECT * FROM {schema}.job j WHERE j.tenant = p.tenant AND j.id = p.id) j ON true
@@ -49,23 +49,26 @@ LEFT JOIN LATERAL (SELECT * FROM {schema}.job_lock l WHERE l.tenant = p.tenant A
 ORDER BY p.ord;
 
 -- name: insert
--- New jobs with their lock rows. No row back: another instance registered that job first, or it has fired since it was
--- looked up, and its first fire was decided on the past; look again.
+-- New jobs with their lock rows, in this order: only the transaction that holds a job inserts its lock row. No row back:
+-- another instance registered that job first, or it has fired since it was looked up, and its first fire was decided on
+-- the past; look again.
 WITH p AS MATERIALIZED (
   SELECT * FROM unnest((SELECT %(tenants)b::text[]), (SELECT %(ids)b::text[]), (SELECT %(specs)b::text[]),
                        (SELECT %(hashes)b::bytea[]), (SELECT %(deliveries)b::text[]), (SELECT %(overlaps)b::text[]),
                        (SELECT %(nexts)b::timestamptz[]), (SELECT %(last_fires)b::timestamptz[]))
     AS p(tenant, id, spec, spec_hash, delivery, overlap, next_run_at, last_fire_at)
   ORDER BY p.tenant COLLATE "C", p.id COLLATE "C"),
-locks AS (
-  INSERT INTO {schema}.job_lock (tenant, id) SELECT tenant, id FROM p ON CONFLICT DO NOTHING),
 new AS (
-  INSERT INTO {schema}.job (tenant, id, spec, spec_hash, delivery, overlap, next_run_at, created_at, updated_at)
-  SELECT p.tenant, p.id, p.spec::jsonb, p.spec_hash, p.delivery, p.overlap, p.next_run_at, t.now, t.now
+  INSERT INTO {schema}.job (tenant, id, spec, spec_hash, delivery, overlap, next_run_at, created_at, updated_at,
+    last_fire_at, fence)
+  SELECT p.tenant, p.id, p.spec::jsonb, p.spec_hash, p.delivery, p.overlap, p.next_run_at, t.now, t.now,
+    l.last_fire_at, coalesce(l.fence, 0)
   FROM (SELECT coalesce(%(now)s::timestamptz, now()) AS now) t CROSS JOIN p LEFT JOIN LATERAL (
-    SELECT l.last_fire_at FROM {schema}.job_lock l WHERE l.tenant = p.tenant AND l.id = p.id) l ON true
+    SELECT l.last_fire_at, l.fence FROM {schema}.job_lock l WHERE l.tenant = p.tenant AND l.id = p.id) l ON true
   WHERE l.last_fire_at IS NOT DISTINCT FROM p.last_fire_at
   ON CONFLICT DO NOTHING RETURNING tenant, id, created_at),
+locks AS (
+  INSERT INTO {schema}.job_lock (tenant, id) SELECT tenant, id FROM new ON CONFLICT DO NOTHING),
 audit AS (
   INSERT INTO {schema}.job_history (at, tenant, job_id, kind, outcome, holder, finished_at)
   SELECT greatest(n.created_at, last.at), n.tenant, n.id, 'audit', 'registered', %(holder)s, n.created_at
@@ -106,9 +109,13 @@ audit AS (
 SELECT tenant, id, pg_notify(%(channel)s, '') FROM held;
 
 -- name: remove
--- Unregister: the lock row stays. No row back: there was no such job.
+-- Unregister: the lock row stays, and remembers the newest fire. No row back: there was no such job.
 WITH gone AS (
-  DELETE FROM {schema}.job WHERE tenant = %(tenant)s AND id = %(id)s RETURNING tenant, id),
+  DELETE FROM {schema}.job WHERE tenant = %(tenant)s AND id = %(id)s RETURNING tenant, id, last_fire_at, fence),
+remembered AS (
+  INSERT INTO {schema}.job_lock AS l (tenant, id, last_fire_at, fence) SELECT tenant, id, last_fire_at, fence FROM gone
+  ON CONFLICT (tenant, id) DO UPDATE SET last_fire_at = greatest(l.last_fire_at, excluded.last_fire_at),
+    fence = greatest(l.fence, excluded.fence)),
 audit AS (
   INSERT INTO {schema}.job_history (at, tenant, job_id, kind, outcome, holder, finished_at)
   SELECT greatest(t.now, last.at), g.tenant, g.id, 'audit', 'unregistered', %(holder)s, t.now
@@ -145,11 +152,9 @@ WITH held AS MATERIALIZED (
     AND j.next_run_at IS NOT DISTINCT FROM %(old_next)s::timestamptz
   FOR NO KEY UPDATE),
 resumed AS (
-  UPDATE {schema}.job j SET paused_at = NULL, next_run_at = %(next)s, updated_at = h.now
+  UPDATE {schema}.job j SET paused_at = NULL, next_run_at = %(next)s, updated_at = h.now,
+    last_fire_at = greatest(j.last_fire_at, %(fire)s::timestamptz)
   FROM held h WHERE j.tenant = h.tenant AND j.id = h.id),
-passed AS (
-  UPDATE {schema}.job_lock l SET last_fire_at = greatest(l.last_fire_at, %(fire)s::timestamptz)
-  FROM held h WHERE %(fire)s::timestamptz IS NOT NULL AND l.tenant = h.tenant AND l.id = h.id),
 skipped AS (
   INSERT INTO {schema}.job_history
     (at, tenant, job_id, kind, outcome, reason, holder, finished_at, missed_from, missed_count)
@@ -175,15 +180,17 @@ named AS (
   FROM held h WHERE h.trigger_at IS NULL AND l.tenant = h.tenant AND l.id = h.id
   RETURNING l.tenant, l.id, l.last_trigger_at),
 asked AS (
-  UPDATE {schema}.job j SET trigger_at = n.last_trigger_at FROM named n WHERE j.tenant = n.tenant AND j.id = n.id)
-SELECT coalesce(h.trigger_at, n.last_trigger_at), pg_notify(%(channel)s, '') FROM held h LEFT JOIN named n ON true;
+  UPDATE {schema}.job j SET trigger_at = coalesce(n.last_trigger_at, h.now)  -- its lock row was deleted
+  FROM held h LEFT JOIN named n ON true WHERE h.trigger_at IS NULL AND j.tenant = h.tenant AND j.id = h.id)
+SELECT coalesce(h.trigger_at, n.last_trigger_at, h.now), pg_notify(%(channel)s, '')
+FROM held h LEFT JOIN named n ON true;
 
 -- name: explain
 -- Everything that is known of one job. No row: there is no such job.
 SELECT j.spec::text, j.next_run_at, j.paused_at, j.trigger_at, l.fire_at, l.description, l.expires_at,
        h.at, h.outcome, h.reason, h.error, coalesce(%(now)s::timestamptz, now())
 FROM {schema}.job j
-JOIN {schema}.job_lock l ON l.tenant = j.tenant AND l.id = j.id
+LEFT JOIN {schema}.job_lock l ON l.tenant = j.tenant AND l.id = j.id
 LEFT JOIN LATERAL (
   SELECT h.* FROM {schema}.job_history h
   WHERE h.tenant = j.tenant AND h.job_id = j.id AND h.kind <> 'audit' ORDER BY h.at DESC LIMIT 1) h ON true

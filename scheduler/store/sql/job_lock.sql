@@ -6,38 +6,53 @@
 -- 'pass': that fire had run before, advanced; NULL: not ours, with the present row to heal the mirror by.
 -- Never waits: a row that another transaction holds is not ours. The compare-and-set on (next_run_at, spec_hash) is
 -- evaluated on the newest row version, after the lock. Lock order: job, then job_lock.
-WITH t AS (SELECT coalesce(%(now)s::timestamptz, now()) AS now),
-due AS MATERIALIZED (
-  SELECT p.*, d.verdict, d.fence, t.now
-  FROM t CROSS JOIN (
-    SELECT * FROM unnest((SELECT %(tenants)b::text[]), (SELECT %(ids)b::text[]), (SELECT %(hashes)b::bytea[]),
-                         (SELECT %(seen)b::timestamptz[]), (SELECT %(fires)b::timestamptz[]),
-                         (SELECT %(nexts)b::timestamptz[]), (SELECT %(missed_from)b::timestamptz[]),
-                         (SELECT %(missed_count)b::int8[]), (SELECT %(skipped)b::text[]))
+-- A lock row that was deleted is inserted: one that the snapshot does not have, while no transaction has raised the fence
+-- of the job since. Every transaction that inserts a lock row holds the job and raises its fence: two never insert one.
+WITH due AS MATERIALIZED (
+  SELECT p.*, j.delivery, greatest(j.fence, l.fence) + 1 AS fence, CASE
+    WHEN j.fence IS NULL THEN NULL
+    WHEN l.fence IS NULL AND (
+      (SELECT s.fence FROM {schema}.job_lock s WHERE s.tenant = p.tenant AND s.id = p.id) IS NOT NULL
+      OR j.fence <> (SELECT s.fence FROM {schema}.job s WHERE s.tenant = p.tenant AND s.id = p.id)) THEN NULL
+    WHEN greatest(j.last_fire_at, l.last_fire_at) >= p.fire_at THEN 'pass'
+    WHEN p.skipped IS NOT NULL THEN 'skip'
+    WHEN l.owner IS NULL THEN 'run' ELSE 'skip' END AS verdict
+  FROM (
+    SELECT *, coalesce(%(now)s::timestamptz, now()) AS now
+    FROM unnest((SELECT %(tenants)b::text[]), (SELECT %(ids)b::text[]), (SELECT %(hashes)b::bytea[]),
+                (SELECT %(seen)b::timestamptz[]), (SELECT %(fires)b::timestamptz[]),
+                (SELECT %(nexts)b::timestamptz[]), (SELECT %(missed_from)b::timestamptz[]),
+                (SELECT %(missed_count)b::int8[]), (SELECT %(skipped)b::text[]))
       WITH ORDINALITY AS p(tenant, id, spec_hash, seen, fire_at, next_run_at, missed_from, missed_count, skipped, ord)
     ORDER BY p.tenant COLLATE "C", p.id COLLATE "C") p
   LEFT JOIN LATERAL (
-    SELECT CASE WHEN l.last_fire_at >= p.fire_at THEN 'pass' WHEN p.skipped IS NOT NULL THEN 'skip'
-                WHEN l.owner IS NULL THEN 'run' ELSE 'skip' END AS verdict,
-           l.fence + 1 AS fence
-    FROM {schema}.job j JOIN {schema}.job_lock l ON l.tenant = j.tenant AND l.id = j.id
+    SELECT j.last_fire_at, j.fence, j.overlap, j.delivery FROM {schema}.job j
     WHERE j.tenant = p.tenant AND j.id = p.id AND j.next_run_at = p.seen AND j.spec_hash = p.spec_hash
-      AND j.paused_at IS NULL AND p.fire_at >= p.seen AND p.fire_at <= t.now
+      AND j.paused_at IS NULL AND p.fire_at >= p.seen AND p.fire_at <= p.now
       AND (p.next_run_at IS NULL OR p.next_run_at > p.fire_at)
-      AND (l.owner IS NULL OR l.last_fire_at >= p.fire_at OR p.skipped IS NOT NULL
-           OR (j.overlap = 'skip' AND NOT l.triggered AND l.expires_at >= t.now AND l.created_at <= p.seen AND p.next_run_at IS NOT NULL))
-    FOR NO KEY UPDATE OF j, l SKIP LOCKED) d ON true),
+    FOR NO KEY UPDATE SKIP LOCKED) j ON true
+  LEFT JOIN LATERAL (
+    SELECT l.last_fire_at, l.fence, l.owner FROM {schema}.job_lock l
+    WHERE j.fence IS NOT NULL AND l.tenant = p.tenant AND l.id = p.id
+      AND (l.owner IS NULL OR greatest(j.last_fire_at, l.last_fire_at) >= p.fire_at OR p.skipped IS NOT NULL
+           OR (j.overlap = 'skip' AND NOT l.triggered AND l.expires_at >= p.now AND l.created_at <= p.seen
+               AND p.next_run_at IS NOT NULL))
+    FOR NO KEY UPDATE SKIP LOCKED) l ON true),
 advance AS (
-  UPDATE {schema}.job j SET next_run_at = d.next_run_at
+  UPDATE {schema}.job j SET next_run_at = d.next_run_at, last_fire_at = greatest(j.last_fire_at, d.fire_at),
+    fence = CASE d.verdict WHEN 'run' THEN d.fence ELSE j.fence END
   FROM due d WHERE d.verdict IS NOT NULL AND j.tenant = d.tenant AND j.id = d.id),
 lease AS (
-  UPDATE {schema}.job_lock l SET owner = %(owner)s, fence = d.fence, fire_at = d.fire_at, last_fire_at = d.fire_at,
-    created_at = d.now, expires_at = d.now + %(lease)s::interval, starts = 1, description = %(label)s,
-    missed_from = d.missed_from, missed_count = d.missed_count, attempts = '[]', triggered = false
-  FROM due d WHERE d.verdict = 'run' AND l.tenant = d.tenant AND l.id = d.id),
-passed AS (
-  UPDATE {schema}.job_lock l SET last_fire_at = d.fire_at
-  FROM due d WHERE d.verdict = 'skip' AND l.tenant = d.tenant AND l.id = d.id),
+  INSERT INTO {schema}.job_lock AS l (tenant, id, owner, fence, fire_at, last_fire_at, created_at, expires_at, starts,
+    description, missed_from, missed_count, begun)
+  SELECT tenant, id, %(owner)s, fence, fire_at, fire_at, now, now + %(lease)s::interval, 1, %(label)s, missed_from,
+    missed_count, CASE delivery WHEN 'at_most_once' THEN false END
+  FROM due WHERE verdict = 'run'
+  ON CONFLICT (tenant, id) DO UPDATE SET owner = excluded.owner, fence = excluded.fence, fire_at = excluded.fire_at,
+    last_fire_at = excluded.last_fire_at, created_at = excluded.created_at, expires_at = excluded.expires_at,
+    starts = excluded.starts, description = excluded.description, missed_from = excluded.missed_from,
+    missed_count = excluded.missed_count, attempts = excluded.attempts, triggered = excluded.triggered,
+    begun = excluded.begun),
 skipped AS (
   INSERT INTO {schema}.job_history
     (at, tenant, job_id, kind, outcome, reason, holder, finished_at, missed_from, missed_count)
@@ -60,31 +75,31 @@ WHERE j.next_run_at IS DISTINCT FROM p.seen;
 
 -- name: claim_queued
 -- One row. verdict 'queue': the fire or trigger became a job, both rows are written; 'skip' and 'pass' as in claim;
--- NULL: not ours, or the job before it still lives, with the present row to heal the mirror by. No lease is taken.
+-- NULL: not ours, or the job before it still lives, with the present row to heal the mirror by. No lease is taken, and
+-- job_lock is only read: whatever gives a fire out holds the row of job.
 WITH t AS (SELECT coalesce(%(now)s::timestamptz, now()) AS now),
 due AS MATERIALIZED (
   SELECT j.tenant, j.id, t.now, CASE
-    WHEN NOT %(triggered)s::bool AND l.last_fire_at >= %(fire)s::timestamptz THEN 'pass'
+    WHEN NOT %(triggered)s::bool AND greatest(j.last_fire_at, l.last_fire_at) >= %(fire)s::timestamptz THEN 'pass'
     WHEN %(skipped)s::text IS NOT NULL THEN 'skip'
     WHEN q.id IS NULL THEN 'queue' ELSE 'skip' END AS verdict
-  FROM t CROSS JOIN {schema}.job j JOIN {schema}.job_lock l ON l.tenant = j.tenant AND l.id = j.id
+  FROM t CROSS JOIN {schema}.job j LEFT JOIN {schema}.job_lock l ON l.tenant = j.tenant AND l.id = j.id
   LEFT JOIN LATERAL (SELECT q.id FROM {schema}.job_queue q WHERE q.tenant = j.tenant AND q.id = j.queued_id) q ON true
   WHERE j.tenant = %(tenant)s AND j.id = %(id)s AND j.spec_hash = %(spec_hash)s AND %(fire)s::timestamptz <= t.now
     AND CASE WHEN %(triggered)s::bool THEN j.trigger_at = %(seen)s::timestamptz AND q.id IS NULL
         ELSE j.next_run_at = %(seen)s::timestamptz AND j.paused_at IS NULL
           AND (%(next)s::timestamptz IS NULL OR %(next)s::timestamptz > %(fire)s::timestamptz)
-          AND (q.id IS NULL OR l.last_fire_at >= %(fire)s::timestamptz OR %(skipped)s::text IS NOT NULL
-               OR j.overlap = 'skip') END
-  FOR NO KEY UPDATE OF j, l SKIP LOCKED),
+          AND (q.id IS NULL OR greatest(j.last_fire_at, l.last_fire_at) >= %(fire)s::timestamptz
+               OR %(skipped)s::text IS NOT NULL OR j.overlap = 'skip') END
+  FOR NO KEY UPDATE OF j SKIP LOCKED),
 advance AS (
   UPDATE {schema}.job j SET
     next_run_at = CASE WHEN %(triggered)s::bool THEN j.next_run_at ELSE %(next)s::timestamptz END,
     trigger_at = CASE WHEN %(triggered)s::bool THEN NULL ELSE j.trigger_at END,
-    queued_id = CASE WHEN d.verdict = 'queue' THEN %(queued_id)s::uuid ELSE j.queued_id END
+    queued_id = CASE WHEN d.verdict = 'queue' THEN %(queued_id)s::uuid ELSE j.queued_id END,
+    last_fire_at = CASE WHEN %(triggered)s::bool THEN j.last_fire_at
+      ELSE greatest(j.last_fire_at, %(fire)s::timestamptz) END
   FROM due d WHERE j.tenant = d.tenant AND j.id = d.id),
-given_out AS (
-  UPDATE {schema}.job_lock l SET last_fire_at = %(fire)s::timestamptz
-  FROM due d WHERE NOT %(triggered)s::bool AND d.verdict <> 'pass' AND l.tenant = d.tenant AND l.id = d.id),
 queued AS (
   INSERT INTO {schema}.job_queue (tenant, id, type, queue, priority, run_at, created_at, updated_at, expires_at, json,
     payload, policy)
@@ -111,128 +126,224 @@ LEFT JOIN {schema}.job j ON d.verdict IS NULL AND j.tenant = %(tenant)s AND j.id
 
 -- name: claim_triggers
 -- One row per trigger asked for. A NULL fence: not ours (taken, or the job runs), with the present row to heal the
--- mirror by. The schedule is not touched: neither next_run_at nor last_fire_at moves.
-WITH t AS (SELECT coalesce(%(now)s::timestamptz, now()) AS now),
-due AS MATERIALIZED (
-  SELECT p.*, d.fence, t.now
-  FROM t CROSS JOIN (
-    SELECT * FROM unnest((SELECT %(tenants)b::text[]), (SELECT %(ids)b::text[]), (SELECT %(hashes)b::bytea[]),
-                         (SELECT %(triggers)b::timestamptz[]))
+-- mirror by. The schedule is not touched: neither next_run_at nor last_fire_at moves. A lock row that was deleted is
+-- inserted, as by `claim`.
+WITH due AS MATERIALIZED (
+  SELECT p.*, j.delivery, CASE
+    WHEN j.fence IS NULL OR (l.fence IS NULL AND (
+      (SELECT s.fence FROM {schema}.job_lock s WHERE s.tenant = p.tenant AND s.id = p.id) IS NOT NULL
+      OR j.fence <> (SELECT s.fence FROM {schema}.job s WHERE s.tenant = p.tenant AND s.id = p.id))) THEN NULL
+    ELSE greatest(j.fence, l.fence) + 1 END AS fence
+  FROM (
+    SELECT *, coalesce(%(now)s::timestamptz, now()) AS now
+    FROM unnest((SELECT %(tenants)b::text[]), (SELECT %(ids)b::text[]), (SELECT %(hashes)b::bytea[]),
+                (SELECT %(triggers)b::timestamptz[]))
       WITH ORDINALITY AS p(tenant, id, spec_hash, trigger_at, ord)
     ORDER BY p.tenant COLLATE "C", p.id COLLATE "C") p
   LEFT JOIN LATERAL (
-    SELECT l.fence + 1 AS fence
-    FROM {schema}.job j JOIN {schema}.job_lock l ON l.tenant = j.tenant AND l.id = j.id
+    SELECT j.fence, j.delivery FROM {schema}.job j
     WHERE j.tenant = p.tenant AND j.id = p.id AND j.trigger_at = p.trigger_at AND j.spec_hash = p.spec_hash
-      AND l.owner IS NULL
-    FOR NO KEY UPDATE OF j, l SKIP LOCKED) d ON true),
+    FOR NO KEY UPDATE SKIP LOCKED) j ON true
+  LEFT JOIN LATERAL (
+    SELECT l.fence FROM {schema}.job_lock l
+    WHERE j.fence IS NOT NULL AND l.tenant = p.tenant AND l.id = p.id AND l.owner IS NULL
+    FOR NO KEY UPDATE SKIP LOCKED) l ON true),
 cleared AS (
-  UPDATE {schema}.job j SET trigger_at = NULL
+  UPDATE {schema}.job j SET trigger_at = NULL, fence = d.fence
   FROM due d WHERE d.fence IS NOT NULL AND j.tenant = d.tenant AND j.id = d.id),
 lease AS (
-  UPDATE {schema}.job_lock l SET owner = %(owner)s, fence = d.fence, fire_at = d.trigger_at, triggered = true,
-    created_at = d.now, expires_at = d.now + %(lease)s::interval, starts = 1, description = %(label)s
-  FROM due d WHERE d.fence IS NOT NULL AND l.tenant = d.tenant AND l.id = d.id)
+  INSERT INTO {schema}.job_lock AS l (tenant, id, owner, fence, fire_at, triggered, created_at, expires_at, starts,
+    description, last_trigger_at, begun)
+  SELECT tenant, id, %(owner)s, fence, trigger_at, true, now, now + %(lease)s::interval, 1, %(label)s, trigger_at,
+    CASE delivery WHEN 'at_most_once' THEN false END
+  FROM due WHERE fence IS NOT NULL
+  ON CONFLICT (tenant, id) DO UPDATE SET owner = excluded.owner, fence = excluded.fence, fire_at = excluded.fire_at,
+    triggered = excluded.triggered, created_at = excluded.created_at, expires_at = excluded.expires_at,
+    starts = excluded.starts, description = excluded.description, begun = excluded.begun)
 SELECT d.ord, d.fence, d.now, j.trigger_at, j.spec_hash
 FROM due d
 LEFT JOIN LATERAL (
   SELECT j.trigger_at, j.spec_hash FROM {schema}.job j
   WHERE d.fence IS NULL AND j.tenant = d.tenant AND j.id = d.id) j ON true;
 
+-- name: begin
+-- Note that the function of a run is about to be called. No row back: the lease was lost.
+UPDATE {schema}.job_lock l SET begun = true
+WHERE l.tenant = %(tenant)s AND l.id = %(id)s AND l.owner = %(owner)s AND l.fence = %(fence)s
+  AND l.fire_at = %(fire_at)s
+RETURNING true;
+
 -- name: renew
--- Prolong leases. No row back for one: it was lost; somebody else may be running that fire.
+-- Prolong leases. One row for each: whether it is still ours, and if not, whether its lock row was deleted: then no other
+-- process runs that fire, and its end may still be recorded.
 WITH mine AS MATERIALIZED (
-  SELECT p.*, coalesce(%(now)s::timestamptz, now()) AS now
-  FROM (SELECT * FROM unnest((SELECT %(tenants)b::text[]), (SELECT %(ids)b::text[]), (SELECT %(fences)b::int8[]))
-          WITH ORDINALITY AS p(tenant, id, fence, ord)
+  SELECT p.*, l.kept, coalesce(%(now)s::timestamptz, now()) AS now
+  FROM (SELECT * FROM unnest((SELECT %(tenants)b::text[]), (SELECT %(ids)b::text[]), (SELECT %(fences)b::int8[]),
+                             (SELECT %(fires)b::timestamptz[]))
+          WITH ORDINALITY AS p(tenant, id, fence, fire_at, ord)
         ORDER BY p.tenant COLLATE "C", p.id COLLATE "C") p
-  CROSS JOIN LATERAL (
-    SELECT FROM {schema}.job_lock l
-    WHERE l.tenant = p.tenant AND l.id = p.id AND l.owner = %(owner)s AND l.fence = p.fence
-    FOR NO KEY UPDATE) l),
+  LEFT JOIN LATERAL (
+    SELECT true AS kept FROM {schema}.job_lock l
+    WHERE l.tenant = p.tenant AND l.id = p.id AND l.owner = %(owner)s AND l.fence = p.fence AND l.fire_at = p.fire_at
+    FOR NO KEY UPDATE) l ON true),
 renewed AS (
   UPDATE {schema}.job_lock l SET expires_at = m.now + %(lease)s::interval
-  FROM mine m WHERE l.tenant = m.tenant AND l.id = m.id)
-SELECT ord FROM mine;
+  FROM mine m WHERE m.kept AND l.tenant = m.tenant AND l.id = m.id)
+SELECT m.ord, m.kept IS NOT NULL, m.kept IS NULL AND (
+  SELECT l.fence FROM {schema}.job_lock l WHERE l.tenant = m.tenant AND l.id = m.id AND l.fire_at = m.fire_at) IS NULL
+FROM mine m;
 
 -- name: finish
--- End runs: free the lease and write the ledger row. accepted is false when the lease was lost, unless this very
--- finish was committed before and only its answer was lost (recorded).
+-- End runs: free the lease and write the ledger row. No row back for one: its lease was lost, or this very finish was
+-- committed before and its answer was lost; `record` tells.
 WITH mine AS MATERIALIZED (
-  SELECT p.*, l.fire_at, l.starts, l.missed_from, l.missed_count, l.attempts,
+  SELECT p.*, l.starts, l.missed_from, l.missed_count, l.attempts,
     CASE WHEN l.triggered THEN 'trigger' ELSE 'fire' END AS kind
   FROM (SELECT * FROM unnest((SELECT %(tenants)b::text[]), (SELECT %(ids)b::text[]), (SELECT %(fences)b::int8[]),
                              (SELECT %(fires)b::timestamptz[]), (SELECT %(outcomes)b::text[]),
                              (SELECT %(errors)b::text[]), (SELECT %(started)b::timestamptz[]),
                              (SELECT %(finished)b::timestamptz[]))
-          WITH ORDINALITY AS p(tenant, id, fence, run_fire_at, outcome, error, started_at, finished_at, ord)
+          WITH ORDINALITY AS p(tenant, id, fence, fire_at, outcome, error, started_at, finished_at, ord)
         ORDER BY p.tenant COLLATE "C", p.id COLLATE "C") p
-  LEFT JOIN LATERAL (
+  CROSS JOIN LATERAL (
     SELECT l.* FROM {schema}.job_lock l
-    WHERE l.tenant = p.tenant AND l.id = p.id AND l.owner = %(owner)s AND l.fence = p.fence
-    FOR NO KEY UPDATE) l ON true),
+    WHERE l.tenant = p.tenant AND l.id = p.id AND l.owner = %(owner)s AND l.fence = p.fence AND l.fire_at = p.fire_at
+    FOR NO KEY UPDATE) l),
 freed AS (
   UPDATE {schema}.job_lock l SET owner = NULL, fire_at = NULL, created_at = NULL, expires_at = NULL, starts = 0,
-    description = NULL, missed_from = NULL, missed_count = 0, attempts = '[]', triggered = false
-  FROM mine m WHERE m.fire_at IS NOT NULL AND l.tenant = m.tenant AND l.id = m.id),
+    description = NULL, missed_from = NULL, missed_count = 0, attempts = '[]', triggered = false, begun = NULL
+  FROM mine m WHERE l.tenant = m.tenant AND l.id = m.id),
 ledger AS (
   INSERT INTO {schema}.job_history (at, tenant, job_id, kind, outcome, fence, attempt, holder, started_at,
     finished_at, missed_from, missed_count, error, attempts)
   SELECT fire_at, tenant, id, kind, outcome, fence, starts, %(label)s, started_at, finished_at, missed_from,
     missed_count, error, nullif(attempts, '[]')
-  FROM mine WHERE fire_at IS NOT NULL ON CONFLICT DO NOTHING)
-SELECT m.ord, m.fire_at IS NOT NULL AS accepted, h.fence IS NOT NULL AS recorded
-FROM mine m
+  FROM mine ON CONFLICT DO NOTHING)
+SELECT ord FROM mine;
+
+-- name: record
+-- Runs whose finish found no lease. Write the ledger row of one whose lock row was deleted: no lease is for its fire, and
+-- no row of the ledger is. No row back for one: another process runs or has ended it. A row that this run wrote before
+-- counts: then only the answer was lost.
+WITH p AS MATERIALIZED (
+  SELECT * FROM unnest((SELECT %(tenants)b::text[]), (SELECT %(ids)b::text[]), (SELECT %(fences)b::int8[]),
+                       (SELECT %(fires)b::timestamptz[]), (SELECT %(kinds)b::text[]), (SELECT %(attempts)b::int4[]),
+                       (SELECT %(outcomes)b::text[]), (SELECT %(errors)b::text[]),
+                       (SELECT %(started)b::timestamptz[]), (SELECT %(finished)b::timestamptz[]),
+                       (SELECT %(missed_from)b::timestamptz[]), (SELECT %(missed_count)b::int8[]))
+    WITH ORDINALITY AS p(tenant, id, fence, fire_at, kind, attempt, outcome, error, started_at, finished_at,
+                         missed_from, missed_count, ord)
+  ORDER BY p.tenant COLLATE "C", p.id COLLATE "C"),
+ledger AS (
+  INSERT INTO {schema}.job_history (at, tenant, job_id, kind, outcome, fence, attempt, holder, started_at,
+    finished_at, missed_from, missed_count, error)
+  SELECT p.fire_at, p.tenant, p.id, p.kind, p.outcome, p.fence, p.attempt, %(label)s, p.started_at, p.finished_at,
+    p.missed_from, p.missed_count, p.error
+  FROM p WHERE (
+    SELECT l.fence FROM {schema}.job_lock l WHERE l.tenant = p.tenant AND l.id = p.id AND l.fire_at = p.fire_at) IS NULL
+  ON CONFLICT DO NOTHING RETURNING tenant, job_id, at, kind)
+SELECT p.ord FROM p
 LEFT JOIN LATERAL (
   SELECT h.fence FROM {schema}.job_history h
-  WHERE m.fire_at IS NULL AND h.tenant = m.tenant AND h.job_id = m.id AND h.at = m.run_fire_at AND h.kind <> 'audit'
-    AND h.fence = m.fence AND h.outcome = m.outcome) h ON true;
+  WHERE h.tenant = p.tenant AND h.job_id = p.id AND h.at = p.fire_at AND h.kind = p.kind AND h.fence = p.fence
+    AND h.outcome = p.outcome LIMIT 1) h ON true
+WHERE h.fence IS NOT NULL OR (p.tenant, p.id, p.fire_at, p.kind) IN (SELECT tenant, job_id, at, kind FROM ledger);
 
 -- name: release
 -- Hand fires back that this process will not end: they are re-driven at once. unstarted ones count no start.
 WITH mine AS MATERIALIZED (
   SELECT p.* FROM (
     SELECT * FROM unnest((SELECT %(tenants)b::text[]), (SELECT %(ids)b::text[]), (SELECT %(fences)b::int8[]),
-                         (SELECT %(started)b::bool[]))
-      AS p(tenant, id, fence, started)
+                         (SELECT %(fires)b::timestamptz[]), (SELECT %(started)b::bool[]))
+      AS p(tenant, id, fence, fire_at, started)
     ORDER BY p.tenant COLLATE "C", p.id COLLATE "C") p
   CROSS JOIN LATERAL (
     SELECT FROM {schema}.job_lock l
-    WHERE l.tenant = p.tenant AND l.id = p.id AND l.owner = %(owner)s AND l.fence = p.fence
+    WHERE l.tenant = p.tenant AND l.id = p.id AND l.owner = %(owner)s AND l.fence = p.fence AND l.fire_at = p.fire_at
     FOR NO KEY UPDATE) l)
 UPDATE {schema}.job_lock l
 SET expires_at = 'epoch', starts = CASE WHEN m.started THEN l.starts ELSE l.starts - 1 END
 FROM mine m WHERE l.tenant = m.tenant AND l.id = m.id;
 
--- name: expired
--- Leases that ran out, in any order: those that nobody here can help must not hide the others. No row: nobody died.
-SELECT l.tenant, l.id, l.fence, l.starts, j.delivery
+-- name: overdue
+-- Leases that ran out, then those that will soon for want of a renewal, in any order: those that no function here can
+-- run must not hide the others. No row: every process is alive.
+SELECT l.tenant, l.id, l.fence, l.fire_at, l.starts, l.begun, l.expires_at, l.expires_at = 'epoch', x.expired,
+       j.delivery
 FROM {schema}.job_lock l
+CROSS JOIN LATERAL (SELECT l.expires_at < coalesce(%(now)s::timestamptz, now()) AS expired) x
 LEFT JOIN {schema}.job j ON j.tenant = l.tenant AND j.id = l.id
-WHERE l.owner IS NOT NULL AND l.expires_at < coalesce(%(now)s::timestamptz, now())
+WHERE l.owner IS NOT NULL AND l.expires_at < coalesce(%(now)s::timestamptz, now()) + %(ahead)s::interval
   AND (%(tenants)b::text[] IS NULL OR l.tenant = ANY(%(tenants)b::text[]))
-ORDER BY random() LIMIT 1000;
+ORDER BY NOT x.expired, random() LIMIT %(limit)s;
 
 -- name: redrive
--- Take expired leases to run *their* fires again. No row back: another instance was faster, or it was renewed.
+-- Take expired leases to run *their* fires again. No row back: another instance was faster, or it was renewed. A start
+-- that was noted not to have begun does not count.
 WITH lost AS MATERIALIZED (
-  SELECT p.*, l.fire_at, l.starts + 1 AS starts, coalesce(%(now)s::timestamptz, now()) AS now
-  FROM (SELECT * FROM unnest((SELECT %(tenants)b::text[]), (SELECT %(ids)b::text[]), (SELECT %(fences)b::int8[]))
-          WITH ORDINALITY AS p(tenant, id, fence, ord)
+  SELECT p.*, l.triggered, l.missed_from, l.missed_count, coalesce(%(now)s::timestamptz, now()) AS now,
+    greatest(1, CASE WHEN l.begun IS FALSE THEN l.starts ELSE l.starts + 1 END) AS starts
+  FROM (SELECT * FROM unnest((SELECT %(tenants)b::text[]), (SELECT %(ids)b::text[]), (SELECT %(fences)b::int8[]),
+                             (SELECT %(fires)b::timestamptz[]), (SELECT %(once)b::bool[]))
+          WITH ORDINALITY AS p(tenant, id, fence, fire_at, once, ord)
         ORDER BY p.tenant COLLATE "C", p.id COLLATE "C") p
   CROSS JOIN LATERAL (
-    SELECT l.fire_at, l.starts FROM {schema}.job_lock l
-    WHERE l.tenant = p.tenant AND l.id = p.id AND l.fence = p.fence AND l.owner IS NOT NULL
+    SELECT l.* FROM {schema}.job_lock l
+    WHERE l.tenant = p.tenant AND l.id = p.id AND l.fence = p.fence AND l.fire_at = p.fire_at AND l.owner IS NOT NULL
       AND l.expires_at < coalesce(%(now)s::timestamptz, now())
     FOR NO KEY UPDATE SKIP LOCKED) l),
 taken AS (
   UPDATE {schema}.job_lock l SET owner = %(owner)s, fence = l.fence + 1, created_at = x.now,
     expires_at = x.now + %(lease)s::interval, starts = x.starts, description = %(label)s,
-    attempts = CASE WHEN jsonb_array_length(l.attempts) >= l.starts THEN l.attempts  -- handed back before it started
+    begun = CASE WHEN x.once THEN false END,
+    attempts = CASE WHEN l.begun IS FALSE OR jsonb_array_length(l.attempts) >= l.starts  -- handed back before it started
+      THEN l.attempts
       ELSE l.attempts || jsonb_build_object('attempt', l.starts, 'fence', l.fence, 'outcome', 'lost',
                                             'holder', l.description, 'started_at', l.created_at) END
   FROM lost x WHERE l.tenant = x.tenant AND l.id = x.id)
-SELECT ord, fire_at, fence + 1, starts, now FROM lost;
+SELECT ord, fire_at, triggered, missed_from, missed_count, fence + 1, starts, now FROM lost;
+
+-- name: redrive_queued
+-- Submit the job that the fire of an expired lease becomes, since its job has a queue by now, and free the lease. No row
+-- back: another instance was faster, the definition is another, or the job before it still lives. Lock order: job, then
+-- job_lock.
+WITH lost AS MATERIALIZED (
+  SELECT j.tenant, j.id, l.fence, l.fire_at, l.starts, l.description, l.created_at, l.missed_from, l.missed_count,
+    l.attempts, CASE WHEN l.triggered THEN 'trigger' ELSE 'fire' END AS kind,
+    coalesce(%(now)s::timestamptz, now()) AS now
+  FROM {schema}.job j JOIN {schema}.job_lock l ON l.tenant = j.tenant AND l.id = j.id
+  LEFT JOIN LATERAL (SELECT q.id FROM {schema}.job_queue q WHERE q.tenant = j.tenant AND q.id = j.queued_id) q ON true
+  WHERE j.tenant = %(tenant)s AND j.id = %(id)s AND j.spec_hash = %(spec_hash)s AND q.id IS NULL
+    AND l.fence = %(fence)s AND l.fire_at = %(fire_at)s AND l.owner IS NOT NULL
+    AND l.expires_at < coalesce(%(now)s::timestamptz, now())
+  FOR NO KEY UPDATE OF j, l SKIP LOCKED),
+advance AS (
+  UPDATE {schema}.job j SET queued_id = %(queued_id)s FROM lost x WHERE j.tenant = x.tenant AND j.id = x.id),
+freed AS (
+  UPDATE {schema}.job_lock l SET fence = l.fence + 1, owner = NULL, fire_at = NULL, created_at = NULL,
+    expires_at = NULL, starts = 0, description = NULL, missed_from = NULL, missed_count = 0, attempts = '[]',
+    triggered = false, begun = NULL
+  FROM lost x WHERE l.tenant = x.tenant AND l.id = x.id),
+queued AS (
+  INSERT INTO {schema}.job_queue (tenant, id, type, queue, priority, run_at, created_at, updated_at, expires_at, json,
+    payload, policy)
+  SELECT x.tenant, %(queued_id)s, %(type)s, %(queue)s, %(priority)s, x.now, x.now, x.now,
+    x.now + %(lifetime)s::interval, %(json)s, %(payload)s, %(policy)s::jsonb
+  FROM lost x
+  RETURNING queue, priority, tenant, run_at, seq, id),
+ready AS (
+  INSERT INTO {schema}.job_ready (queue, priority, tenant, run_at, seq, id)
+  SELECT queue, priority, tenant, run_at, seq, id FROM queued),
+ledger AS (
+  INSERT INTO {schema}.job_history
+    (at, tenant, job_id, kind, outcome, holder, finished_at, missed_from, missed_count, attempts, job)
+  SELECT x.fire_at, x.tenant, x.id, x.kind, 'queued', %(label)s, x.now, x.missed_from, x.missed_count,
+    CASE WHEN jsonb_array_length(x.attempts) >= x.starts THEN nullif(x.attempts, '[]')
+      ELSE x.attempts || jsonb_build_object('attempt', x.starts, 'fence', x.fence, 'outcome', 'lost',
+                                            'holder', x.description, 'started_at', x.created_at) END,
+    jsonb_build_object('id', %(queued_id)s::uuid, 'queue', %(queue)s::text)
+  FROM lost x ON CONFLICT DO NOTHING)
+SELECT x.fire_at, pg_notify(%(channel)s, '') FROM lost x;
 
 -- name: bury
 -- Record fires that may not start again as crashed, and free their jobs. No row back: another instance did.
@@ -241,18 +352,18 @@ WITH dead AS MATERIALIZED (
     l.missed_count, l.attempts, CASE WHEN l.triggered THEN 'trigger' ELSE 'fire' END AS kind,
     coalesce(%(now)s::timestamptz, now()) AS now
   FROM (SELECT * FROM unnest((SELECT %(tenants)b::text[]), (SELECT %(ids)b::text[]), (SELECT %(fences)b::int8[]),
-                             (SELECT %(reasons)b::text[]))
-          AS p(tenant, id, fence, reason)
+                             (SELECT %(fires)b::timestamptz[]), (SELECT %(reasons)b::text[]))
+          AS p(tenant, id, fence, fire_at, reason)
         ORDER BY p.tenant COLLATE "C", p.id COLLATE "C") p
   CROSS JOIN LATERAL (
     SELECT l.* FROM {schema}.job_lock l
-    WHERE l.tenant = p.tenant AND l.id = p.id AND l.fence = p.fence AND l.owner IS NOT NULL
+    WHERE l.tenant = p.tenant AND l.id = p.id AND l.fence = p.fence AND l.fire_at = p.fire_at AND l.owner IS NOT NULL
       AND l.expires_at < coalesce(%(now)s::timestamptz, now())
     FOR NO KEY UPDATE SKIP LOCKED) l),
 freed AS (
   UPDATE {schema}.job_lock l SET fence = l.fence + 1, owner = NULL, fire_at = NULL, created_at = NULL,
     expires_at = NULL, starts = 0, description = NULL, missed_from = NULL, missed_count = 0, attempts = '[]',
-    triggered = false
+    triggered = false, begun = NULL
   FROM dead d WHERE l.tenant = d.tenant AND l.id = d.id),
 ledger AS (
   INSERT INTO {schema}.job_history (at, tenant, job_id, kind, outcome, reason, fence, attempt, holder, started_at,

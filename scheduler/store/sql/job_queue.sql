@@ -13,9 +13,10 @@ WITH p AS MATERIALIZED (
       (SELECT %(lifetimes)b::interval[]), (SELECT %(opens)b::int4[]), (SELECT %(depths)b::int2[]),
       (SELECT %(jsons)b::bool[]), (SELECT %(payloads)b::bytea[]), (SELECT %(policies)b::text[]),
       (SELECT %(tags)b::text[]), (SELECT %(correlations)b::text[]), (SELECT %(callbacks)b::text[]),
-      (SELECT %(retried)b::uuid[]), (SELECT %(traces)b::text[]), (SELECT %(keys)b::text[]))
+      (SELECT %(retried)b::uuid[]), (SELECT %(previous)b::uuid[]), (SELECT %(traces)b::text[]),
+      (SELECT %(keys)b::text[]))
     AS p(tenant, id, type, queue, priority, given_run_at, delay, lifetime, open_dependencies, depth,
-      json, payload, policy, tags, correlation_id, callback_url, retried_from, trace, key)),
+      json, payload, policy, tags, correlation_id, callback_url, retried_from, previous_attempt_id, trace, key)),
 straight AS MATERIALIZED (
   SELECT FROM {schema}.job_epoch e WHERE e.queue = %(straight)s::text AND e.epoch = %(epoch)s::int8
     AND e.paused_at IS NULL AND NOT EXISTS (
@@ -24,10 +25,11 @@ straight AS MATERIALIZED (
           AND r.run_at <= p.now LIMIT 1) r)),
 queued AS (
   INSERT INTO {schema}.job_queue (tenant, id, type, queue, priority, run_at, created_at, updated_at, expires_at,
-    open_dependencies, depth, json, payload, policy, tags, correlation_id, callback_url, retried_from, trace,
-    idempotency_key)
-  SELECT tenant, id, type, queue, priority, run_at, now, now, greatest(now, run_at) + lifetime, open_dependencies, depth, json, payload,
-    policy::jsonb, tags::jsonb, correlation_id, callback_url, retried_from, trace, key FROM p
+    open_dependencies, depth, json, payload, policy, tags, correlation_id, callback_url, retried_from,
+    previous_attempt_id, trace, idempotency_key)
+  SELECT tenant, id, type, queue, priority, run_at, now, now, greatest(now, run_at) + lifetime, open_dependencies, depth,
+    json, payload, policy::jsonb, tags::jsonb, correlation_id, callback_url, retried_from, previous_attempt_id, trace, key
+  FROM p
   RETURNING queue, priority, tenant, run_at, seq, id, open_dependencies),
 ready AS (
   INSERT INTO {schema}.job_ready (queue, priority, tenant, run_at, seq, id)
@@ -50,11 +52,11 @@ straight AS MATERIALIZED (
         AND r.tenant = %(tenant)s AND r.run_at <= (SELECT now FROM t))),
 queued AS (
   INSERT INTO {schema}.job_queue (tenant, id, type, queue, priority, run_at, created_at, updated_at, expires_at, depth,
-    json, payload, policy, tags, correlation_id, callback_url, retried_from, trace, idempotency_key)
+    json, payload, policy, tags, correlation_id, callback_url, retried_from, previous_attempt_id, trace, idempotency_key)
   SELECT %(tenant)s, p.id, %(type)s, %(queue)s, %(priority)s, t.run_at, t.now, t.now,
     greatest(t.now, t.run_at) + %(lifetime)s::interval,
     %(depth)s, %(json)s, p.payload, %(policy)s::jsonb, %(tags)s::jsonb, %(correlation_id)s, %(callback_url)s,
-    %(retried_from)s::uuid, %(trace)s, %(key)s
+    %(retried_from)s::uuid, %(previous_attempt_id)s::uuid, %(trace)s, %(key)s
   FROM t CROSS JOIN unnest((SELECT %(ids)b::uuid[]), (SELECT %(payloads)b::bytea[])) AS p(id, payload)
   RETURNING queue, priority, tenant, run_at, seq, id),
 ready AS (
@@ -75,11 +77,11 @@ straight AS MATERIALIZED (
         AND r.tenant = %(tenant)s AND r.run_at <= (SELECT now FROM t))),
 queued AS (
   INSERT INTO {schema}.job_queue (tenant, id, type, queue, priority, run_at, created_at, updated_at, expires_at, depth,
-    json, payload, policy, tags, correlation_id, callback_url, retried_from, trace, idempotency_key)
+    json, payload, policy, tags, correlation_id, callback_url, retried_from, previous_attempt_id, trace, idempotency_key)
   SELECT %(tenant)s, %(id)s, %(type)s, %(queue)s, %(priority)s, run_at, now, now,
     greatest(now, run_at) + %(lifetime)s::interval,
     %(depth)s, %(json)s, %(payload)s, %(policy)s::jsonb, %(tags)s::jsonb, %(correlation_id)s, %(callback_url)s,
-    %(retried_from)s::uuid, %(trace)s, %(key)s FROM t
+    %(retried_from)s::uuid, %(previous_attempt_id)s::uuid, %(trace)s, %(key)s FROM t
   RETURNING queue, priority, tenant, run_at, seq, id),
 ready AS (
   INSERT INTO {schema}.job_ready (queue, priority, tenant, run_at, seq, id)
@@ -183,8 +185,8 @@ due AS MATERIALIZED (
 taken AS (
   DELETE FROM {schema}.job_ready r WHERE r.ctid = ANY(ARRAY(SELECT place FROM due)))
 SELECT m.epoch, d.tenant, d.id::text, d.priority, q.type, q.feed, q.attempt, q.json, q.payload, q.policy, q.tags,
-       q.correlation_id, q.created_at, q.expires_at, q.attempts -> -1 -> 'checkpoint', q.trace,
-       q.attempts -> -1 -> 'uncharged', q.idempotency_key
+       q.correlation_id, q.created_at, q.expires_at, (q.attempts -> -1) - 'error', q.trace, q.idempotency_key,
+       q.previous_attempt_id
 FROM mark m LEFT JOIN due d ON true
 LEFT JOIN LATERAL (
   -- By seq: those of a tenant lie side by side in that index, their ids all over the other. LIMIT: a probe each.
@@ -204,14 +206,15 @@ p AS MATERIALIZED (
   SELECT * FROM unnest((SELECT %(tenants)b::text[]), (SELECT %(ids)b::uuid[]), (SELECT %(states)b::text[]),
                        (SELECT %(feeds)b::int4[]), (SELECT %(attempt_numbers)b::int4[]), (SELECT %(reasons)b::text[]),
                        (SELECT %(errors)b::text[]), (SELECT %(results)b::bytea[]), (SELECT %(records)b::text[]),
-                       (SELECT %(workers)b::text[]), (SELECT %(started)b::timestamptz[]),
-                       (SELECT %(finished)b::timestamptz[]), (SELECT %(recorded)b::timestamptz[]),
-                       (SELECT %(scheduled)b::timestamptz[]))
-    WITH ORDINALITY AS p(tenant, id, state, feed, attempt, reason, error, result, record, worker, started_at,
+                       (SELECT %(workers)b::text[]), (SELECT %(sequences)b::int8[]),
+                       (SELECT %(started)b::timestamptz[]), (SELECT %(finished)b::timestamptz[]),
+                       (SELECT %(recorded)b::timestamptz[]), (SELECT %(scheduled)b::timestamptz[]))
+    WITH ORDINALITY AS p(tenant, id, state, feed, attempt, reason, error, result, record, worker, sequence, started_at,
       finished_at, recorded_at, scheduled_at, ord)
   ORDER BY p.tenant COLLATE "C", p.id),
 held AS MATERIALIZED (
-  SELECT p.tenant, p.id, p.feed, p.attempt, p.error, p.worker, p.started_at, p.finished_at, p.scheduled_at, p.ord, q.place,
+  SELECT p.tenant, p.id, p.feed, p.attempt, p.error, p.worker, p.sequence, p.started_at, p.finished_at, p.scheduled_at,
+    p.ord, q.place,
     l.late,
     CASE WHEN l.late THEN 'dead_letter' ELSE p.state END AS state,
     CASE WHEN l.late THEN %(expired)s::text ELSE p.reason END AS reason,
@@ -238,11 +241,11 @@ edges AS (  -- whoever was at depth 0 waited for nobody
   DELETE FROM {schema}.job_dependency d USING mine m
   WHERE m.depth > 0 AND d.tenant = m.tenant AND d.job_id = m.id),
 ledger AS (
-  INSERT INTO {schema}.job_history (at, tenant, job_id, kind, outcome, reason, attempt, holder, started_at,
+  INSERT INTO {schema}.job_history (at, tenant, job_id, kind, outcome, reason, fence, attempt, holder, started_at,
     finished_at, error, attempts, type, queue, priority, run_at, created_at, scheduled_at, json, job, payload, result)
   SELECT now, tenant, id::text, 'job', state,
-    coalesce(reason, CASE WHEN state = 'cancelled' THEN cancel_reason END), greatest(attempt, known_attempt), worker,
-    started_at, coalesce(finished_at, now), error,
+    coalesce(reason, CASE WHEN state = 'cancelled' THEN cancel_reason END), nullif(sequence, 0),
+    greatest(attempt, known_attempt), worker, started_at, coalesce(finished_at, now), error,
     nullif(CASE WHEN record IS NULL THEN attempts ELSE attempts || record::jsonb END, '[]'),
     type, queue, priority, run_at, created_at, CASE WHEN NOT retrying THEN scheduled_at END, json,
     CASE WHEN coalesce(policy, tags) IS NOT NULL OR coalesce(correlation_id, callback_url, idempotency_key) IS NOT NULL
@@ -323,8 +326,8 @@ WHERE q.tenant = %(tenant)s AND q.id = %(id)s;
 
 -- name: over
 -- One job that has ended. No row: there is none.
-SELECT h.job_id, h.outcome, h.reason, h.attempt, h.holder, h.started_at, h.finished_at, h.error, h.attempts, h.type,
-       h.queue, h.priority, h.run_at, h.created_at, h.json, h.job, h.payload, h.result, h.scheduled_at, h.at
+SELECT h.job_id, h.outcome, h.reason, h.fence, h.attempt, h.holder, h.started_at, h.finished_at, h.error, h.attempts,
+       h.type, h.queue, h.priority, h.run_at, h.created_at, h.json, h.job, h.payload, h.result, h.scheduled_at, h.at
 FROM {schema}.job_history h
 WHERE h.tenant = %(tenant)s AND h.job_id = %(id)s AND h.kind = 'job' LIMIT 1;
 
@@ -361,8 +364,9 @@ ORDER BY q.seq DESC;
 
 -- name: find_over
 -- Jobs of a tenant that have ended and fit, newest end first, among the next `most` rows of its ledger, as above. No row: that was all.
-SELECT h.job_id, h.outcome, h.reason, h.attempt, h.holder, h.started_at, h.finished_at, h.error, h.attempts, h.type,
-       h.queue, h.priority, h.run_at, h.created_at, h.json, h.job, h.payload, h.result, h.scheduled_at, h.at, f.fits, h.place
+SELECT h.job_id, h.outcome, h.reason, h.fence, h.attempt, h.holder, h.started_at, h.finished_at, h.error, h.attempts,
+       h.type, h.queue, h.priority, h.run_at, h.created_at, h.json, h.job, h.payload, h.result, h.scheduled_at, h.at,
+       f.fits, h.place
 FROM (
   SELECT h.*, row_number() OVER (ORDER BY h.at DESC, h.job_id DESC, (h.kind = 'job') DESC) AS place
   FROM {schema}.job_history h

@@ -27,7 +27,11 @@ end
 local function add(id, job, state, attempt, rest, at)
   local feed, started, ended = tonumber(job.feed), moment(job.processedOn), moment(job.finishedOn or at)
   rest.recorded = moment(at or job.finishedOn)
-  ends[#ends + 1] = cjson.encode({job.tenant, id, feed, attempt, state, started, ended, job.pb or 'bullmq', rest})
+  local worker, sequence = job.pb or 'bullmq', tonumber(sequence_of(job))
+  local previous = previous_of(job, (tonumber(job.ats) or 0) - 1)
+  rest.previous_attempt_id = string.match(previous, '^[^:]+$')
+  rest.uncharged = tonumber(job.uncharged)
+  ends[#ends + 1] = cjson.encode({job.tenant, id, feed, attempt, state, started, ended, worker, sequence, rest})
   local token = feed .. ':' .. attempt
   if state == 'retrying' then
     redis.call('HSET', fed, id, token .. ':' .. job.tenant)

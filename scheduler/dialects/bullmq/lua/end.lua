@@ -1,7 +1,8 @@
 -- Part of finish: end deliveries, each if it is still the worker's.
--- ARGV[11..] 7 values for each: id; verb:delay:attempts:traces:count:age:most; token; value, the result or the reason;
--- trace; progress as JSON, or empty; end as JSON, or empty. Verbs: completed, failed, retry, first (a retry that goes
--- first), back, later (back with a delay, because the worker has no handler).
+-- ARGV[11..] 7 values for each: id; verb:delay:attempts:traces:count:age:most, or verb:delay:0:traces:previous; token;
+-- value, the result or the reason; trace; progress as JSON, or empty; end as JSON, or empty. Verbs: completed, failed,
+-- retry, first (a retry that goes first), back, return (back, after the attempt had begun), later (back with a delay,
+-- because the worker has no handler). previous: the id of the last attempt that had begun.
 local RESULT, closed, handled = 7, {}, {}
 
 -- A lock that ran out is nobody's as long as nobody took the job since.
@@ -27,6 +28,24 @@ local function note_end(id, job, token, terminal, text)
   end
   ends[ledger] = ends[ledger] or {}
   table.insert(ends[ledger], text)
+end
+
+-- A job of a ledger that will run again. Others keep the fields that BullMQ knows.
+local function note_previous(key, job, previous)
+  if job.feed then redis.call('HSET', key, 'previous', (job.ats or 0) .. ':' .. previous) end
+end
+
+-- The attempt is not charged, but its number is used. BullMQ's counters do not change: its workers compare them with
+-- their limit.
+local function count_return(id, key, job, token)
+  if not job.feed then return end
+  local feed, attempt = string.match(token, ':(%d+):(%d+):%d+:%d+:[^:]*:%d+$')
+  redis.call('HSET', key, 'uncharged', (tonumber(job.uncharged) or 0) + 1, 'attempt', attempt)
+  if job.installation then
+    fed[job.installation] = fed[job.installation] or {}
+    table.insert(fed[job.installation], id)
+    table.insert(fed[job.installation], table.concat({feed, attempt, job.tenant or ''}, ':'))
+  end
 end
 
 local function cannot_complete(id, key)
@@ -62,11 +81,15 @@ local function end_one(id, lock, head, token, value, trace, progress, text)
     local due = return_later(base .. 'ring:unhandled', id)
     redis.call('HSET', key, 'delay', due - now)
     put_later(base, id, due)
-  elseif verb == 'back' then
+    note_previous(key, job, keep)
+  elseif verb == 'back' or verb == 'return' then
+    note_previous(key, job, keep)
+    if verb == 'return' then count_return(id, key, job, token) end
     backs[#backs + 1] = {id, tonumber(job.priority) or 0, tonumber(string.match(token, '([^:]*):%d+$'))}
     returned[id] = true
   elseif verb == 'retry' or verb == 'first' then
     try_again(id, job, tonumber(delay), value, trace, tonumber(limit), verb == 'first' or taking_back, taking_back)
+    note_previous(key, job, keep)
     note_end(id, job, token, false, text)
   else
     conclude(id, job, verb, value, stack, tonumber(attempts), tonumber(limit), keep)

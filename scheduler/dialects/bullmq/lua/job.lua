@@ -1,16 +1,21 @@
 -- Part of some: read a job, and what a worker is told of it.
 -- A token says whose attempt it is: worker:feed:attempt:starts:when it began in ms:the place it had among
 -- priorities:sequence number of the lease.
-local TOLD = 12
+-- Jobs that a ledger fed have fields of ours: `attempt`, how many attempts were settled or put back; `uncharged`, how
+-- many of them are not charged; `lease`, starts:sequence number of our last lease; `previous`, starts:id of the last
+-- attempt that had begun, or starts:worker:sequence. They are of the last start only if `starts` is `ats`, which
+-- BullMQ's workers count too.
+local TOLD = 13
 local FIELDS = {
   'name', 'data', 'opts', 'timestamp', 'priority', 'tenant', 'feed', 'installation', 'attempt', 'ring', 'note', 'rjk',
-  'atm', 'ats', 'stc', 'attemptsMade', 'defa', 'parentKey', 'parent', 'deid', 'pb', 'processedOn',
+  'uncharged', 'atm', 'ats', 'stc', 'attemptsMade', 'defa', 'parentKey', 'parent', 'deid', 'pb', 'processedOn',
+  'previous', 'lease',
 }
 
 -- Without what is only told: data may be large.
 local BRIEF = {
   'name', 'priority', 'tenant', 'feed', 'installation', 'attempt', 'rjk', 'atm', 'ats', 'stc', 'parentKey', 'parent',
-  'deid', 'pb', 'processedOn',
+  'deid', 'pb', 'processedOn', 'uncharged', 'previous', 'lease',
 }
 
 -- What is no job is read as one without a name: an id that means another key must not stop the others.
@@ -21,15 +26,29 @@ local function read_job(key, fields)
   return job
 end
 
--- How many attempts of it have ended: for a ledger, one whose worker was lost is one of them.
+-- How many attempts of it have ended: for a ledger, one whose worker was lost or put it back is one of them.
 local function attempts_of(job)
-  return (tonumber(job.atm) or 0) + (job.feed and tonumber(job.stc) or 0)
+  return (tonumber(job.atm) or 0) + (job.feed and (tonumber(job.stc) or 0) + (tonumber(job.uncharged) or 0) or 0)
 end
 
-local function tell_job(told, id, token, job)
+-- Returns the number that tells the last lease from others of its worker: our sequence number, or the time in ms at
+-- which a worker of BullMQ began.
+local function sequence_of(job)
+  local starts, sequence = string.match(job.lease or '', '^(%d+):(%d+)$')
+  return starts == job.ats and sequence or string.match(job.processedOn or '', '^%d+') or 0
+end
+
+-- Returns the attempt before the one with number `starts` + 1, as far as it was written: its id, or worker:sequence.
+local function previous_of(job, starts)
+  local last, previous = string.match(job.previous or '', '^(%d+):(.*)$')
+  return tonumber(last) == starts and previous or ''
+end
+
+local function tell_job(told, id, token, job, previous)
   told[#told + 1] = id
   told[#told + 1] = token
   for i = 1, TOLD do told[#told + 1] = job.values[i] or '' end
+  told[#told + 1] = previous or previous_of(job, (tonumber(job.ats) or 0) - 1)
 end
 
 local function at_once(limit)

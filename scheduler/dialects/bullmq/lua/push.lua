@@ -4,12 +4,13 @@
 -- ARGV[2] installation: whose epoch it is
 -- ARGV[3] compat: auto, 5 or 6
 -- ARGV[4] until when it may be, in ms; empty: whenever
--- ARGV[5..] 11 values for each job: id, priority, feed, attempts before, type, tenant, created in ms, options as JSON,
--- what else the ring knows as JSON, data as JSON, whose ledger it is in or empty
+-- ARGV[5..] 12 values for each job: id, priority, feed, attempts before, type, tenant, created in ms, options as JSON,
+-- what else the ring knows as JSON, data as JSON, whose ledger it is in or empty, how many of the attempts are not
+-- charged
 -- Returns "lost", "late", or for each job n (new), k (known), f (finished) or r (its earlier result is missing, so it
 -- is enqueued again)
 local base, epoch, compat = string.sub(KEYS[1], 1, -5), ARGV[1], ARGV[3]
-local FIRST, VALUES = 5, 11
+local FIRST, VALUES = 5, 12
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 if epoch ~= '' and redis.call('GET', base .. 'ring:' .. ARGV[2] .. ':epoch') ~= epoch then return 'lost' end
@@ -21,11 +22,15 @@ local outcomes = base .. 'ring:' .. ARGV[2] .. ':outcomes'
 
 if late(ARGV[4]) then return 'late' end
 
-local function write(id, priority, feed, attempt, name, tenant, created, opts, ring, data, installation)
+local function write(id, priority, feed, attempt, name, tenant, created, opts, ring, data, installation, uncharged)
   local fields = {
     'name', name, 'data', data, 'opts', opts, 'timestamp', created, 'delay', 0, 'priority', priority, 'tenant', tenant,
-    'feed', feed, 'attempt', attempt, 'atm', attempt, 'ring', ring,
+    'feed', feed, 'attempt', attempt, 'atm', attempt - uncharged, 'ring', ring,
   }
+  if uncharged ~= '0' then
+    fields[#fields + 1] = 'uncharged'
+    fields[#fields + 1] = uncharged
+  end
   if installation ~= '' then
     redis.call('HSET', base .. 'ring:' .. installation .. ':fed', id, table.concat({feed, attempt, tenant}, ':'))
     fields[#fields + 1] = 'installation'
@@ -34,9 +39,11 @@ local function write(id, priority, feed, attempt, name, tenant, created, opts, r
   redis.call('HSET', base .. id, unpack(fields))
 end
 
--- Fed again although it is here: whoever has it loses its lock. One that waits, waits on where it is.
-local function feed_again(id, priority, before)
+-- Fed again although it is here: whoever has it loses its lock. One that waits, waits on where it is. What is known of
+-- its attempts is what was pushed.
+local function feed_again(id, priority, before, starts)
   local key, lists = base .. id, {base .. 'wait', base .. 'paused', base .. 'active'}
+  redis.call('HSET', key, 'previous', (starts or 0) .. ':')
   redis.call('HDEL', key, 'stc', 'defa', 'cancel', 'note', 'progress', 'failedReason', 'stacktrace')
   if redis.call('ZSCORE', base .. 'delayed', id) then return end
   local waits = redis.call('ZSCORE', base .. 'prioritized', id)
@@ -54,7 +61,7 @@ local function push(settled, id, priority, feed, ...)
   local key = base .. id
   local mark = redis.call('HGET', base .. 'ring:finished', id)
   if mark and has_result(mark) then return 'f' end
-  local there = redis.call('HMGET', key, 'name', 'feed', 'priority')
+  local there = redis.call('HMGET', key, 'name', 'feed', 'priority', 'ats')
   if not there[1] then
     if settled and settled >= tonumber(feed) then return 'f' end
     if mark then redis.call('HDEL', base .. 'ring:finished', id) end
@@ -67,8 +74,9 @@ local function push(settled, id, priority, feed, ...)
   end
   if redis.call('ZSCORE', base .. 'completed', id) or redis.call('ZSCORE', base .. 'failed', id) then return 'f' end
   if tonumber(there[2] or 0) < tonumber(feed) then
+    redis.call('HDEL', key, 'uncharged')
     write(id, priority, feed, ...)
-    feed_again(id, priority, there[3])
+    feed_again(id, priority, there[3], there[4])
   end
   return 'k'
 end

@@ -57,8 +57,18 @@ local function begin(told, id, score)
     redis.call('HSET', key, 'atm', job.atm)
     redis.call('HDEL', key, 'attemptsMade')
   end
-  local starts, attempt = (tonumber(job.ats) or 0) + 1, attempts_of(job) + 1
-  redis.call('HSET', key, 'processedOn', now, 'pb', worker, 'ats', starts)
+  local before, attempt, previous, lease_of = tonumber(job.ats) or 0, attempts_of(job) + 1, '', {}
+  local starts = before + 1
+  if job.feed then
+    lease_of = {'lease', starts .. ':' .. string.format('%d', sequence)}
+    previous = previous_of(job, before)
+    -- The last start was not put back or retried by us: a worker of BullMQ did that, or it moved our lost job.
+    if before > (tonumber(string.match(job.previous or job.attempt or '', '^%d+')) or 0) then
+      previous = (job.pb or 'bullmq') .. ':' .. sequence_of(job)
+      lease_of[3], lease_of[4] = 'previous', before .. ':' .. previous
+    end
+  end
+  redis.call('HSET', key, 'processedOn', now, 'pb', worker, 'ats', starts, unpack(lease_of))
   say(base, 'active', 'jobId', id, 'prev', 'waiting')
   if job.defa then -- somebody decided that it has failed, and left it to us
     redis.call('LREM', base .. 'active', 1, id)
@@ -68,7 +78,7 @@ local function begin(told, id, score)
   local token = table.concat({worker, job.feed or 0, attempt, starts, now, score, string.format('%d', sequence)}, ':')
   sequence = sequence + 1
   redis.call('SET', key .. ':lock', token, 'PX', lease)
-  tell_job(told, id, token, job)
+  tell_job(told, id, token, job, previous)
   bytes = bytes + #(job.data or '') + #(job.opts or '')
   return true
 end

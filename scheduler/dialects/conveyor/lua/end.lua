@@ -1,10 +1,10 @@
 -- Part of finish: end deliveries, each if it is still the worker's.
--- ARGV[13..] 5 values for each: uuid; verb:delay:uncharged:feed:attempt:started:sequence:parent; whose ledger it is in,
--- or empty; bytes to go on with, or for failed, or empty; end as JSON, or empty. Verbs: completed, dead, cancelled,
--- retry, back, redeliver (back, of an orphaned lease), later (back with a delay, because the worker has no handler),
--- unreadable. The delay is in ms; of what goes back, it is the attempts so far. uncharged: how many attempts are not
--- charged, empty: as before. The sequence number tells the lease from a later lease of the same worker on the same
--- attempt.
+-- ARGV[13..] 5 values for each: uuid; verb:delay:uncharged:previous:feed:attempt:started:sequence:parent; whose ledger
+-- it is in, or empty; bytes to go on with, or for failed, or empty; end as JSON, or empty. Verbs: completed, dead,
+-- cancelled, retry, back, redeliver (back, of an orphaned lease), later (back with a delay, because the worker has no
+-- handler), unreadable. The delay is in ms; of what goes back, it is the attempts so far. uncharged: how many attempts
+-- are not charged, and previous: the id of the last one, or empty; without `uncharged` both are as before. The sequence
+-- number tells the lease from a later lease of the same worker on the same attempt.
 local backs, ends, tombs, ended, unleased, handled = {}, {}, {}, {}, {}, {}
 
 -- Put-backs come after the fetch, which does not lease them. The first of them is the next to be leased.
@@ -22,11 +22,11 @@ local function count_attempts(uuid, token, attempts)
   redis.call('HSET', ring .. 'jobs', uuid, string.match(token, '^%d+') .. ':' .. attempts)
 end
 
-local function end_one(job, verb, delay, token, uncharged, ledger, raw)
+local function end_one(job, verb, delay, token, uncharged, previous, ledger, raw)
   local uuid = job.uuid
   if verb ~= 'later' then handled[#handled + 1] = uuid end
   if uncharged ~= '' then
-    set_uncharged(ring .. 'returned', uuid, string.match(token, '^%d+'), uncharged, verb == 'redeliver')
+    set_returned(ring .. 'returned', uuid, string.match(token, '^%d+'), uncharged, verb == 'redeliver', previous)
   end
   if verb == 'later' then
     local body, due = try('GET', bodies .. uuid), return_later(ring .. 'unhandled', uuid)
@@ -85,8 +85,8 @@ local function write()
 end
 
 local function accepted(i, id, held, lease)
-  local head = '^(%a+):(%d+):(%d*):(%d+:%d+):(%d+:%d+):(.*)$'
-  local verb, delay, uncharged, token, lease_end, parent = string.match(ARGV[5 * i + 9], head)
+  local head = '^(%a+):(%d+):(%d*):([^:]*):(%d+:%d+):(%d+:%d+):(.*)$'
+  local verb, delay, uncharged, previous, token, lease_end, parent = string.match(ARGV[5 * i + 9], head)
   local ours = held == 1 and not pending[id]
   if verb == 'unreadable' then -- whoever cannot read it knows neither its token nor its parent
     parent = (read(ARGV[5 * i + 11]) or {}).parent
@@ -96,7 +96,7 @@ local function accepted(i, id, held, lease)
   end
   if not ours then return false end
   if parent == '' or parent == id or not is_id(parent) then parent = nil end
-  pending[id] = {{uuid = id, parent = parent}, verb, tonumber(delay), token, uncharged}
+  pending[id] = {{uuid = id, parent = parent}, verb, tonumber(delay), token, uncharged, previous}
   return true
 end
 
@@ -118,9 +118,9 @@ local function end_all()
   for i, id in ipairs(ids) do
     if answer[i] == '1' then
       local ledger, raw, outcome = unpack(ARGV, 5 * i + 10, 5 * i + 12)
-      local job, verb, delay, token, uncharged = unpack(pending[id])
+      local job, verb, delay, token, uncharged, previous = unpack(pending[id])
       pending[id] = nil
-      end_one(job, verb, delay, token, uncharged, ledger, raw)
+      end_one(job, verb, delay, token, uncharged, previous, ledger, raw)
       if ledger ~= '' and outcome ~= '' then
         ends[ledger] = ends[ledger] or {}
         table.insert(ends[ledger], outcome)

@@ -15,7 +15,7 @@
 -- ARGV[13..] 5 values for each result, as `end` reads them
 -- Returns {1 or 0 for each result, or "alive"; ms until one should look again or -1; 1 if there are too many unsettled
 -- ends or the queue is paused, or 0; now in ms; how many jobs of full types were passed over; of each that was taken
--- uuid, bytes, attempt, and empty or uncharged:note}
+-- uuid, bytes, attempt, and empty or uncharged:previous:note}
 -- include: names
 local queue, worker, wanted = ARGV[2], ARGV[3], tonumber(ARGV[5])
 local taking_back, count = ARGV[6] == 'dead', tonumber(ARGV[12])
@@ -44,7 +44,7 @@ redis.call('EXPIRE', workers, LIFETIME)
 -- include: unhandled/delay
 -- include: attempts/begun
 -- include: attempts/returned
--- include: attempts/uncharged
+-- include: attempts/returned_of
 -- include: end
 -- include: take
 

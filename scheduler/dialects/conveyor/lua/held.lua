@@ -5,8 +5,8 @@
 -- ARGV[3] worker
 -- ARGV[4] how many at most
 -- ARGV[5] how many bytes at most, and some more
--- Returns of each uuid, bytes, feed:attempt:worker:started:sequence or empty (a worker of others took it), and the
--- counts of attempts that are not charged, or empty
+-- Returns of each uuid, bytes, feed:attempt:worker:started:sequence or empty (a worker of others took it), and what is
+-- known of the attempts before, or empty
 -- include: names
 local queue, ring, mine, most = ARGV[2], ring_of(ARGV[2]), held_by(ARGV[3]), tonumber(ARGV[4])
 local CHUNK, found, bytes = 100, {}, 0

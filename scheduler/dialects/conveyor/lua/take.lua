@@ -48,7 +48,8 @@ end
 
 local function lease(job, known, held, taken, said, returned)
   local uuid, raw = job.uuid, job.raw
-  local uncharged = returned and uncharged_of(returned, string.format('%d', job.feed or 0))
+  local uncharged, previous
+  if returned then uncharged, previous = returned_of(returned, string.format('%d', job.feed or 0)) end
   -- `retry` counts the attempts that are charged.
   local before = math.max((job.retry or 0) + (uncharged or 0), string.match(known or '', ':(%d+)$') or 0)
   local attempt = math.max(before, string.match(held or '', '^%d+:(%d+):') or 0) + 1
@@ -58,7 +59,7 @@ local function lease(job, known, held, taken, said, returned)
   taken[#taken + 1] = uuid
   taken[#taken + 1] = raw
   taken[#taken + 1] = attempt
-  taken[#taken + 1] = (uncharged or said) and (uncharged or '') .. ':' .. (said or '') or ''
+  taken[#taken + 1] = (uncharged or said) and table.concat({uncharged or '', previous or '', said or ''}, ':') or ''
   bytes = bytes + #raw
 end
 

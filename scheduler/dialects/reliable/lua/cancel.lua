@@ -8,7 +8,7 @@
 -- KEYS[5] hash: cancels, ids that somebody wants to end
 -- KEYS[6] hash: notes, id -> what its handler said
 -- KEYS[7] zset: unhandled, ids of jobs that were returned because a worker had no handler
--- KEYS[8] hash: returned, id -> counts of attempts that are not charged
+-- KEYS[8] hash: returned, id -> what is known of the attempts before
 -- KEYS[9] stream: outcomes of the ledger
 -- ARGV[1] force; empty: leave leased jobs to their workers
 -- ARGV[2..] ids

@@ -1,11 +1,11 @@
 -- Part of finish: end deliveries.
--- ARGV[13..] 5 values for each: id; verb:delay:ledger:uncharged:feed:attempt@started:sequence, or
+-- ARGV[13..] 5 values for each: id; verb:delay:ledger:uncharged:previous:feed:attempt@started:sequence, or
 -- +ledger:feed:attempt@started:sequence if it completed; entry; level and entry to go on with, or why it is dead;
 -- length of its end, 0: none. Verbs: completed, dead, cancelled, retry, back, redeliver (back, of an orphaned lease),
 -- later (back with a delay, because the worker has no handler), drop, unreadable. The delay is in ms; of what goes
--- back, it is the attempts so far. Ledgers count from 1, 0: none. uncharged: how many attempts are not charged, empty:
--- as before. A feed after ~: a worker of the original took it. The sequence number tells the lease from a later lease
--- of the same worker on the same attempt.
+-- back, it is the attempts so far. Ledgers count from 1, 0: none. uncharged: how many attempts are not charged, and
+-- previous: the id of the last one, or empty; without `uncharged` both are as before. A feed after ~: a worker of the
+-- original took it. The sequence number tells the lease from a later lease of the same worker on the same attempt.
 local over, tombs, told_to, good, bad, closed, refused, handled = {}, {}, {}, {}, {}, {}, {}, {}
 
 local function kill(entry, reason)
@@ -13,10 +13,10 @@ local function kill(entry, reason)
   if reason ~= '' then redis.call('HSET', reasons, redis.sha1hex(entry), reason) end
 end
 
-local function close_one(id, token, verb, entry, delay, again, ledger, uncharged)
+local function close_one(id, token, verb, entry, delay, again, ledger, uncharged, previous)
   if verb ~= 'later' then handled[#handled + 1] = id end
   if (uncharged or '') ~= '' then
-    set_uncharged(KEYS[23], id, string.match(token, '^%d+'), uncharged, verb == 'redeliver')
+    set_returned(KEYS[23], id, string.match(token, '^%d+'), uncharged, verb == 'redeliver', previous)
   end
   if verb == 'later' then
     local due = return_later(KEYS[21], id)
@@ -100,7 +100,7 @@ local function close()
   local ours_only = redis.call('ZSCORE', workers, worker) -- nobody of the original has a place there
   for i, id in ipairs(ids) do
     local head, entry, again, ended = ARGV[5 * i + 9], ARGV[5 * i + 10], ARGV[5 * i + 11], ARGV[5 * i + 12] ~= '0'
-    local verb, delay, ledger, token, lease_end, uncharged = read(head)
+    local verb, delay, ledger, token, lease_end, uncharged, previous = read(head)
     local ours = held[i] == token .. by_worker .. lease_end
     if string.sub(token, 1, 1) == '~' then
       token = string.sub(token, 2)
@@ -114,7 +114,7 @@ local function close()
       if here[i] and held[i] then refused[#refused + 1] = i end
     else
       answer[i], closed[id] = '1', true
-      close_one(id, token, verb, entry, delay, again, ledger, uncharged)
+      close_one(id, token, verb, entry, delay, again, ledger, uncharged, previous)
     end
     if ended then told[ledger] = told[ledger] ~= false and answer[i] == '1' end
   end

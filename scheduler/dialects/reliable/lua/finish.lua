@@ -21,7 +21,7 @@
 -- KEYS[20] hash: paused, by which ledgers
 -- KEYS[21] zset: unhandled, ids of jobs that were returned because a worker had no handler
 -- KEYS[22] hash: begun, worker -> mark of the leases that have begun
--- KEYS[23] hash: returned, id -> counts of attempts that are not charged
+-- KEYS[23] hash: returned, id -> what is known of the attempts before, see `attempts/returned`
 -- KEYS[24] stream: outcomes of the first ledger; more ledgers follow
 -- ARGV[1] worker
 -- ARGV[2] lease, in ms
@@ -37,7 +37,8 @@
 -- ARGV[12] number of results
 -- ARGV[13..] 5 values for each result, then the ends for each ledger, as `close` and `tell` read them
 -- Returns {1 or 0 for each result, or "alive"; ms until one should look again or -1; now in ms; how many jobs of full
--- types were passed over; of each that was taken entry, record, attempt, and empty or uncharged:note}
+-- types were passed over; of each that was taken entry, record, attempt, and empty or
+-- uncharged:previous:note}
 local processing, heartbeat, jobs, attempts, between = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local retries, finished, workers, marker = KEYS[11], KEYS[12], KEYS[13], KEYS[14]
 local dead, reasons, completed, cancels, notes = KEYS[15], KEYS[16], KEYS[17], KEYS[18], KEYS[19]
@@ -84,7 +85,7 @@ else
     if free then
       -- include: limits
     end
-    -- include: attempts/uncharged
+    -- include: attempts/returned_of
     -- include: take
     -- include: choose
     taken = take()

@@ -5,14 +5,16 @@ local byte, sub, find = string.byte, string.sub, string.find
 local answer, told = {}, {} -- for each result 1 or 0; for each ledger whether it is told all that there is for it
 
 -- What most are, +ledger:feed:attempt@started:sequence, is read without a pattern. Returns what becomes of it, its
--- delay, its ledger, feed:attempt, started:sequence, and how many attempts are not charged if that has changed.
+-- delay, its ledger, feed:attempt, started:sequence, and of a job that will run again how many attempts are not charged
+-- and the id of the last one; both are empty if that has not changed.
 local function read(head)
   if byte(head) == 43 then
     local stop = find(head, '@', 4, true)
     return 'completed', 0, byte(head, 2) - 48, sub(head, 4, stop - 1), sub(head, stop + 1)
   end
-  local verb, delay, ledger, uncharged, token, lease = string.match(head, '^(%a+):(%d+):(%d+):(%d*):([^@]*)@(.*)$')
-  return verb, tonumber(delay), tonumber(ledger), token, lease, uncharged
+  local verb, delay, ledger, uncharged, previous, token, lease =
+    string.match(head, '^(%a+):(%d+):(%d+):(%d*):([^:]*):([^@]*)@(.*)$')
+  return verb, tonumber(delay), tonumber(ledger), token, lease, uncharged, previous
 end
 
 -- Returns the ends of a ledger without those that are refused.

@@ -11,7 +11,7 @@ for i = 1, #aside, 4 do
   numbers[reason] = (numbers[reason] or 0) + 1
   if id then
     seen = seen + 1
-    local counted = string.match(before[seen] or '', '^1:%a+:(%d+:%d+:%d+:%d)') or '0:0:0:0'
+    local counted = string.match(before[seen] or '', '^1:%a+:(%d+:%d+:%d+:%d:[^:]*)') or '0:0:0:0:'
     if not newer_format(before[seen] or '') then
       states[#states + 1] = id
       states[#states + 1] = '1:blocked:' .. counted .. ':' .. score .. ':' .. reason

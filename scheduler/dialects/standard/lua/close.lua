@@ -4,14 +4,15 @@
 -- values that follow:
 --   completed, cancelled
 --   dead: the dead letter, and why
---   retry after `number` ms, flag 1 if the attempt is charged: level and entry
+--   retry after `number` ms, flag 1 if the attempt is charged: level and entry, previous
 --   return, number 0 if the attempt has not begun, flag 1 if this is the one redelivery of an orphaned lease that is
---     not charged: entry
+--     not charged: entry, previous
 --   unreadable, with a sequence number as token: the dead letter, and why
 --   drop: the worker does not lease the job any more
+-- previous: the id of the last attempt that had begun, for the next one; empty: none.
 -- For each ledger ARGV has its results as a JSON array, and their lengths. Cutting results out of the array costs time
 -- for each byte, so it is done only if some of them are refused.
-local VALUES = {dead = 2, retry = 1, ['return'] = 1, unreadable = 2}
+local VALUES = {dead = 2, retry = 2, ['return'] = 2, unreadable = 2}
 local FILLER = ':' .. string.rep('-', 48) -- a mark is longer than 64 bytes: Redis searches small hashes of short values
 local ledgers = #KEYS - 19
 local PUBLISHED = FIRST + 2 * count + (tonumber(ARGV[11]) or 0) + 2 * tonumber(ARGV[12])
@@ -58,12 +59,13 @@ for i = 1, count do
       local epoch, attempt = match(numbers, '^(%d+):(%d+)$')
       if number == 0 then attempt = attempt - 1 end
       local counted = epoch .. ':' .. attempt .. ':' .. charged - 1 .. ':' .. (flag == '1' and flag or redelivered)
-      states[#states + 1] = '1:waiting:' .. counted
+      states[#states + 1] = '1:waiting:' .. counted .. ':' .. ARGV[value + 2]
     elseif verb == 'retry' then
       restless = true
       retries[#retries + 1] = now + number
       retries[#retries + 1] = sub(ARGV[value + 1], 2)
-      local counted = numbers .. ':' .. (flag == '1' and charged or charged - 1) .. ':' .. redelivered
+      local charges = flag == '1' and charged or charged - 1
+      local counted = numbers .. ':' .. charges .. ':' .. redelivered .. ':' .. ARGV[value + 2]
       states[#states + 1] = '1:retrying:' .. counted .. ':' .. sub(ARGV[value + 1], 1, 1) .. ':' .. now + number
     else
       if verb == 'dead' or verb == 'unreadable' then letters[#letters + 1] = {ARGV[value + 1], ARGV[value + 2]} end

@@ -32,7 +32,7 @@ local answer = {0}
 for i, id in ipairs(ARGV) do
   local where, value, pushed = 'u', '', ''
   local lease = leased[i] or ''
-  if newer_format(lease) or string.find(lease, '^1:%d+:%d+:%d+:%d:[^:]*:%d+:%d+:%d+$') then
+  if newer_format(lease) or string.find(lease, '^1:%d+:%d+:%d+:%d:[^:]*:[^:]*:%d+:%d+:%d+$') then
     where, value = 'l', leased[i]
     if string.find(lease, ':1:%d+$') then pushed = pushed_at(id) end -- the first attempt
   elseif marks[i] and has_result(marks[i]) then

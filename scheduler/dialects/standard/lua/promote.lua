@@ -4,7 +4,7 @@ local due = redis.call('ZRANGEBYSCORE', retrying, '-inf', now, 'LIMIT', 0, wante
 redis.call('ZREM', retrying, unpack(due))
 for i, entry in ipairs(due) do ids[i] = id_of(entry) or '' end
 for i, at in ipairs(redis.call('HMGET', state, unpack(ids))) do
-  local counted, level = string.match(at or '', '^1:retrying:(%d+:%d+:%d+:%d):(%d):')
+  local counted, level = string.match(at or '', '^1:retrying:(%d+:%d+:%d+:%d:[^:]*):(%d):')
   local number = newer_format(due[i]) or newer_format(at or '')
   if number then
     for _, each in ipairs({due[i], 2 * SPAN, false, 'format:' .. number}) do aside[#aside + 1] = each end

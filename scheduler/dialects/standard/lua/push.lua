@@ -57,7 +57,7 @@ local function replace(id, name, entry, record)
   end
   redis.call('ZADD', retrying, due, entry)
   local level = string.sub(name, 1, 1)
-  redis.call('HSET', state, id, table.concat({'1:retrying', epoch, attempt, charged, '0', level, due}, ':'))
+  redis.call('HSET', state, id, table.concat({'1:retrying', epoch, attempt, charged, '0', '', level, due}, ':'))
   return false
 end
 

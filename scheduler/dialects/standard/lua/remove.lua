@@ -14,7 +14,7 @@ end
 local function remove(id, record)
   local at, entry = redis.call('HGET', state, id) or '', entry_of(id, record)
   if not entry then return nil end -- the entry is dropped by the next fetch that reads it
-  local score, reason = string.match(at, '^1:blocked:%d+:%d+:%d+:%d+:(%d+):(.*)$')
+  local score, reason = string.match(at, '^1:blocked:%d+:%d+:%d+:%d+:[^:]*:(%d+):(.*)$')
   local due = string.match(at, '^1:retrying:.*:(%d+)$')
   if score then
     if redis.call('ZREM', blocked, reason .. '\0' .. score .. entry) == 1 then discount(reason, 1) end
