@@ -45,7 +45,7 @@ def end_bytes(end: AttemptEnd) -> bytes:
         return orjson.dumps(written)
 
 
-def _rare(end: AttemptEnd) -> dict[str, Any]:  # noqa: C901 - made for every end: a loop is slower
+def _rare(end: AttemptEnd) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name in ("category", "code", "error", "reason", "checkpoint"):
         if (value := getattr(end, name)) is not None:
