@@ -181,7 +181,7 @@ def test_without_migrate_a_mismatch_names_both_versions(
     make_scheduler(migrate=False)
     connection.execute("INSERT INTO schema_version VALUES (99)")
     for migrate in (True, False):
-        with pytest.raises(SchemaMismatch, match="version 109.*needs version 10.*upgrade"):
+        with pytest.raises(SchemaMismatch, match="version 99.*needs version 10.*upgrade"):
             make_scheduler(migrate=migrate)
 
 
