@@ -217,7 +217,7 @@ def results_of(queue: BullMQQueue) -> list[tuple[str, State, bytes | None]]:
     return sorted(found)
 
 
-def test_results_that_the_stream_has_lost_are_read_from_their_jobs(
+def test_results_lost_by_the_stream_are_read_from_their_jobs(
     client: Client, open_queue: MakeOpen, caplog: pytest.LogCaptureFixture
 ) -> None:
     queue, stream = open_queue(), "bull:mail:ring:3f1e:outcomes"
@@ -239,7 +239,7 @@ def test_results_that_the_stream_has_lost_are_read_from_their_jobs(
 
 
 @pytest.mark.parametrize("force", [False, True])
-def test_a_job_that_is_lost_with_its_result_is_unknown_and_runs_again(
+def test_a_job_lost_with_its_result_runs_again(
     client: Client, open_queue: MakeOpen, caplog: pytest.LogCaptureFixture, force: bool
 ) -> None:
     queue, stream = open_queue(), "bull:mail:ring:3f1e:outcomes"

@@ -145,7 +145,7 @@ def test_a_body_learns_that_its_lock_row_was_deleted(
     assert "job_lock was deleted" in str(one.history("acme", "x")[0].error)
 
 
-def test_an_instance_calls_no_function_for_a_job_of_a_queue(
+def test_no_function_is_called_for_a_job_with_a_queue(
     pair: tuple[Scheduler, Scheduler], recorder: Recorder
 ) -> None:
     old, new = pair
@@ -160,7 +160,7 @@ def test_an_instance_calls_no_function_for_a_job_of_a_queue(
     assert old._running().registry.runs()[1] == []
 
 
-def test_an_instance_with_a_function_leaves_a_job_of_a_queue(
+def test_an_instance_with_a_function_leaves_jobs_with_a_queue(
     pair: tuple[Scheduler, Scheduler], recorder: Recorder
 ) -> None:
     old, new = pair
@@ -173,7 +173,7 @@ def test_an_instance_with_a_function_leaves_a_job_of_a_queue(
     assert recorder.runs == []
 
 
-def test_an_interrupted_fire_is_submitted_if_its_job_has_a_queue(
+def test_reclaimed_fires_of_jobs_with_a_queue_are_submitted(
     pair: tuple[Scheduler, Scheduler],
     clock: JumpingClock,
     monkeypatch: pytest.MonkeyPatch,
@@ -192,7 +192,7 @@ def test_an_interrupted_fire_is_submitted_if_its_job_has_a_queue(
     assert new.get("acme", row.job["id"]).queue == "mail"
 
 
-def test_a_fire_that_began_is_recorded_as_crashed_whatever_its_job_is_now(
+def test_a_begun_fire_is_recorded_as_crashed_after_a_redefinition(
     pair: tuple[Scheduler, Scheduler],
     clock: JumpingClock,
     monkeypatch: pytest.MonkeyPatch,

@@ -286,7 +286,7 @@ def test_a_late_finish_after_a_deletion_touches_no_other_fire(
     assert lease.fetchall() == [(AT + timedelta(hours=1), 2, True)]
 
 
-def test_a_claim_beside_a_transaction_on_the_lock_row_takes_nothing(
+def test_a_claim_takes_nothing_while_the_lock_row_is_locked(
     locks: LockTable, connection: psycopg.Connection[Any]
 ) -> None:
     before = connection.execute("SELECT next_run_at, fence FROM job").fetchall()

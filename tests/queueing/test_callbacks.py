@@ -852,7 +852,7 @@ def test_odd_addresses_are_posted_to_as_they_are(
     assert sorted(there.paths()) == ["/", "/%C3%BC?%C3%A4=%C3%B6%20&b", "/?q=1", "/a//b/../c;d=e"]
 
 
-def test_a_callback_has_category_code_and_one_line_of_the_error(
+def test_a_callback_has_category_code_and_first_line_of_error(
     dsn: str,
     schema: str,
     redis: Client,

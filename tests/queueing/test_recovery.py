@@ -150,7 +150,7 @@ def test_instance_alone_reclaims_jobs_by_their_policies(
     assert instance.wait("acme", soon.id, timeout=60).result == 2
 
 
-def test_jobs_that_a_killed_worker_had_not_begun_are_not_charged(
+def test_unbegun_jobs_of_a_killed_worker_are_not_charged(
     make_instance: MakeInstance,
     make_worker: MakeWorker,
     redis: Client,

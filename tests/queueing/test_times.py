@@ -25,9 +25,7 @@ def services(ring: Scheduler) -> RingServices:
     return found
 
 
-def test_times_of_a_job_are_in_the_order_of_its_states(
-    ring: Scheduler, make_worker: MakeWorker
-) -> None:
+def test_times_of_a_job_follow_its_states(ring: Scheduler, make_worker: MakeWorker) -> None:
     handler("mail", queue="mail")(lambda ctx, payload: None)
     ring.pause_queue("mail")
     made = ring.submit("acme", "mail", queue="mail")

@@ -247,7 +247,7 @@ def test_the_queues_of_a_worker_share_its_slots(
     wait_for(lambda: sorted(gate.began) == sorted([*range(10)] * 2), "all run in the end")
 
 
-def test_an_idle_worker_reserves_its_slot_for_none_of_its_queues(
+def test_an_idle_worker_reserves_no_slot_for_a_queue(
     ring: Scheduler, make_worker: MakeWorker, gate: Gate
 ) -> None:
     gate.opened.set()

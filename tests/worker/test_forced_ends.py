@@ -227,7 +227,7 @@ def test_a_lifetime_decides_before_all_other_causes(
     assert ended(job) == [("dead_letter", EXPIRED)]
 
 
-def test_a_handler_that_stops_after_the_lifetime_is_a_dead_letter(
+def test_a_job_stopped_after_its_lifetime_is_a_dead_letter(
     ring: Scheduler, make_worker: MakeWorker, deaf: Deaf, ended: Ended
 ) -> None:
     deaf.stops = True
@@ -376,7 +376,7 @@ def test_a_job_whose_result_is_lost_runs_again(
 
 
 @pytest.mark.parametrize("dialect", ["bullmq"])
-def test_a_lost_result_that_is_still_in_its_job_is_settled(
+def test_a_lost_result_is_settled_from_its_job(
     hold_settler: threading.Event,
     ring: Scheduler,
     make_worker: MakeWorker,

@@ -60,7 +60,7 @@ def push(feed: Queue, *types: str, priority: Priority = Priority.NORMAL) -> list
 
 
 @pytest.mark.parametrize(("ahead", "is_found"), [(100, True), (101, False)])
-def test_a_free_slot_looks_past_100_jobs_of_a_full_type(
+def test_a_fetch_passes_over_100_jobs_of_a_full_type(
     feed: Queue, make_worker: MakeWorker, ahead: int, *, is_found: bool
 ) -> None:
     handlers = Handlers()

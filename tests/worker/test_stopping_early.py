@@ -261,7 +261,7 @@ def test_a_handler_in_a_process_that_stops_after_a_cancel_is_cancelled(
         assert ring.wait("acme", job.id, timeout=60).state is State.CANCELLED
 
 
-def test_handlers_in_processes_that_stop_with_their_worker_are_put_back(
+def test_process_handlers_that_stop_with_their_worker_are_put_back(
     ring: Scheduler, make_worker: MakeWorker
 ) -> None:
     for name in IN_PROCESSES:
@@ -274,7 +274,7 @@ def test_handlers_in_processes_that_stop_with_their_worker_are_put_back(
     assert {ring.get("acme", each).state for each in jobs} == {State.SCHEDULED}
 
 
-def test_handlers_in_processes_that_stop_at_their_timeout_follow_its_rule(
+def test_process_handlers_that_stop_at_their_timeout_follow_its_rule(
     ring: Scheduler, make_worker: MakeWorker
 ) -> None:
     for name in IN_PROCESSES:

@@ -41,7 +41,7 @@ def in_background(redis: Client, target: Callable[[], Any]) -> Iterator[threadin
     yield thread
 
 
-def test_a_failed_call_is_recovered_while_the_queue_waits_for_jobs(
+def test_a_failed_call_recovers_while_its_queue_waits_for_jobs(
     redis: Client, make_worker: MakeWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     feed = StandardQueue(redis, "mail", installation="3f1e")
@@ -97,7 +97,7 @@ def test_a_breaker_closes_half_while_its_queue_waits_for_jobs(
     assert time.monotonic() - began < WOKEN
 
 
-def test_a_signal_of_parked_jobs_goes_to_a_worker_that_handles_them(
+def test_a_worker_that_handles_parked_jobs_receives_their_signal(
     redis: Client, redis_server: EmbeddedRedis
 ) -> None:
     driver = Driver(redis)
@@ -120,7 +120,7 @@ def test_a_signal_of_parked_jobs_goes_to_a_worker_that_handles_them(
         ours.join(60)
 
 
-def test_a_retry_is_leased_when_due_while_the_queue_waits_for_jobs(
+def test_a_due_retry_is_leased_while_its_queue_waits(
     redis: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Workers of Conveyor are not told what others schedule."""
@@ -150,7 +150,7 @@ def test_a_retry_is_leased_when_due_while_the_queue_waits_for_jobs(
         thread.join(60)
 
 
-def test_a_worker_that_takes_some_jobs_wakes_another_for_the_others(
+def test_a_worker_that_takes_some_jobs_wakes_another(
     redis: Client, redis_server: EmbeddedRedis
 ) -> None:
     driver = Driver(redis, concurrency=2, kind=BullMQQueue)
