@@ -21,14 +21,14 @@ CREATE TABLE job (
   created_at  timestamptz      NOT NULL,
   updated_at  timestamptz      NOT NULL,
   queued_id   uuid,                       -- the one-shot job that its newest fire became, with queue=
-  last_fire_at timestamptz,               -- its newest fire and fence, should its lock row be deleted: a claim uses
-  fence       bigint           NOT NULL DEFAULT 0 CHECK (fence >= 0),  -- the greater of each here and there
+  last_fire_at timestamptz,               -- its newest fire and fence: a claim uses the greater of these values and
+  fence       bigint           NOT NULL DEFAULT 0 CHECK (fence >= 0),  -- those of job_lock, whose row can be deleted
   PRIMARY KEY (tenant, id)
 ) WITH (fillfactor = 50);
 
--- The lease on one job's running fire: one row a job, written by INSERT .. ON CONFLICT DO UPDATE and never deleted, so
--- that the fence only grows and a fire at or before last_fire_at is never run again, whatever becomes of the job row. A
--- row that was deleted by hand is inserted by the next claim.
+-- The lease on the running fire of a job, one row for each job. The scheduler never deletes it, so the fence only grows
+-- and a fire at or before last_fire_at never runs again, also after the row of job is deleted. A claim writes it by INSERT
+-- .. ON CONFLICT DO UPDATE, and inserts a row that was deleted by hand.
 CREATE TABLE job_lock (
   tenant       text COLLATE "C" NOT NULL,
   id           text COLLATE "C" NOT NULL,
@@ -45,8 +45,8 @@ CREATE TABLE job_lock (
   attempts     jsonb            NOT NULL DEFAULT '[]' CHECK (jsonb_typeof(attempts) = 'array'),
   triggered    boolean          NOT NULL DEFAULT false,  -- the fire under way was asked for, it is not of the schedule
   last_trigger_at timestamptz,            -- each trigger has an instant of its own
-  begun        boolean,                   -- of a lease that runs at most once: its function is about to be called, or
-                                          -- was; NULL of any other
+  begun        boolean,                   -- of a job that runs at most once: whether the function is about to be called
+                                          -- or was called; NULL of any other job
   PRIMARY KEY (tenant, id),
   CONSTRAINT held_whole_or_not_at_all CHECK (
     num_nonnulls(owner, fire_at, created_at, expires_at) IN (0, 4)),
@@ -131,7 +131,7 @@ CREATE TABLE job_queue (
   created_at          timestamptz      NOT NULL,
   updated_at          timestamptz      NOT NULL,   -- the last change of its state that Postgres knows of
   fed_again_at        timestamptz,                 -- when it was last made ready because Redis did not know it
-  expires_at          timestamptz      NOT NULL,   -- the end of its lifetime, from run_at on
+  expires_at          timestamptz      NOT NULL,   -- the end of its lifetime, which counts from run_at
   feed                integer          NOT NULL DEFAULT 1 CHECK (feed >= 1),      -- grows when it is fed anew
   attempt             integer          NOT NULL DEFAULT 0 CHECK (attempt >= 0),   -- the newest one that is settled
   retrying            boolean          NOT NULL DEFAULT false,
@@ -242,7 +242,7 @@ CREATE TABLE job_key (
 );
 CREATE INDEX job_key_expires ON job_key (expires_at);
 
--- Other names of jobs: the ids that handlers gave to jobs whose idempotency key was taken.
+-- Aliases of jobs: the ids that handlers gave to jobs whose idempotency key was taken.
 CREATE TABLE job_alias (
   tenant     text COLLATE "C" NOT NULL,
   id         uuid             NOT NULL,

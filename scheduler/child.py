@@ -127,7 +127,7 @@ def _tell(out: IO[str], what: str, value: Any) -> None:
 
 
 def _end(result: object) -> dict[str, object]:
-    """Report a result, or why it cannot be stored."""
+    """Return the message with a result, or with the reason why it cannot be stored."""
     encoded = encode_result(result)
     if isinstance(encoded, InvalidResult):
         return {"end": None, "invalid_result": encoded.reason}

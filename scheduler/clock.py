@@ -68,18 +68,18 @@ class DatabaseClock:
         return good
 
     def _warn_of_jump(self, moment: datetime, sent: float, received: float) -> None:
-        """Compare the database's clock with this machine's monotonic one."""
+        """Log a warning if the database's clock jumped, by this machine's monotonic clock."""
         if self._seen is None:
             return
         before, at = self._seen
         jump = (moment - before).total_seconds() - ((sent + received) / 2 - at)
         if abs(jump) > MAX_DRIFT_S + (received - sent) / 2:
             logger.warning(
-                "the clock of the database jumped %s by %.1f s: jobs fire by it, so %s; see to NTP "
-                "on that machine",
+                "the clock of the database jumped %s by %.1f s: recurring jobs fire by it, %s; "
+                "check the time synchronization of that machine",
                 "forward" if jump > 0 else "back",
                 abs(jump),
-                "they fire early" if jump > 0 else "none fires until it has caught up",
+                "so they fire early" if jump > 0 else "so none fires until it has caught up",
             )
 
     def now(self) -> datetime:

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("scheduler")
 
 TEND_EVERY = 3600.0
-LAST_BACKOFF = 2.0  # of loop and finisher: fires resume soon after a table lock or an outage
+LAST_BACKOFF = 2.0  # of loop and finisher, so that fires resume soon after an outage
 
 
 class Instance:

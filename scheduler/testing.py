@@ -70,7 +70,7 @@ class InlineRunner(Runner):
         return 1000
 
     def free(self) -> int:
-        """Take all there is."""
+        """Return the room: every worker is idle."""
         return self.room()
 
     def take(self, runs: list[Run]) -> None:

@@ -37,7 +37,7 @@ class Channel:
         return bool(self._client.call("EXISTS", self._prefix))
 
     def say(self, changes: Sequence[tuple[Any, ...]], at: datetime) -> None:
-        """Publish changes: (tenant, id, state), and of a retry when it is due."""
+        """Publish changes: (tenant, id, state), or (tenant, id, state, due) of a retry."""
         tenants: dict[str, list[tuple[Any, ...]]] = {}
         for tenant, *change in changes:
             tenants.setdefault(tenant, []).append(tuple(change))
@@ -61,7 +61,7 @@ class Channel:
         try:
             yield from self._changes(tenant, ended)
         except Exception:
-            if not ended():  # else its connections were closed
+            if not ended():  # an ended listener fails because its connections were closed
                 raise
 
     def _changes(self, tenant: str, ended: Callable[[], bool]) -> Iterator[JobChange]:
@@ -81,7 +81,7 @@ class Channel:
 
 
 class _Backoffs:
-    """The retries of which a listener has received, until their backoff is over."""
+    """Retries that a listener has received and whose backoff is not over."""
 
     def __init__(self) -> None:
         self._due: dict[str, tuple[JobChange, float]] = {}  # by id, in seconds of this process

@@ -39,8 +39,8 @@ class NextLook:
 
     @contextlib.contextmanager
     def waiting(self, end: float, longest: float) -> Iterator[float]:
-        """Yield for how many seconds to wait for a signal: up to `longest`, until `end`, or until
-        the next look.
+        """Yield the number of seconds to wait for a signal: up to `longest`, until `end` or the
+        next look.
         """
         now = time.monotonic()
         with self._lock:
@@ -51,8 +51,9 @@ class NextLook:
             self._waits_until = -math.inf
 
     def outlasted(self) -> float:
-        """Return when to look although a wait for a signal is in progress, which began before an
-        answer named that moment and ends later; infinite if there is none.
+        """Return when the next look is due while a longer wait for a signal is in progress.
+
+        The wait began before an answer named that moment. Infinite: there is no such look.
         """
         with self._lock:
             return self.at if self.at + TOLERANCE_S < self._waits_until else math.inf

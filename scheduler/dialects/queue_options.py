@@ -1,4 +1,4 @@
-"""What a process wants of its queues in Redis, in every dialect."""
+"""Options of the queues of a process, in every dialect."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -10,10 +10,10 @@ from scheduler.model.reaper import ReaperRule
 class QueueOptions:
     """Options of all queues of a process.
 
-    weighted: every priority gets a share of what is fetched, in the dialects that can. reaper: how
-    the jobs of dead workers are found. most_unsettled: results above which nothing is fetched.
-    kept: ended jobs that are kept. settler_silence: after so long without an acknowledgement a
-    result is read again.
+    weighted: every priority gets a share of the fetched jobs, in dialects that support it. reaper:
+    how the jobs of dead workers are found. most_unsettled: the number of unsettled results above
+    which no job is fetched. kept: the number of ended jobs that are kept. settler_silence: the time
+    without an acknowledgement after which a result is read again.
     """
 
     weighted: bool = False

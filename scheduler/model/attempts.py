@@ -13,7 +13,7 @@ from scheduler.model.policies import Timeouts, policy_of
 from scheduler.model.retries import RetryPolicy
 from scheduler.model.states import State
 
-LEFT_OUT = "the result was left out"  # of the ledger; why follows
+LEFT_OUT = "the result was left out"  # of the ledger; the cause follows
 
 
 # Not frozen, as what carries them: made for every job and attempt, freezing would cost three times

@@ -89,7 +89,7 @@ def checked_correlation(value: object) -> str | None:
 
 
 def checked_text(value: object, what: str, longest: int) -> str:
-    """Check a text from outside: any Unicode without NUL. `what` is what the error calls it."""
+    """Check a text of a user: any Unicode without NUL. `what` names it in the error."""
     if not isinstance(value, str) or not 1 <= len(value) <= longest:
         raise InvalidOption(f"{what} must be a text of 1 to {longest} characters")
     if "\0" in value or any("\ud800" <= each <= "\udfff" for each in value):

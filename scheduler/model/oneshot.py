@@ -20,9 +20,9 @@ class Job:
     state: derived from where the job is. attempt: the newest that is known, from 1; 0 before the
     first. attempts: each with its `attempt_id`, `previous_attempt_id`, outcome and times. reason:
     why it ended without running to its end, why its result was left out, or why a job that waits
-    cannot run: no live worker handles its type. scheduled_at, started_at: of the attempt under way,
-    or the last. completed_at: when it reached its final state. idempotency_key: the key that it was
-    submitted with. progress, message: what its handler passed to `ctx.progress()`, while it runs.
+    cannot run: no live worker handles its type. scheduled_at, started_at: of the attempt that runs,
+    or of the last. completed_at: when it reached its final state. idempotency_key: the key with
+    which it was submitted. progress, message: the last report of `ctx.progress()`, while it runs.
     """
 
     id: UUID
@@ -110,7 +110,7 @@ def named_attempts(
 ) -> tuple[Mapping[str, Any], ...]:
     """Add `attempt_id` and `previous_attempt_id` to the attempts of a job, in their order.
 
-    Attempts record which one was before them, because it need not be in the ledger: it was put
+    An attempt records the one before it, because the ledger need not have that one: it was put
     back, or was an attempt of the job that was retried. Workers of other projects record nothing.
     """
     found: list[Mapping[str, Any]] = []

@@ -44,7 +44,7 @@ def encode(
 
 
 def validate_size(encoded: bytes, limit: int, what: str = "payload") -> None:
-    """Raise `InvalidPayload` if there are more bytes than are allowed."""
+    """Raise `InvalidPayload` if there are more than `limit` bytes."""
     if len(encoded) > limit:
         raise InvalidPayload(
             f"{what} has {len(encoded):,} bytes, more than the {limit:,} that are allowed; store "
@@ -59,7 +59,7 @@ class InvalidResult(NamedTuple):
 
 
 def encode_result(returned: object) -> bytes | InvalidResult | None:
-    """Encode what a handler returned; a value that cannot be stored does not fail its job."""
+    """Encode the return value of a handler. A value that cannot be stored does not fail its job."""
     if returned is None:
         return None
     if isinstance(returned, InvalidResult):

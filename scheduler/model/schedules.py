@@ -72,8 +72,8 @@ class Due:
 
 
 class Fire(NamedTuple):
-    """A fire that was claimed: its instant, and the missed fires that it stands for. A triggered
-    one is not of the schedule.
+    """A claimed fire: its instant, and the missed fires that it replaces. A triggered fire is not
+    part of the schedule.
     """
 
     at: datetime

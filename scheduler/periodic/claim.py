@@ -53,7 +53,7 @@ class Claimer:
         self._database_clock = database_clock
         self._events = events
         self._watch = LeaseWatch(clock, lease=leases.lease)
-        self._released: dict[Key, int] = {}  # by fence: had not begun here
+        self._released: dict[Key, int] = {}  # fences of runs that this process released unbegun
         self._enqueuer = Enqueuer(
             registry=registry,
             locks=locks,
@@ -105,17 +105,16 @@ class Claimer:
             self._pull(here, now)
 
     def release_waiting(self) -> None:
-        """Release the leases of runs that have not begun after a second: another instance can begin
-        them sooner.
+        """Release the leases of runs that have not begun after a second, for other instances.
 
-        They count no start. If the statement fails, their leases run out.
+        These runs count no start. If the statement fails, their leases expire.
         """
         runs = self._runner.give_back(queued_before=self._clock.monotonic() - RELEASE_AFTER_S)
         if not runs:
             return
         self._leases.drop(runs)
         self._released = {run.key: run.fence for run in runs}
-        logger.info("%d fires had not begun after a second: their leases are released", len(runs))
+        logger.info("released the leases of %d fires that had not begun after a second", len(runs))
         self._locks.release(runs, started=[False] * len(runs))
 
     def rescue(self, tenants: Sequence[str] | None) -> bool:
@@ -264,9 +263,9 @@ class Claimer:
         self._begin(runs)
 
     def _redrive(self, expired: list[Overdue]) -> bool:
-        """Start fires again; return whether some are left for want of room.
+        """Start the fires of expired leases again; return whether some are left for want of room.
 
-        The fire of a job that has a queue by now is submitted.
+        If a job now has a queue, its fire is submitted.
         """
         here = []
         for lease in expired:
@@ -301,12 +300,11 @@ class Claimer:
         return left
 
     def _choose(self, expired: list[Overdue]) -> tuple[list[Overdue], bool]:
-        """Choose the fires to start again now, the last start of each alone, and tell whether some
-        are left for want of room.
+        """Choose the fires to start again now, and return whether some are left for want of room.
 
-        A fire that kills its process then takes no other suspect with it, and an innocent one that
-        shared two crashes is not buried for the third. A fire that this process released because it
-        was busy it takes back only when a worker is free.
+        The last start of a fire is alone: if it kills its process, no other suspect loses a start,
+        and an innocent fire that shared two crashes is not recorded as crashed after a third. This
+        process reclaims a fire that it released itself only when a worker is free.
         """
         recent = self._database_clock.now() - SUSPECT_FOR
         suspects = [
@@ -388,10 +386,10 @@ def _later(entry: Entry, now: datetime) -> bool:
 
 
 def buried_because(lease: Overdue) -> str | None:
-    """Say why an expired lease's fire may not start again, if it may not.
+    """Return why the fire of an expired lease must not start again; None: it can.
 
-    What was noted counts, whatever the job's definition is by now. Without a note, of a job that
-    ran at least once when it was claimed, a start counts as begun.
+    `begun` counts, whatever the present definition of the job is. If it is None, the job ran at
+    least once when it was claimed, and a start counts as begun.
     """
     if lease.delivery is None:
         return "its process died, and the job is no longer registered"

@@ -82,8 +82,8 @@ class Enqueuer:
             self._registry.pulled(entry, None)
 
     def redrive(self, lease: Overdue, entry: Entry) -> None:
-        """Submit the job that the fire of an expired lease becomes: its job had a function when it
-        was claimed, and has a queue now.
+        """Submit the fire of an expired lease, whose job had a function when it was claimed and has
+        a queue now.
         """
         work, queued_id = entry.spec.work, uuid4()
         if work is None:

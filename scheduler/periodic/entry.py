@@ -61,10 +61,11 @@ class Entry:
 
     @property
     def runnable(self) -> bool:
-        """Whether this process can do what a fire asks for: call its function, or submit a job.
+        """Whether this process can call the function of a fire, or submit its job.
 
-        A job that this process has registered in the other form is left to those that registered
-        the form that its definition has; one that it has not registered it can submit.
+        If this process has registered the job in the other form, only instances that registered the
+        form of the present definition run its fires. A job with a queue that this process has not
+        registered can be submitted.
         """
         if self.spec.foreign:
             return False

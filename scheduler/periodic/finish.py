@@ -86,8 +86,8 @@ class Finisher:
         """Refuse here what was told to stop: a body cut short is no success, and its lease is not
         ours to free.
 
-        A run whose lock row was deleted is sent: no other process runs its fire, so this is the one
-        that can record it.
+        A run whose lock row was deleted is sent. No other process runs its fire, so only this
+        process can record it.
         """
         if end.run.lock_deleted:
             return False
@@ -174,8 +174,8 @@ class Finisher:
 
 
 def _judged(end: RunEnd) -> RunEnd:
-    """Return an end as it is recorded: a function that was told to stop, or was never called, is
-    no success.
+    """Return the end that is recorded. If the lock row was deleted and the function saw that it
+    should stop, or was never called, it is no success.
     """
     run = end.run
     stopped = run.cancelled.seen or not run.called

@@ -22,16 +22,16 @@ from scheduler.store.job_lock import MAX_OVERDUE_ROWS, LockTable, Overdue
 logger = logging.getLogger("scheduler")
 
 BATCH = 1000
-WATCHED_SHARE = 0.6  # of a lease before its end: a lease that is renewed never has so little left
+WATCHED_SHARE = 0.6  # of a lease, before its end; a renewed lease always has more left
 
 
 class LeaseWatch:
-    """Tells which expired leases can be reclaimed: those that this process has seen unchanged for a
-    renewal interval by its monotonic clock.
+    """Expired leases that can be reclaimed: this process has seen them unchanged for a renewal
+    interval of its monotonic clock.
 
-    The database's clock alone cannot tell: if it is set forward by more than a lease, every lease
-    has expired at once, and the processes that hold them are alive. Leases are watched before they
-    expire, so a process that died costs no time. A released lease is not waited for.
+    The clock of the database is not enough: if it is set forward by more than a lease, every lease
+    has expired while its holder is alive. Leases are watched before they expire, so the watch does
+    not delay the recovery of a dead process. A released lease is reclaimable immediately.
     """
 
     def __init__(self, clock: Clock, *, lease: float) -> None:
@@ -41,7 +41,7 @@ class LeaseWatch:
         self._since: dict[Key, tuple[tuple[int, datetime, datetime], float]] = {}
 
     def reclaimable(self, leases: Sequence[Overdue]) -> list[Overdue]:
-        """Note how these leases are now, and return those that can be reclaimed."""
+        """Store the present state of these leases, and return those that can be reclaimed."""
         now, found = self._clock.monotonic(), []
         since = self._since.copy() if len(leases) >= MAX_OVERDUE_ROWS else {}
         for lease in leases:

@@ -203,14 +203,14 @@ class Registry:
             )
 
     def queued(self, key: Key) -> Entry | None:
-        """Return a job whose fires are submitted, if this process can submit them."""
+        """Return a job with a queue, if this process can submit its fires."""
         with self._lock:
             entry = self._tenants.get(key.tenant, {}).get(key.job_id)
             return entry if entry and entry.runnable and entry.spec.work is not None else None
 
     def runs(self) -> tuple[int, list[Key]]:
-        """List the jobs that this process has registered in the form that they have, with the
-        version of that list.
+        """List the jobs whose present form this process has registered, with the version of that
+        list.
         """
         with self._lock:
             return self.version, sorted(key for key in self._bodies if self._has_form(key))

@@ -26,8 +26,8 @@ from scheduler.model.schedules import Fire
 from scheduler.processes import Processes
 from scheduler.trace import Spans, Tracing, Work
 
-MAX_WAIT_S = 0.2  # what is claimed should begin within this
-RELEASE_AFTER_S = 1.0  # what has not begun by then is handed to another instance
+MAX_WAIT_S = 0.2  # within which a claimed fire should begin
+RELEASE_AFTER_S = 1.0  # after which a fire that has not begun is released for other instances
 MAX_BACKLOG = 2000
 BEGIN_RETRY_S = 1.0
 STOPPING = "the process is stopping"
@@ -149,8 +149,8 @@ class Runner:
         self.note_begun: Callable[[Run], bool] = lambda _: True
 
     def room(self) -> int:
-        """Return how many more fires can begin within a fifth of a second: free workers, and as
-        many more as workers become free in that time at the rate measured lately.
+        """Return how many more fires can begin within a fifth of a second: the number of free
+        workers, plus the number that becomes free in that time at the recent rate.
 
         Claims then come in large batches where bodies are quick, and one by one where they are slow
         and another instance could start them sooner.
@@ -160,7 +160,7 @@ class Runner:
             while len(self._rate) > 1 and self._rate[1][0] < now - MAX_WAIT_S:
                 self._rate.popleft()
             since, done = self._rate[0]
-            # A busy period shorter than that says nothing about its end: then what it ended counts.
+            # A shorter busy period gives no rate; then the number of ended runs counts.
             share = MAX_WAIT_S / max(MAX_WAIT_S, now - since)
             backlog = min(int((self._done - done) * share), MAX_BACKLOG)
             if now - self._rate[-1][0] > MAX_WAIT_S / 10:
@@ -168,11 +168,11 @@ class Runner:
             return max(0, self._workers + backlog - (self._taken - self._done))
 
     def free(self) -> int:
-        """Return how many workers have nothing to do."""
+        """Return the number of idle workers."""
         return max(0, self._workers - (self._taken - self._done))
 
     def release_at(self) -> float | None:
-        """Return when the oldest run that has not begun is to be released; None: all have."""
+        """Return when to release the oldest run that has not begun; None: all have begun."""
         while self._waiting and self._waiting[0].started:
             self._waiting.popleft()
         return self._waiting[0].queued_at + RELEASE_AFTER_S if self._waiting else None
@@ -190,7 +190,7 @@ class Runner:
         now = self._clock.monotonic()
         with self._lock:
             self._grow(min(self._workers, self._taken - self._done + len(runs)))
-            if self._taken == self._done:  # measured from here: it was idle before
+            if self._taken == self._done:  # idle until now, so the rate is measured from here
                 self._rate = deque([(now, self._done)])
             self._taken += len(runs)
             for run in runs:
@@ -215,7 +215,7 @@ class Runner:
             self._threads.append(thread)
 
     def give_back(self, *, queued_before: float = math.inf) -> list[Run]:
-        """Take back what has not started, as far as it was queued before a moment."""
+        """Take runs that have not started and were queued before a moment out of the queue."""
         runs, newer = [], []
         while True:
             try:
@@ -310,12 +310,12 @@ class Runner:
             self._coroutines.run(result, run.cancelled)
 
     def _may_begin(self, run: Run) -> bool:
-        """Return whether the lease of a run is surely ours, and noted as begun if it runs once."""
+        """Return whether the lease of a run is surely ours, and marked as begun if it runs once."""
         while self._is_ours(run):
             try:
                 # Asked before and after: the process may be suspended around the statement.
                 return (not run.once or self.note_begun(run)) and self._is_ours(run)
-            except StoreUnavailable:  # noted or not: the same statement says so
+            except StoreUnavailable:  # perhaps it was marked; the statement can be repeated
                 run.cancelled.wait(BEGIN_RETRY_S)
                 if run.cancelled.causes:
                     return False

@@ -189,7 +189,7 @@ def about(callback: Callback) -> Keys:
 
 
 def body_of(callback: Callback) -> bytes:
-    """Write what the receiver is told; never the payload, and never a traceback."""
+    """Write the body of the request, without the payload and without a traceback."""
     said: dict[str, Any] = {
         "tenant": callback.tenant,
         "id": callback.job_id,

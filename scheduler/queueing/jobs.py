@@ -296,7 +296,7 @@ def _live(tenant: str, row: Sequence[Any]) -> Job:
 
 
 def _scheduled_at(pushed_at: datetime, started_at: datetime | None) -> datetime | None:
-    """Return when the last attempt of a job that ended was scheduled; None: there was none.
+    """Return when the last attempt of an ended job was scheduled; None: it had no attempt.
 
     A retry that was settled late has a later `run_at` than its attempt has a start.
     """

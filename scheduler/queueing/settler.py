@@ -61,8 +61,8 @@ class Settled(NamedTuple):
     """What came of ends.
 
     held: those whose rows others hold. missed: how many these are and those that are refused.
-    changes: who went into which state. freed: jobs may be fed that could not be before. due: when
-    the backoff of a retry is over.
+    changes: the jobs and their new states. freed: jobs can be fed that could not be before. due:
+    when the backoff of a retry is over.
     """
 
     held: list[AttemptEnd]
@@ -170,10 +170,11 @@ class Settler:
         return self._quarantine(ends[0])
 
     def _quarantine(self, culprit: AttemptEnd) -> list[AttemptEnd]:
-        """Settle the end of an attempt that Postgres refuses, so that it does not block others.
+        """Settle an end of an attempt that Postgres refuses, so that it does not block others.
 
-        First without the values that Postgres can refuse; an attempt that completed stays so. What
-        is refused again ends its job. Return the end if another transaction holds its row.
+        It is first settled without the values that Postgres can refuse; its state does not change.
+        If that is refused too, its job is ended. Return the end if another transaction holds its
+        row.
         """
         about = keys(queue=self._queue.name, job_id=culprit.job_id, namespace=culprit.tenant)
         try:
@@ -203,7 +204,7 @@ class Settler:
         except Exception as error:
             if not _blames_an_end(error):
                 raise
-            said = "job %s: it cannot even be ended without its result; trying again later"
+            said = "job %s: could not be ended, not even without its result; trying again later"
             logger.exception(said, culprit.job_id, extra=about)
             self._refused = True
             return [culprit]
@@ -223,10 +224,10 @@ class Settler:
 
 
 def _blames_an_end(error: Exception) -> bool:
-    """Return whether an error is the fault of one of the ends.
+    """Return whether an error is caused by one of the ends.
 
-    Any other error of Postgres or Redis says nothing about them: a closed connection, a timeout, a
-    missing privilege. They are settled later.
+    Other errors of Postgres or Redis (a closed connection, a timeout, a missing privilege) are not
+    caused by them, so the ends are settled later.
     """
     if isinstance(error, InvalidData):
         return True
@@ -234,7 +235,7 @@ def _blames_an_end(error: Exception) -> bool:
 
 
 def _reduced(each: AttemptEnd, reason: str) -> AttemptEnd:
-    """Leave out of an end what Postgres can refuse; an error is kept as ASCII."""
+    """Return an end without the values that Postgres can refuse, and with its error as ASCII."""
     error = each.error and each.error.encode("ascii", "backslashreplace").decode()
     return replace(each, result=None, checkpoint=None, error=error, reason=reason)
 
@@ -357,7 +358,7 @@ def _plain(each: AttemptEnd) -> bool:
 
 
 def record(each: AttemptEnd) -> dict[str, Any]:
-    """Write an attempt as the ledger has it; its id follows from `worker` and `sequence`."""
+    """Write an attempt as the ledger has it. Its id is derived from `worker` and `sequence`."""
     written: dict[str, Any] = {
         "attempt": each.attempt,
         "outcome": each.state,

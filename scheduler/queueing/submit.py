@@ -58,10 +58,10 @@ def submit(
 def submit_children(
     table: QueueTable, drafts: Sequence[Draft], check: Callable[[Draft], None]
 ) -> Steps[None]:
-    """Insert the jobs that handlers submitted; their parents have completed, so none may raise.
+    """Insert the jobs that handlers submitted. Their parents have completed, so no job may raise.
 
-    A job that is refused is FAILED, with the reason. The id of a job whose key is taken is stored
-    as another name of the existing job.
+    A refused job is FAILED, with the reason. If the key of a job is taken, its id is stored as an
+    alias of the existing job.
     """
     refused: dict[UUID, str] = {}
     for draft in drafts:
@@ -114,9 +114,9 @@ def _depend(
     stands_for: dict[UUID, UUID],
     refused: dict[UUID, str] | None = None,
 ) -> Steps[list[Ending]]:
-    """Insert jobs with their edges; return those that end at once, because a dependency has.
+    """Insert jobs with their edges; return those that end immediately because a dependency has.
 
-    refused: why jobs are refused. If it is given, no job raises: further ones are added to it.
+    refused: reasons of refused jobs. If it is given, an invalid job ends FAILED instead of raising.
     """
     if not new:
         return []
@@ -127,7 +127,7 @@ def _depend(
             dict.fromkeys(stands_for.get(each, each) for each in draft.after_any)
         )
     if stands_for or refused is not None:
-        _check_cycles(new, refused)  # one that only a key closes, or that a handler made up
+        _check_cycles(new, refused)  # a taken key can close a cycle, and so can ids in a handler
     outside = dict.fromkeys(
         key
         for draft in new
@@ -162,8 +162,8 @@ def _depend(
 def _hold(
     table: QueueTable, keys: Collection[JobKey]
 ) -> Steps[tuple[dict[JobKey, tuple[int, int]], dict[JobKey, State]]]:
-    """Keep dependencies from ending; return priority and depth of the live ones, and how the others
-    ended.
+    """Lock live dependencies so that they do not end; return their priority and depth, and how the
+    others ended.
     """
     if not keys:
         return {}, {}
@@ -200,7 +200,7 @@ def _check_known(draft: Draft, unknown: set[JobKey]) -> None:
 
 
 def _refuse(draft: Draft, reason: str) -> Ending:
-    """Make a job one that ends with its submission."""
+    """Return the end of a job that ends with its submission."""
     draft.after, draft.after_any, draft.depth = [], [], 0
     draft.open_dependencies = 1  # it is not fed before it ends
     key = JobKey(draft.tenant, draft.id)

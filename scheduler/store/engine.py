@@ -67,7 +67,7 @@ _AWAY = (
     pg.SerializationFailure,
     pg.DeadlockDetected,
 )
-# Data exceptions, integrity constraint violations, program limits: the value is to blame.
+# Data exceptions, integrity constraint violations, program limits: a value is the cause.
 _DATA_ERRORS = ("22", "23", "54")
 
 
@@ -126,9 +126,9 @@ class Database:
     """Runs statements on pooled connections, each in a transaction of its own unless inside
     `transaction()`.
 
-    Every failure is a `StoreUnavailable` (trying again may help), an `InvalidData` (a value is to
-    blame) or another `StoreError`. The first costs the pool all its idle connections: a failover, a
-    restarted or a read-only server is met with new ones.
+    Every failure is a `StoreUnavailable` (trying again can help), an `InvalidData` (a value is the
+    cause) or another `StoreError`. A `StoreUnavailable` closes all idle connections of the pool, so
+    that new ones reach the server after a failover or a restart.
     """
 
     def __init__(

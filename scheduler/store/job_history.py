@@ -39,7 +39,7 @@ class HistoryTable:
                 ((made, dropped),) = connection.execute(
                     statement("job_history", "tend", schema), parameters
                 ).fetchall()
-            except LockNotAvailable as error:  # not an outage: it must not be tried again soon
+            except LockNotAvailable as error:  # no outage, which would be retried soon
                 raise StoreError("other transactions hold a lock on job_history") from error
         return made, dropped
 

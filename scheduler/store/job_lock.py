@@ -59,11 +59,11 @@ class Pulled(NamedTuple):
 
 
 class Overdue(NamedTuple):
-    """A lease that ran out, or will soon for want of a renewal.
+    """A lease that has expired, or will expire soon unless it is renewed.
 
-    begun: whether its function was about to be called; None: not noted, since its job runs at least
-    once. released: its holder has given it up. delivery: of its job as it is defined now; None: the
-    job is no longer registered.
+    begun: whether its function was about to be called; None: not recorded, because its job runs at
+    least once. released: its holder released it. delivery: that of the present definition of the
+    job; None: the job is no longer registered.
     """
 
     key: Key
@@ -100,10 +100,10 @@ class Renewal(NamedTuple):
 
 
 class Held(Protocol):
-    """Whatever names a lease: a job, the fence it is held at, and the fire that it is for.
+    """What identifies a lease: its job, its fence and its fire.
 
-    Fence and fire both, because a reclaim raises the fence without touching `job`: after the lock
-    row was deleted a later claim may use that fence again, for another fire.
+    The fence alone does not: a reclaim raises it without touching `job`, so after the lock row was
+    deleted a later claim can use that fence again, for another fire.
     """
 
     @property
@@ -221,7 +221,7 @@ class LockTable:
         return [Pulled(ord_ - 1, *rest) for ord_, *rest in rows]
 
     def begin(self, lease: Held) -> bool:
-        """Note that the function of a run is about to be called; False: the lease was lost."""
+        """Record that the function of a run is about to be called; False: the lease was lost."""
         return bool(
             self._run(
                 "begin",
@@ -234,7 +234,7 @@ class LockTable:
         )
 
     def renew(self, leases: Sequence[Held]) -> list[Renewal]:
-        """Prolong leases."""
+        """Renew leases; return one renewal for each."""
         rows = self._run(
             "renew", owner=self._holder.owner, lease=self._holder.lease, **_columns(leases)
         )
@@ -258,9 +258,10 @@ class LockTable:
         return [index in accepted for index in range(len(ends))]
 
     def _record(self, ends: Sequence[Finish]) -> list[int]:
-        """Write the ledger rows of runs whose lock rows were deleted; return which are there.
+        """Write the ledger rows of runs whose lock rows were deleted; return which rows exist.
 
-        A statement of its own: it sees what a transaction did that `finish` waited for.
+        This is a separate statement because it has to see the transactions for which `finish`
+        waited.
         """
         rows = self._run(
             "record",
@@ -280,14 +281,14 @@ class LockTable:
         self._run("release", owner=self._holder.owner, started=list(started), **_columns(leases))
 
     def overdue(self, tenants: Sequence[str] | None, *, ahead: timedelta) -> list[Overdue]:
-        """Find leases that ran out, or will within so long unless they are renewed."""
+        """Find leases that have expired, or will expire within `ahead` unless they are renewed."""
         rows = self._run("overdue", tenants=tenants, ahead=ahead, limit=MAX_OVERDUE_ROWS)
         return [Overdue(Key(tenant, job_id), *rest) for tenant, job_id, *rest in rows]
 
     def redrive(self, leases: Sequence[Held], *, once: Sequence[bool]) -> list[Redriven]:
-        """Take expired leases to run their fires again; what is missing went to somebody else.
+        """Take expired leases to run their fires again; return those that this process got.
 
-        once: the job runs at most once, so the new start is noted before its function is called.
+        once: the job runs at most once, so the new start is recorded before its function is called.
         """
         rows = self._run(
             "redrive",
@@ -303,7 +304,7 @@ class LockTable:
         ]
 
     def redrive_queued(self, lease: Held, spec_hash: bytes, work: Work, queued_id: UUID) -> bool:
-        """Submit the job that the fire of an expired lease becomes; say whether it did."""
+        """Submit the fire of an expired lease as a job; return whether it was submitted."""
         return bool(
             self._run(
                 "redrive_queued",

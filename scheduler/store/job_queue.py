@@ -172,11 +172,11 @@ class QueueTable:
         return self._statement("hold_dependencies", **packed(keys))
 
     def alias(self, owners: Mapping[JobKey, UUID]) -> Statement:
-        """Store other names of jobs."""
+        """Store aliases of jobs."""
         return self._statement("alias", **packed(owners), owners=uuids(owners.values()))
 
     def aliased(self, keys: Iterable[JobKey]) -> Statement:
-        """Read whose other names these are: (tenant, id, id of the job) each."""
+        """Read the jobs of which these ids are aliases: (tenant, id, id of the job) each."""
         return self._statement("aliased", **packed(keys))
 
     def ended(self, keys: Iterable[JobKey]) -> Statement:

@@ -28,8 +28,8 @@ from scheduler.store.engine import Database, Row, translated
 
 T = TypeVar("T")
 PREPARES = (
-    "connection: it prepares statements, and there is a pooler in between, like PgBouncer; connect "
-    'with prepare_threshold=None (for SQLAlchemy: connect_args={"prepare_threshold": None})'
+    "connection: it prepares statements behind a pooler like PgBouncer; connect with "
+    'prepare_threshold=None (for SQLAlchemy: connect_args={"prepare_threshold": None})'
 )
 
 

@@ -301,7 +301,7 @@ class Attempt:
     def _completed(self, returned: object) -> Result:
         encoded = encode_result(returned)
         reason: str | None = None
-        if isinstance(encoded, InvalidResult):  # what the handler did is done: a retry repeats it
+        if isinstance(encoded, InvalidResult):  # not a failure: a retry would repeat the work
             reason = f"{LEFT_OUT}: {encoded.reason}"
             encoded = None
         job = self.delivery.job

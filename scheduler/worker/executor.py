@@ -249,9 +249,9 @@ class Executor:
         return Call(start, attempt.cancelled, ended)  # type: ignore[arg-type]
 
     def _add_loop_results(self) -> None:
-        """Hand over the results of all handlers that ended in one iteration of the event loop.
+        """Add the results of all handlers that ended in one iteration of the event loop.
 
-        Handing over each by itself would wake a thread for each, which sends few results.
+        Adding them one by one would wake a thread for each, which sends few results.
         """
         results, self._loop_results = self._loop_results, []
         with self.lock:

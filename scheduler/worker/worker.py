@@ -1,7 +1,7 @@
 """The worker process: it leases jobs from Redis queues, runs their handlers, and sends the results.
 
-Threads: those of the executor; for each queue a supervisor, and one that waits for jobs if the
-executor does not; one that renews leases and checks timeouts; one that reclaims the jobs of dead
+Threads: those of the executor. Each queue has a supervisor, and a thread that waits for jobs if the
+executor does not. One thread renews leases and checks timeouts. One reclaims the jobs of dead
 workers.
 """
 

@@ -3,7 +3,7 @@ others made.
 
 Ours append theirs to a stream of the ledger as they end a job. What others ended is found by the
 queue's events, and in what was fed and has not ended: each is appended to that stream once, by a
-script. So one stream has them all. The mark of a job that has ended names its entry; a result whose
+script. So one stream has them all. The mark of a job that has ended names its entry. A result whose
 entry is gone (a trimmed stream) is read from the job and appended again.
 """
 
@@ -85,7 +85,7 @@ class Settling:
         )
         if lost:
             logger.warning(
-                "queue %s: Redis has lost the results of %d finished jobs, read them from the jobs",
+                "queue %s: Redis lost the results of %d finished jobs, read from the jobs instead",
                 self._keys.queue,
                 lost,
                 extra=log_fields(queue=self._keys.queue),
@@ -105,7 +105,7 @@ class Settling:
             self._missed = self._missed or bool(gone)
 
     def _wait(self, last: bytes, end: float) -> bool:
-        """Wait for the next event; return whether there is one: `Client.unblock` ends the wait.
+        """Wait for the next event, and return whether there is one. `Client.unblock` ends the wait.
 
         Every end of a job publishes an event.
         """

@@ -143,8 +143,8 @@ def delivery_of(queue: str, told: Sequence[bytes]) -> Taken:
 
 
 def _previous_id(job_id: str, previous: bytes) -> str:
-    """Read the id of the attempt before, which a script knows as worker:sequence if that attempt
-    was ended by a worker of BullMQ.
+    """Return the id of the attempt before. If a worker of BullMQ ended that attempt, scripts return
+    worker:sequence.
     """
     worker, separator, sequence = previous.decode(errors="replace").rpartition(":")
     if not separator:

@@ -109,7 +109,7 @@ audit AS (
 SELECT tenant, id, pg_notify(%(channel)s, '') FROM held;
 
 -- name: remove
--- Unregister: the lock row stays, and remembers the newest fire. No row back: there was no such job.
+-- Unregister: delete the job. The lock row stays, with the newest fire and fence. No row back: there was no such job.
 WITH gone AS (
   DELETE FROM {schema}.job WHERE tenant = %(tenant)s AND id = %(id)s RETURNING tenant, id, last_fire_at, fence),
 remembered AS (

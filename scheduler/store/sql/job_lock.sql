@@ -6,8 +6,8 @@
 -- 'pass': that fire had run before, advanced; NULL: not ours, with the present row to heal the mirror by.
 -- Never waits: a row that another transaction holds is not ours. The compare-and-set on (next_run_at, spec_hash) is
 -- evaluated on the newest row version, after the lock. Lock order: job, then job_lock.
--- A lock row that was deleted is inserted: one that the snapshot does not have, while no transaction has raised the fence
--- of the job since. Every transaction that inserts a lock row holds the job and raises its fence: two never insert one.
+-- A lock row that was deleted is inserted, if the snapshot has none and no transaction has raised the fence of the job
+-- since. Every transaction that inserts a lock row holds the row of job and raises its fence, so two never insert one.
 WITH due AS MATERIALIZED (
   SELECT p.*, j.delivery, greatest(j.fence, l.fence) + 1 AS fence, CASE
     WHEN j.fence IS NULL THEN NULL
@@ -76,7 +76,7 @@ WHERE j.next_run_at IS DISTINCT FROM p.seen;
 -- name: claim_queued
 -- One row. verdict 'queue': the fire or trigger became a job, both rows are written; 'skip' and 'pass' as in claim;
 -- NULL: not ours, or the job before it still lives, with the present row to heal the mirror by. No lease is taken, and
--- job_lock is only read: whatever gives a fire out holds the row of job.
+-- job_lock is only read: every statement that claims a fire holds the row of job.
 WITH t AS (SELECT coalesce(%(now)s::timestamptz, now()) AS now),
 due AS MATERIALIZED (
   SELECT j.tenant, j.id, t.now, CASE
@@ -174,8 +174,8 @@ WHERE l.tenant = %(tenant)s AND l.id = %(id)s AND l.owner = %(owner)s AND l.fenc
 RETURNING true;
 
 -- name: renew
--- Prolong leases. One row for each: whether it is still ours, and if not, whether its lock row was deleted: then no other
--- process runs that fire, and its end may still be recorded.
+-- Renew leases. One row for each: whether it is still ours, and if not, whether its lock row is gone or is not for this
+-- fire. Then no other process runs the fire, and its end can still be recorded.
 WITH mine AS MATERIALIZED (
   SELECT p.*, l.kept, coalesce(%(now)s::timestamptz, now()) AS now
   FROM (SELECT * FROM unnest((SELECT %(tenants)b::text[]), (SELECT %(ids)b::text[]), (SELECT %(fences)b::int8[]),
@@ -194,8 +194,8 @@ SELECT m.ord, m.kept IS NOT NULL, m.kept IS NULL AND (
 FROM mine m;
 
 -- name: finish
--- End runs: free the lease and write the ledger row. No row back for one: its lease was lost, or this very finish was
--- committed before and its answer was lost; `record` tells.
+-- End runs: free the lease and write the ledger row. No row back for one: its lease was lost, or this finish was committed
+-- before and its answer was lost. `record` distinguishes them.
 WITH mine AS MATERIALIZED (
   SELECT p.*, l.starts, l.missed_from, l.missed_count, l.attempts,
     CASE WHEN l.triggered THEN 'trigger' ELSE 'fire' END AS kind
@@ -222,9 +222,9 @@ ledger AS (
 SELECT ord FROM mine;
 
 -- name: record
--- Runs whose finish found no lease. Write the ledger row of one whose lock row was deleted: no lease is for its fire, and
--- no row of the ledger is. No row back for one: another process runs or has ended it. A row that this run wrote before
--- counts: then only the answer was lost.
+-- Record runs whose finish found no lease. The ledger row is written if the lock row was deleted: neither a lease nor a
+-- ledger row is for the fire. A ledger row that this run wrote before is returned too: only the answer was lost. No row
+-- back for one: another process runs or has ended the fire.
 WITH p AS MATERIALIZED (
   SELECT * FROM unnest((SELECT %(tenants)b::text[]), (SELECT %(ids)b::text[]), (SELECT %(fences)b::int8[]),
                        (SELECT %(fires)b::timestamptz[]), (SELECT %(kinds)b::text[]), (SELECT %(attempts)b::int4[]),
@@ -266,8 +266,8 @@ SET expires_at = 'epoch', starts = CASE WHEN m.started THEN l.starts ELSE l.star
 FROM mine m WHERE l.tenant = m.tenant AND l.id = m.id;
 
 -- name: overdue
--- Leases that ran out, then those that will soon for want of a renewal, in any order: those that no function here can
--- run must not hide the others. No row: every process is alive.
+-- Expired leases, then leases that expire within `ahead`, each in random order, so that leases of functions that this
+-- process does not have do not hide the others. No row: every process is alive.
 SELECT l.tenant, l.id, l.fence, l.fire_at, l.starts, l.begun, l.expires_at, l.expires_at = 'epoch', x.expired,
        j.delivery
 FROM {schema}.job_lock l
@@ -279,7 +279,7 @@ ORDER BY NOT x.expired, random() LIMIT %(limit)s;
 
 -- name: redrive
 -- Take expired leases to run *their* fires again. No row back: another instance was faster, or it was renewed. A start
--- that was noted not to have begun does not count.
+-- whose `begun` is false does not count.
 WITH lost AS MATERIALIZED (
   SELECT p.*, l.triggered, l.missed_from, l.missed_count, coalesce(%(now)s::timestamptz, now()) AS now,
     greatest(1, CASE WHEN l.begun IS FALSE THEN l.starts ELSE l.starts + 1 END) AS starts
@@ -304,9 +304,8 @@ taken AS (
 SELECT ord, fire_at, triggered, missed_from, missed_count, fence + 1, starts, now FROM lost;
 
 -- name: redrive_queued
--- Submit the job that the fire of an expired lease becomes, since its job has a queue by now, and free the lease. No row
--- back: another instance was faster, the definition is another, or the job before it still lives. Lock order: job, then
--- job_lock.
+-- Submit the fire of an expired lease as a job, because its job now has a queue, and free the lease. No row back: another
+-- instance was faster, the definition has changed, or the job before it still lives. Lock order: job, then job_lock.
 WITH lost AS MATERIALIZED (
   SELECT j.tenant, j.id, l.fence, l.fire_at, l.starts, l.description, l.created_at, l.missed_from, l.missed_count,
     l.attempts, CASE WHEN l.triggered THEN 'trigger' ELSE 'fire' END AS kind,

@@ -113,14 +113,14 @@ ON CONFLICT (tenant, type, key) DO UPDATE SET
 RETURNING k.tenant, k.type, k.key, k.job_id;
 
 -- name: alias
--- Other names of jobs: ids that handlers submitted with a key that was taken. No row back, ever.
+-- Store aliases of jobs: ids that handlers gave to jobs whose idempotency key was taken. No row back, ever.
 INSERT INTO {schema}.job_alias (tenant, id, job_id, created_at)
 SELECT p.tenant, p.id, p.job_id, coalesce(%(now)s::timestamptz, now())
 FROM unnest((SELECT %(tenants)b::text[]), (SELECT %(ids)b::uuid[]), (SELECT %(owners)b::uuid[])) AS p(tenant, id, job_id)
 ON CONFLICT DO NOTHING;
 
 -- name: aliased
--- Whose other names these are. No row for one: it is none.
+-- The jobs of which these ids are aliases. No row for one: it is no alias.
 SELECT p.tenant, p.id, a.job_id
 FROM unnest((SELECT %(tenants)b::text[]), (SELECT %(ids)b::uuid[])) AS p(tenant, id)
 CROSS JOIN LATERAL (
@@ -403,15 +403,15 @@ SELECT q.queue, q.priority, q.tenant, q.run_at, q.seq, q.id FROM {schema}.job_qu
 WHERE q.tenant = %(tenant)s AND q.id = %(id)s ON CONFLICT DO NOTHING;
 
 -- name: drop_key
--- Forget the idempotency key of a live job. No row back: it has none, or has ended.
+-- Delete the idempotency key of a live job. No row back: it has none, or has ended.
 DELETE FROM {schema}.job_key k USING {schema}.job_queue q
 WHERE q.tenant = %(tenant)s AND q.id = %(id)s
   AND k.tenant = q.tenant AND k.type = q.type AND k.key = q.idempotency_key AND k.job_id = q.id
 RETURNING k.key;
 
 -- name: update
--- Change what may be changed of a live job; NULL leaves as it is, an empty text clears. No row back: it has ended, or
--- there is none.
+-- Update the columns of a live job that users can change. NULL keeps a value, an empty text clears it. No row back: the job
+-- has ended, or there is none.
 UPDATE {schema}.job_queue q SET
   priority = coalesce(%(priority)s::int2, q.priority),
   tags = CASE WHEN %(tags)s::text IS NULL THEN q.tags ELSE nullif(%(tags)s::jsonb, '{{}}') END,
