@@ -3,7 +3,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 ARGS ?=
 BENCH ?= compare
-# Most of the tests' time is waiting. The longest tests begin first (tests/conftest.py), or one is waited for at the end.
+# Tests wait most of the time. The longest tests begin first (tests/conftest.py), so that none runs alone at the end.
 PARALLEL ?= -n 6 --dist loadfile --no-loadscope-reorder
 
 # Tests start hundreds of processes: what one has compiled is not compiled again by the next.

@@ -53,8 +53,8 @@ LONGEST = (
     "tests/conveyor",
     "tests/periodic",
 )
-# Files whose tests take seconds each and share nothing but what a session shares: with several
-# workers each of these tests is scheduled by itself.
+# Files whose tests take seconds each and share only session fixtures. With several workers each of
+# these tests is scheduled by itself.
 APART = (
     "tests/flows/",
     "tests/worker/test_killed",
@@ -118,7 +118,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 class Scheduling(LoadFileScheduling):  # type: ignore[misc]
-    """Files are units of work, but the contract suite is one for each server and dialect."""
+    """Files are units of work. The contract suite is one for each server and dialect."""
 
     def _split_scope(self, nodeid: str) -> str:
         if nodeid.startswith(APART):

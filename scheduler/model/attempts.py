@@ -26,8 +26,8 @@ class QueuedJob:
 
     A job that did not come out of a ledger has no installation, and its end is nobody's to settle.
     uncharged: how many of the attempts up to `attempt` do not count towards `max_attempts`.
-    previous_attempt_id: of the last attempt that is known when the job is fed or delivered.
-    scheduled_at: when it was pushed; None if that was when it was submitted.
+    previous_attempt_id: the last attempt that is known when the job is fed or delivered.
+    scheduled_at: when it was pushed; None: when it was submitted.
     """
 
     id: str
@@ -61,9 +61,9 @@ class QueuedJob:
 class AttemptEnd:
     """How an attempt ended: terminal, or RETRYING after `delay`. `result` and `spawned` are of a
     completed one. reason: why its result was left out. charged: whether it counts towards
-    `max_attempts`. uncharged: how many of the attempts up to this one do not count. sequence: of
-    its lease, see `attempt_id`. recorded_at: when Redis took the result, by its clock; set when the
-    result is read. scheduled_at: when the job was pushed, as `QueuedJob` has it.
+    `max_attempts`. uncharged: how many of the attempts up to this one do not count. sequence: that
+    of its lease, see `attempt_id`. recorded_at: when Redis took the result, by its clock; set when
+    the result is read. scheduled_at: as in `QueuedJob`.
     """
 
     tenant: str

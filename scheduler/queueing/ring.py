@@ -76,7 +76,7 @@ class Ring:
 
     def check(self, draft: Draft) -> None:
         """Raise if a handler submitted a job that is too large or that the dialect of its queue
-        cannot carry; a worker knows neither.
+        cannot carry. Workers do not have these limits.
         """
         validate_size(draft.payload, self._max_payload)
         retry, _ = policy_of(None if draft.policy is None else orjson.loads(draft.policy))
@@ -186,7 +186,8 @@ class Ring:
 
 def _refined(job: Job, known: Known) -> Job:
     scheduled_at = known.scheduled_at or job.scheduled_at or known.started_at
-    if scheduled_at is not None and known.started_at is not None:  # by the clocks of two servers
+    # The clocks of two servers can differ.
+    if scheduled_at is not None and known.started_at is not None:
         scheduled_at = min(scheduled_at, known.started_at)
     updated_at = {
         State.SCHEDULED: scheduled_at,

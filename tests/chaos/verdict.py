@@ -197,7 +197,7 @@ def _check_taken(lines: Sequence[Line], faults: Sequence[Done], verdict: Verdict
 
 
 def _check_ids(lines: Sequence[Line], verdict: Verdict) -> None:
-    """Check that no two executions have one attempt id, whatever Redis forgot."""
+    """Check that no two executions share an attempt id, whatever Redis lost."""
     starts = [line for line in lines if line.what == "start"]
     times = Counter(line.attempt_id for line in starts)
     verdict.wrong["one attempt id, two executions"] += [

@@ -208,7 +208,7 @@ def test_an_end_that_cannot_be_read_is_found_anew_in_its_job(
 
 
 def results_of(queue: BullMQQueue) -> list[tuple[str, State, bytes | None]]:
-    """Read all results that there are, and acknowledge them."""
+    """Read and acknowledge all results."""
     found = []
     for _ in range(5):
         read = queue.outcomes(10, timeout=0.05)
@@ -229,7 +229,7 @@ def test_results_lost_by_the_stream_are_read_from_their_jobs(
     names = [each.job.id for each in (one, two, three)]
     assert queue.push([one.job, two.job, three.job], epoch="") == [Pushed.FINISHED] * 3
     with caplog.at_level(logging.WARNING):
-        found = results_of(open_queue())  # a settler that begins looks at all jobs of its ledger
+        found = results_of(open_queue())  # a new settler checks all jobs of its ledger
     assert found == sorted(
         (name, State.COMPLETED, b"%d" % n) for n, name in enumerate(names, start=1)
     )

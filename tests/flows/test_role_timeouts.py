@@ -14,7 +14,7 @@ from tests.conftest import MakeScheduler
 from tests.support.recorder import Recorder
 from tests.support.waiting import rest
 
-HELD = 17.0  # by then a backoff that doubles to 15 s has reached that
+HELD = 17.0  # after which a backoff that doubles up to 15 s has reached 15 s
 RESUMED = 5.0
 
 
@@ -50,7 +50,7 @@ def test_fires_resume_when_a_table_lock_is_released(
             sql.Identifier(role), sql.Identifier(setting)
         )
     )
-    make_scheduler()  # makes the tables, without these timeouts
+    make_scheduler()  # creates the tables without these timeouts
     instance = make_scheduler(database=make_conninfo(dsn, user=role, password=role))
     instance.register("acme", "x", recorder.body, every="200ms")
     recorder.wait(lambda: len(recorder.runs) >= 3)

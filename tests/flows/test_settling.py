@@ -294,7 +294,7 @@ def test_a_connection_closed_while_settling_fails_no_job(
 def test_a_missing_privilege_fails_no_job(
     settling: Settling, submitter: Scheduler, connection: psycopg.Connection[Any], schema: str
 ) -> None:
-    """An error that blames no value is no reason to fail a job either."""
+    """An error that blames no value fails no job."""
     job = submitter.submit("acme", "job", queue="work", delay="1h")
     settling.add([completed(job)])
     connection.execute(

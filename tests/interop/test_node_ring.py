@@ -181,7 +181,7 @@ def test_what_a_killed_node_worker_had_is_taken_back_as_the_ring_decides(
 def test_attempts_of_node_are_previous_ones_of_ours(
     queue: BullMQQueue, start_node: StartPeer
 ) -> None:
-    """Ours fails, is put back, then Node's fails, then ours runs again."""
+    """An attempt of ours fails, one is put back, one of Node fails, then one of ours runs."""
     hour = {"initial_delay_us": 3_600_000_000, "jitter": False}
     fed, node, client = job(payload=b'{"fails":9}', policy=hour), start_node(), queue._client
     queue.push([fed], epoch="")

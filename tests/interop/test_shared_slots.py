@@ -16,7 +16,7 @@ JOBS, SLOW, SLOTS = 3000, 90, 16
 
 
 def most_active(events: list[tuple[str, dict[str, str]]]) -> int:
-    """Return how many jobs were active at most: a script writes the ends before the starts."""
+    """Return the largest number of active jobs. A script writes ends before starts."""
     active, most = set[str](), 0
     for _, fields in events:
         if fields["event"] == "active":

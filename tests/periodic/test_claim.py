@@ -55,7 +55,7 @@ def outcomes(instance: Scheduler, *, kind: str = "fire") -> list[tuple[str, str 
 
 
 def dies_with_its_claims(instance: Scheduler, monkeypatch: pytest.MonkeyPatch) -> list[Run]:
-    """Let this instance claim and then do nothing, as a process that is killed."""
+    """Let this instance claim and then stop, as a process that is killed."""
     claimed: list[Run] = []
     monkeypatch.setattr(instance._running().runner, "take", claimed.extend)
     instance.tick()
@@ -65,7 +65,7 @@ def dies_with_its_claims(instance: Scheduler, monkeypatch: pytest.MonkeyPatch) -
 
 
 def outlive(clock: ManualClock, instance: Scheduler) -> None:
-    """Let a lease run out under the eyes of an instance."""
+    """Let a lease expire while an instance watches it."""
     for _ in range(6):
         clock.advance(LEASE / 4)
         instance.tick()
@@ -97,7 +97,7 @@ def test_a_job_without_a_lock_row_can_be_triggered(
     one, _ = pair
     one.register("acme", "x", recorder.body, every="1h")
     for _ in range(2):
-        clock.advance("1s")  # else both triggers were one instant
+        clock.advance("1s")  # two triggers at one instant are one run
         connection.execute("DELETE FROM job_lock")
         one.trigger("acme", "x")
         one.tick()
@@ -226,7 +226,7 @@ def test_at_most_once_counts_only_what_began(
     outlive(clock, other)
     assert [each.attempt for each in recorder.runs] == [1] * (not begun)
     assert [outcome for outcome, _ in outcomes(other)] == ["crashed" if begun else "success"]
-    if not begun:  # the first process wakes up, and must not call the function
+    if not begun:  # the first process continues, and must not call the function
         assert not one._running().runner.note_begun(run)
 
 
@@ -299,7 +299,7 @@ def test_a_runner_takes_no_more_than_can_begin_soon() -> None:
     clock.at = 8.0
     gate.set()
     until(lambda: runner.count() == 0)
-    assert runner.room() == 2  # two in eight seconds
+    assert runner.room() == 2  # two runs ended in eight seconds
     runner.stop()
 
 
@@ -325,7 +325,7 @@ def test_fires_that_cannot_begin_are_handed_to_another_instance(
 
     names = [f"j{n}" for n in range(5)]
     busy = make_scheduler(max_workers=1)
-    monkeypatch.setattr(busy._running().runner, "room", lambda: 100)  # bodies were quick until now
+    monkeypatch.setattr(busy._running().runner, "room", lambda: 100)  # as after quick functions
     jobs = [{"tenant": "acme", "job_id": name, "fn": body} for name in names]
     busy.register_many(jobs)
     recorder.wait(lambda: recorder.runs)

@@ -269,7 +269,7 @@ def test_a_late_finish_after_a_deletion_touches_no_other_fire(
 ) -> None:
     claim(locks)
     moment.now += timedelta(minutes=1)
-    old = redrive(locks)  # fence 2, of which `job` knows nothing
+    old = redrive(locks)  # fence 2 in job_lock, 1 in job
     connection.execute("DELETE FROM job_lock")
     moment.now += timedelta(hours=1)
     new = claim(locks, AT + timedelta(hours=1))

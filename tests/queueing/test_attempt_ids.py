@@ -52,7 +52,7 @@ PROGRAM = """
         if dies == "dies":
             while renewed.acquire(blocking=False):
                 pass
-            renewed.acquire()  # it can have been sent before the handler began
+            renewed.acquire()  # the first renewal can be older than the handler's start
             renewed.acquire()
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -112,12 +112,12 @@ def named(job: Job) -> list[Run]:
 
 
 def settled(ring: Scheduler, job_id: UUID, number: int) -> None:
-    """Wait until so many attempts are in the ledger."""
+    """Wait until the ledger has this many attempts."""
     wait_for(lambda: len(ring.get("acme", job_id).attempts) == number, "they are settled")
 
 
 def fail_often(runs: list[Run], times: int) -> None:
-    """Register a handler that fails so many times."""
+    """Register a handler that fails this many times."""
 
     @handler("mail", queue="mail")
     def mail(ctx: scheduler.JobContext, payload: object) -> None:
@@ -220,7 +220,7 @@ def test_killed_attempt_is_the_previous_one(
 
 
 class RestartableRedis:
-    """A Redis that restarts from its last snapshot, as one that lost its last writes."""
+    """A Redis that restarts from its last snapshot and so loses its last writes."""
 
     def __init__(self, folder: Path) -> None:
         with socket.socket() as probe:
@@ -244,7 +244,7 @@ class RestartableRedis:
             return False
 
     def restart(self) -> None:
-        """Kill it, and start it with the last snapshot."""
+        """Kill the server, and start it with the last snapshot."""
         self.stop()
         self._start()
 
@@ -314,7 +314,7 @@ def test_same_feed_pushed_twice_repeats_no_id(
     runs: list[Run],
     go: threading.Event,
 ) -> None:
-    """The answer to a push was lost, and a failover forgot the job but not the epoch."""
+    """The answer to a push was lost, and a failover lost the job but not the epoch."""
     make_worker()
     ring.submit("acme", "mail", queue="mail")  # so that the queue has an epoch
     wait_for(lambda: runs, "the epoch is set")

@@ -1,4 +1,4 @@
-"""Labels of jobs: any text, cleared by an update; and events that end with their scheduler."""
+"""Labels of jobs are any text and can be cleared. `events()` ends with its scheduler."""
 
 import threading
 from typing import Any

@@ -30,7 +30,7 @@ BIT = (
     2566,  # a registration that was suspended began a schedule before the last fire
     2091,  # a trigger waited for ever behind fires that wait for each other
 )
-# A process in the middle of one of these is chosen for a misfortune.
+# Misfortunes prefer processes that are executing one of these statements.
 RARE = ("redrive", "redrive_queued", "bury", "renew", "begin", "claim_triggers", "record")
 COVERED = (
     "crash in claim",

@@ -213,7 +213,7 @@ def test_a_lifetime_decides_before_all_other_causes(
     deaf.stops = True
     worker = make_worker(lease="1s")
     with monkeypatch.context() as slow:
-        slow.setattr(Upkeep, "sweep", lambda _: None)  # nobody looks at lifetimes in time
+        slow.setattr(Upkeep, "sweep", lambda _: None)  # no instance checks lifetimes
         job = begin(ring, deaf, lifetime=3, execution="1s" if also == "timeout" else "10m")
         if also == "cancel":
             ring.cancel_job("acme", job)

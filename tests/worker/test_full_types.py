@@ -25,7 +25,7 @@ SLOTS = 2
 
 
 class Handlers:
-    """Handlers of `big`, of which one runs at a time, and of `mail`; they count what they run."""
+    """Handlers of `big`, of which one runs at a time, and of `mail`. They count their jobs."""
 
     def __init__(self) -> None:
         self.ran: Counter[str] = Counter()

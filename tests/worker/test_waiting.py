@@ -1,4 +1,4 @@
-"""A worker whose queue waits for jobs in Redis: what else it does meanwhile, and who is woken."""
+"""A worker whose queue waits for jobs in Redis: what else it does, and which clients are woken."""
 
 import threading
 import time
@@ -33,7 +33,7 @@ def waiting(redis: Client) -> int:
 
 @contextmanager
 def in_background(redis: Client, target: Callable[[], Any]) -> Iterator[threading.Thread]:
-    """Run something that waits for jobs; yield when it does."""
+    """Run a call that waits for jobs; yield when it waits."""
     before = waiting(redis)
     thread = threading.Thread(target=target, daemon=True)
     thread.start()
@@ -123,7 +123,7 @@ def test_a_worker_that_handles_parked_jobs_receives_their_signal(
 def test_a_due_retry_is_leased_while_its_queue_waits(
     redis: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Workers of Conveyor are not told what others schedule."""
+    """Workers of Conveyor are not notified of retries that others schedule."""
     monkeypatch.setattr(conveyor, "LONGEST_WAIT", 60.0)
     driver = Driver(redis, kind=ConveyorQueue)
     policy = {"max_attempts": 2, "initial_delay_us": 200_000, "jitter": False}

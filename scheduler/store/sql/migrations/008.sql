@@ -1,5 +1,5 @@
--- An attempt of a job is identified by its lease. Attempts of earlier versions, whose leases are unknown, by their worker
--- and number.
+-- An attempt of a job is identified by its lease. The leases of attempts of earlier versions are unknown, so these attempts
+-- are identified by their worker, feed and number.
 
 ALTER TABLE job_queue ADD COLUMN previous_attempt_id uuid;
 ALTER TABLE job_history

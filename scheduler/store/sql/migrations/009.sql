@@ -1,5 +1,5 @@
--- A recurring job remembers its newest fire and fence beside its lock row, so that a deleted lock row is made anew. The
--- lock row of a job that runs at most once says whether its function was about to be called.
+-- A recurring job has its newest fire and fence in job too, so that a claim can insert a deleted lock row. The lock row of
+-- a job that runs at most once records whether its function was about to be called.
 
 ALTER TABLE job ADD COLUMN last_fire_at timestamptz;
 ALTER TABLE job ADD COLUMN fence bigint NOT NULL DEFAULT 0 CHECK (fence >= 0);

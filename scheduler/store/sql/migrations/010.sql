@@ -1,9 +1,9 @@
--- The ledger keeps when a job was scheduled. `updated_at` of a live job is the time of its last state change alone.
+-- The ledger has the time at which a job was scheduled. `updated_at` of a live job is the time of its last state change.
 
 ALTER TABLE job_history ADD COLUMN scheduled_at timestamptz;
 ALTER TABLE job_queue ADD COLUMN fed_again_at timestamptz;
 
--- Other names of jobs: the ids that handlers gave to jobs whose idempotency key was taken.
+-- Aliases of jobs: the ids that handlers gave to jobs whose idempotency key was taken.
 CREATE TABLE job_alias (
   tenant     text COLLATE "C" NOT NULL,
   id         uuid             NOT NULL,
