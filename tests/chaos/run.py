@@ -157,20 +157,23 @@ def _end(house: House, crew: Crew, outcome: Outcome, say: Say) -> datetime:
     crew.stop(SUBMITTERS)
     until = datetime.now(UTC)
     patience = outcome.size.patience
-    with Scheduler(house.postgres.dsn, schema=SCHEMA, tenants=[TENANT]) as control:
-        for job in [each.job_id for each in control.jobs(TENANT) if each.job_id.startswith("feed")]:
-            control.pause(TENANT, job)
     with psycopg.connect(house.postgres.dsn, autocommit=True) as connection:
-        for what, query in (("jobs have not ended", LEFT), ("recurring jobs are behind", BEHIND)):
+
+        def wait(what: str, query: LiteralString) -> None:
             try:
                 wait_for(
-                    lambda: not _one(connection, query, until),  # noqa: B023
-                    what,
-                    timeout=patience,
-                    every=0.2,
+                    lambda: not _one(connection, query, until), what, timeout=patience, every=0.2
                 )
             except AssertionError:
                 outcome.verdict.wrong["not done"].append(f"{_one(connection, query, until)} {what}")
+
+        wait("recurring jobs are behind", BEHIND)  # a paused job would not fire any more
+        with Scheduler(house.postgres.dsn, schema=SCHEMA, tenants=[TENANT]) as control:
+            for each in control.jobs(TENANT):
+                if each.job_id.startswith("feed"):
+                    control.pause(TENANT, each.job_id)
+        wait("jobs have not ended", LEFT)
+        wait("recurring jobs are behind", BEHIND)
     outcome.drained = time.monotonic() - began
     say(f"all was done {outcome.drained:.1f} s after the last fault")
     crew.stop([*WORKERS, *INSTANCES])
