@@ -25,20 +25,19 @@ from scheduler import (
 )
 from scheduler.model.submission import Reference
 from tests.chaos.diary import Diary, Order, Page
+from tests.chaos.plan import QUEUES
 
 TENANT = "acme"
 TYPE = "job"
 SCHEMA = "scheduler"
 SHOP = "shop"
-QUEUES = {
-    "work": {"dialect": "standard"},
-    "video": {"dialect": "bullmq"},
-    "go": {"dialect": "conveyor"},
-}
 PATIENT = RetryPolicy(
     max_attempts=50, backoff="constant", initial_delay="100ms", max_delay="1s", jitter=False
 )
 VISIBLE = Timeouts(visibility="10s")
+TWICE = RetryPolicy(max_attempts=2, backoff="constant", initial_delay="100ms", jitter=False)
+POISON_EVERY = (20.0, 40.0)  # seconds between the poison jobs of a submitter
+POISON_SECONDS = (0.0, 2.5)  # before they kill their process: before and after leases are marked
 A_SECOND = 5  # transactions
 KEYS = 2000
 ROLLED_BACK = 0.1
@@ -66,6 +65,7 @@ class Submitter:
         self._size = max(10, round(rate / A_SECOND))
         self._connection: psycopg.Connection[tuple[object, ...]] | None = None
         self._earlier: list[str] = []
+        self._poison_at = time.monotonic() + self._rng.uniform(*POISON_EVERY) / 4
 
     def run(self, stop: threading.Event) -> None:
         """Submit until told to stop."""
@@ -123,6 +123,9 @@ class Submitter:
 
     def _batch(self) -> list[NewJob]:
         batch: list[NewJob] = []
+        if time.monotonic() >= self._poison_at:
+            self._poison_at = time.monotonic() + self._rng.uniform(*POISON_EVERY)
+            batch.append(self._poison())
         while len(batch) < self._size:
             chance = self._rng.random()
             if chance < 0.1:
@@ -138,6 +141,14 @@ class Submitter:
             else:
                 batch.append(self._one())
         return batch
+
+    def _poison(self) -> NewJob:
+        """A job that kills its process whenever it runs."""
+        queue, seconds = self._rng.choice(tuple(QUEUES)), self._rng.choice(POISON_SECONDS)
+        payload = {"fails": -1, "seconds": seconds, "delay": 0.0, "poison": True}
+        return replace(
+            self._one(), queue=queue, payload=payload, priority=Priority.NORMAL, retry=TWICE
+        )
 
     def _family(self) -> list[NewJob]:
         """Some, and one that waits for all of them; now and then one of them fails for good."""
@@ -179,7 +190,13 @@ class Submitter:
         after = tuple(each if isinstance(each, str) else ids[id(each)] for each in job.after)
         asked = cancelled and payload["delay"] > 0
         return Order(
-            ids[id(job)], payload["fails"], payload["delay"], after, job.idempotency_key, asked
+            ids[id(job)],
+            payload["fails"],
+            payload["delay"],
+            after,
+            job.idempotency_key,
+            asked,
+            poison=payload.get("poison", False),
         )
 
     def _cancel(self, orders: tuple[Order, ...]) -> None:

@@ -13,11 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from scheduler import JobContext, ReaperRule, Worker, handler
-from scheduler.dialects.bullmq.queue import BullMQQueue
 from tests.support.lines import append
 
 url, dialect, journal, *queues = sys.argv[1:]
-INTERVAL = timedelta(seconds=0.3)
 
 
 def note(kind: str, ctx: JobContext) -> None:
@@ -39,13 +37,11 @@ def ordinary(ctx: JobContext, payload: dict[str, Any]) -> None:
 for queue in queues:
     handler("poison", queue=queue)(poison)
     handler("ordinary", queue=queue)(ordinary)
-defaults: Any = BullMQQueue.__init__.__kwdefaults__
-defaults["stalled_interval"] = INTERVAL
 Worker(
     url,
     queues,
     dialect=dialect,
     concurrency=10,
     lease="1s",
-    reaper=ReaperRule(interval=INTERVAL),
+    reaper=ReaperRule(interval=timedelta(seconds=0.3)),
 ).run()
