@@ -35,7 +35,7 @@ from scheduler.dialects.standard.queue import StandardQueue
 from scheduler.model.reaper import ReaperRule
 from scheduler.worker.attempt import Attempt
 from tests.chaos.diary import Diary
-from tests.chaos.orders import PATIENT, SCHEMA, TENANT, TYPE, VISIBLE, Submitter
+from tests.chaos.orders import PATIENT, SCHEMA, SLOW_TYPE, TENANT, TYPE, VISIBLE, Submitter
 from tests.chaos.plan import CONCURRENCY, LEASE, QUEUES
 from tests.support.instance import Job, note, run
 from tests.support.records import Journal
@@ -156,6 +156,7 @@ def work(options: Options, stop: threading.Event) -> None:
     workers = []
     for queue, dialect in QUEUES.items():
         handler(TYPE, queue=queue)(partial(body, diary))
+        handler(SLOW_TYPE, queue=queue, concurrency=2)(partial(body, diary))
         workers.append(
             Worker(
                 options.redis,

@@ -29,6 +29,11 @@ from tests.chaos.plan import QUEUES
 
 TENANT = "acme"
 TYPE = "job"
+SLOW_TYPE = (
+    "slow"  # its handler runs few jobs at a time, so some wait in Redis when a queue is paused
+)
+SLOW_SHARE = 0.15  # of the transactions
+SLOW_JOBS, SLOW_SECONDS = 20, 0.3
 SCHEMA = "scheduler"
 SHOP = "shop"
 PATIENT = RetryPolicy(
@@ -126,6 +131,11 @@ class Submitter:
         if time.monotonic() >= self._poison_at:
             self._poison_at = time.monotonic() + self._rng.uniform(*POISON_EVERY)
             batch.append(self._poison())
+        if self._rng.random() < SLOW_SHARE:
+            queue = self._rng.choice(tuple(QUEUES))
+            payload = {"fails": 0, "seconds": SLOW_SECONDS, "delay": 0.0}
+            slow = replace(self._one(), type=SLOW_TYPE, queue=queue, payload=payload)
+            batch += [replace(slow, priority=Priority.NORMAL) for _ in range(SLOW_JOBS)]
         while len(batch) < self._size:
             chance = self._rng.random()
             if chance < 0.1:

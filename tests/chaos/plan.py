@@ -83,7 +83,7 @@ LANES = {
         ),
         (4.0, 12.0),
     ),
-    "queues": Lane(tuple(QUEUES), (("pause", ""),), (3.0, 9.0)),
+    "queues": Lane(tuple(QUEUES), (("pause", ""),), (2.0, 6.0)),
 }
 LASTS: dict[str, Callable[[random.Random], float]] = {
     "kill": lambda rng: rng.uniform(0.0, 3.0),
