@@ -45,7 +45,7 @@ class Executor:
 
     free: slots that are not reserved. ready: leased jobs that wait for a thread. free_of: slots
     left of each handler that has a concurrency of its own. consumers: the queues of the process.
-    orphan: the orphan on its last attempt that this process has, of whatever queue.
+    orphan: the orphan on its last attempt that this process has, of all its queues.
     """
 
     def __init__(self, concurrency: int, handlers: Iterable[Handler] = ()) -> None:

@@ -99,7 +99,7 @@ def test_second_orphan_on_its_last_attempt_is_returned(driver: Driver) -> None:
     assert {each and (each.state, each.attempt) for each in known} == {(State.RETRYING, 1)}
 
 
-def test_ordinary_jobs_run_beside_an_orphan(driver: Driver) -> None:
+def test_ordinary_jobs_run_next_to_an_orphan(driver: Driver) -> None:
     push_orphans(driver, 2)
     fetch(driver)
     driver.call()  # returns the second one
