@@ -18,6 +18,7 @@ from scheduler.model.attempts import AttemptEnd, QueuedJob
 from scheduler.model.breaker import BreakerState
 from scheduler.model.labels import Priority
 from scheduler.model.queues import QueueEntry, QueueKey
+from scheduler.model.retries import RetryPolicy
 from scheduler.model.states import State
 from scheduler.model.workers import WorkerInfo
 
@@ -95,7 +96,8 @@ class Delivery:
     another project, see `attempt_id`. raw: what the dialect needs to end it. uncharged: how many of
     the leases before this one do not count towards `max_attempts`, because the job was returned.
     begun: False for a lease that is recovered and whose worker had not begun the attempt. worker:
-    the name of the worker that has the lease, or had it, if the lease is recovered.
+    the name of the worker that has the lease, or had it, if the lease is recovered. orphaned: an
+    earlier lease of the job was recovered from a dead worker.
     """
 
     job: QueuedJob
@@ -106,11 +108,18 @@ class Delivery:
     uncharged: int = 0
     begun: bool = True
     worker: str = ""
+    orphaned: bool = False
 
     @property
     def charged(self) -> int:
         """The number of this attempt among those that count towards `max_attempts`."""
         return self.attempt - self.uncharged
+
+    def is_last_chance(self, retry: RetryPolicy) -> bool:
+        """Return whether the job lost a worker before, and ends if it loses this one too."""
+        if not self.orphaned:
+            return False
+        return self.charged >= retry.max_attempts or not retry.retry_system
 
 
 class Note(NamedTuple):
@@ -130,6 +139,8 @@ class Result:
     then used again.
     unhandled: a put-back because the worker has no handler for the type. The job is due again after
     1 s. Each such return doubles the delay, up to 60 s.
+    delay: of a put-back before the handler was called: the job is due again after so long. Its
+    attempt is not charged, and the number of the attempt is used again.
     """
 
     delivery: Delivery
@@ -137,6 +148,7 @@ class Result:
     note: Note | None = None
     begun: bool = True
     unhandled: bool = False
+    delay: timedelta | None = None
 
 
 class Known(NamedTuple):

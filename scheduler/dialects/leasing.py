@@ -121,11 +121,13 @@ class Returned(NamedTuple):
     """What is known of a job whose attempts were returned, see `attempts/lua/returned.lua`.
 
     uncharged: how many of its attempts are not charged. redelivered: an orphaned lease was
-    redelivered uncharged. previous_attempt_id: of the last attempt that had begun.
+    redelivered uncharged. orphaned: a lease was orphaned, charged or not. previous_attempt_id: of
+    the last attempt that had begun.
     """
 
     uncharged: int
     redelivered: bool
+    orphaned: bool
     previous_attempt_id: str | None
 
 
@@ -136,10 +138,13 @@ def returned_of(text: bytes | None, job: QueuedJob) -> Returned:
     found = _RETURNED.match(text or b"")
     if found is None or int(found[1]) != job.feed:
         return Returned(
-            job.uncharged, redelivered=False, previous_attempt_id=job.previous_attempt_id
+            job.uncharged,
+            redelivered=False,
+            orphaned=False,
+            previous_attempt_id=job.previous_attempt_id,
         )
     previous = found[4].decode() or job.previous_attempt_id
-    return Returned(int(found[2]), found[3] == b"1", previous)
+    return Returned(int(found[2]), found[3] == b"1", found[3] != b"0", previous)
 
 
 def previous_of_next(result: Result) -> str:
@@ -149,7 +154,8 @@ def previous_of_next(result: Result) -> str:
     """
     delivery = result.delivery
     job = delivery.job
-    if result.end is None and not (result.begun and delivery.begun):
+    has_begun = result.begun and delivery.begun and result.delay is None
+    if result.end is None and not has_begun:
         return job.previous_attempt_id or ""
     try:
         job_id = UUID(job.id)

@@ -144,6 +144,11 @@ class Attempt:
         return self.delivery.charged
 
     @property
+    def is_last_chance(self) -> bool:
+        """Whether the job lost a worker before, and ends if it loses this one too."""
+        return self.delivery.orphaned and self.delivery.is_last_chance(self.retry)
+
+    @property
     def worker(self) -> str:
         """The name of the worker that runs it."""
         return self.consumer.worker
@@ -273,11 +278,15 @@ class Attempt:
         if self.span is not None:
             self.span.end("put_back" if end is None else end.state, error_name)
 
-    def put_back(self) -> Result:
+    def put_back(self, delay: timedelta | None = None) -> Result:
         """Return the job to its queue; the attempt does not count."""
-        unhandled = self.handler is MISSING_HANDLER
         return Result(
-            self.delivery, None, self.unsent_note(), begun=self.begun, unhandled=unhandled
+            self.delivery,
+            None,
+            self.unsent_note(),
+            begun=self.begun,
+            unhandled=self.handler is MISSING_HANDLER,
+            delay=delay,
         )
 
     def _decide(

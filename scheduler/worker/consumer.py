@@ -14,7 +14,7 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -264,21 +264,22 @@ class QueueConsumer:
         self, call: "Exchange", accepted: Sequence[bool], attempts: Sequence[Attempt]
     ) -> None:
         """Track the jobs that a call leased, and forget those whose results it sent."""
-        handled = [each for each in attempts if each.handler is not MISSING_HANDLER]
+        ended = [attempt for attempt, _ in call.results]
+        starting = self._startable(attempts, ended)
         if call.permitted:
-            self.guard.on_fetched(handled, call.breaker_changes)
+            self.guard.on_fetched(starting, call.breaker_changes)
         # Before the handlers can start: a start is published before the progress of its job.
-        starts = sum([self._options.announcements.started(each.delivery) for each in handled])
+        starts = sum([self._options.announcements.started(each.delivery) for each in starting])
         with self._lock:
             self._end_call(call)
             if not all(accepted):
                 self.generation += 1  # a refused result: Redis may have lost other leases as well
-            ended = [attempt for attempt, _ in call.results]
             self.in_flight.difference_update(ended)
+            self._executor.free_orphan_slot(ended)
             if self._unbegun_returns:
                 self._unbegun_returns.difference_update(ended)
             self._executor.free += len(call.results) + call.extra
-            self._start(attempts)
+            self._start(attempts, starting)
             if call.slots and len(attempts) >= call.permitted:
                 self._may_have_jobs = True
             elif call.slots and call.wakeups == self._wakeups:
@@ -288,9 +289,9 @@ class QueueConsumer:
         if self.queue.next_look.outlasted() < math.inf:
             self.supervisor.wake()  # it fetches then
         try:
-            if len(handled) < len(attempts):
+            if len(starting) < len(attempts):
                 self._log_unhandled(attempts)
-            self._publish(call, accepted, len(handled), starts)
+            self._publish(call, accepted, len(starting), starts)
         except Exception:  # a listener or a log handler of the user
             with contextlib.suppress(Exception):
                 logger.exception("queue %s: could not publish an event", self.queue.name)
@@ -366,15 +367,34 @@ class QueueConsumer:
             Attempt(each, of_type(each.job.type, other), self, generation) for each in deliveries
         ]
 
-    def _start(self, attempts: Sequence[Attempt], *, put_back: bool = False) -> None:
-        """Give leased jobs to the executor, or back to Redis if they cannot run here."""
+    def _startable(
+        self, attempts: Sequence[Attempt], ended: Collection[Attempt] = ()
+    ) -> Sequence[Attempt]:
+        """Return the leased jobs that can run here now, and claim the slot for orphans.
+
+        Jobs without a handler here cannot, nor a second orphan on its last attempt. ended: attempts
+        whose results are acknowledged.
+        """
+        handled = [each for each in attempts if each.handler is not MISSING_HANDLER]
+        if not any(each.delivery.orphaned for each in handled):
+            return handled
+        with self._lock:
+            self._executor.free_orphan_slot(ended)
+            claim = self._executor.claim_orphan_slot
+            return [each for each in handled if not each.is_last_chance or claim(each)]
+
+    def _start(self, attempts: Sequence[Attempt], starting: Sequence[Attempt]) -> None:
+        """Track leased jobs. Give those that start to the executor, the others back to Redis."""
         self.in_flight.update(attempts)
         self._executor.free -= len(attempts)
         self._executor.count_handler_slots(attempts, -1)
-        if not (put_back or self._draining):
-            self._executor.ready += [x for x in attempts if x.handler is not MISSING_HANDLER]
-            attempts = [each for each in attempts if each.handler is MISSING_HANDLER]
-        self._put_back(attempts)
+        if self._draining:
+            self._put_back(attempts)
+            return
+        self._executor.ready += starting
+        if len(starting) < len(attempts):
+            ready = set(starting)
+            self._put_back([each for each in attempts if each not in ready])
 
     def _log_unhandled(self, attempts: Iterable[Attempt]) -> None:
         """Log each type without a handler once."""
@@ -524,14 +544,19 @@ class QueueConsumer:
         """Return jobs to Redis. running: threads have them, and will add their results."""
         for attempt in attempts:
             attempt.acknowledging = True
-            self._results.append((attempt, attempt.put_back()))
+            delay = None
             if not attempt.begun:
                 self._unbegun_returns.add(attempt)
+                is_handled = attempt.handler is not MISSING_HANDLER
+                if attempt.is_last_chance and is_handled and attempt is not self._executor.orphan:
+                    delay = self._executor.orphan_delay()
+            self._results.append((attempt, attempt.put_back(delay)))
             if not running:
                 self._executor.count_handler_slots([attempt], +1)
 
     def _forget(self, attempt: Attempt) -> None:
         self.in_flight.discard(attempt)
+        self._executor.free_orphan_slot([attempt])
         self._executor.free += 1
 
     def _uncertain(self) -> None:
@@ -656,7 +681,7 @@ class QueueConsumer:
         new = [each for each in found if any(each.sequence in call for call in unanswered)]
         old = [each for each in found if each not in new]
         starting, returning = self.attempts(new, generation), self.attempts(old, generation)
-        is_open = self.guard.retry_in() > 0
+        startable = () if self.guard.retry_in() > 0 else self._startable(starting)
         with self._lock:
             self._executor.free += lost_slots
             self._lost_slots -= lost_slots
@@ -664,8 +689,8 @@ class QueueConsumer:
             self._late = unanswered if is_last else [*self._late, *unanswered]
             for attempt in returning:
                 attempt.begun = True
-            self._start(starting, put_back=is_open)
-            self._start(returning, put_back=True)
+            self._start(starting, startable)
+            self._start(returning, ())
             self._suspended = self._error is not None  # another call can have failed meanwhile
             self._may_have_jobs = True
             self._executor.wake()

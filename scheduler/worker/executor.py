@@ -7,6 +7,9 @@ the job that it gets; another thread waits in its place. `async def` handlers ru
 A slot is reserved when a fetch is sent. It stays reserved until Redis has acknowledged the result
 of the job, or has answered that there was no job. So the leases of this process never exceed its
 concurrency, also as Redis counts them.
+
+Orphans on their last attempt, whose earlier worker died, run one at a time in a process, next to
+ordinary jobs. If one of them kills the process again, no other one loses its last attempt with it.
 """
 
 import asyncio
@@ -16,7 +19,8 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from scheduler.coroutines import Call, Coroutines
@@ -32,6 +36,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("scheduler")
 
 SPAWN_RETRY_S = 10.0
+ORPHAN_INTERVAL_S = 0.2  # between the due times of orphans that a process returns
+MAX_ORPHAN_DELAY_S = 60.0
 
 
 class Executor:
@@ -39,6 +45,7 @@ class Executor:
 
     free: slots that are not reserved. ready: leased jobs that wait for a thread. free_of: slots
     left of each handler that has a concurrency of its own. consumers: the queues of the process.
+    orphan: the orphan on its last attempt that this process has, of all its queues.
     """
 
     def __init__(self, concurrency: int, handlers: Iterable[Handler] = ()) -> None:
@@ -48,6 +55,8 @@ class Executor:
         self.ready: deque[Attempt] = deque()
         self.free_of = {each: each.concurrency for each in handlers if each.concurrency is not None}
         self.consumers: list[QueueConsumer] = []
+        self.orphan: Attempt | None = None
+        self._orphan_due = 0.0  # when the last orphan that was returned is due
         self._task_added = threading.Condition(self.lock)
         self._grants = itertools.count(1)
         self._threads = 0
@@ -197,6 +206,32 @@ class Executor:
         for attempt in attempts if self.free_of else ():
             if attempt.handler in self.free_of:
                 self.free_of[attempt.handler] += change
+
+    def claim_orphan_slot(self, attempt: Attempt) -> bool:
+        """Make an attempt the one orphan on its last attempt, unless there is one. Needs the lock.
+
+        The slot is free again when Redis has acknowledged the result: if the process died before,
+        the attempt would be lost.
+        """
+        if self.orphan is None:
+            self.orphan = attempt
+        return self.orphan is attempt
+
+    def free_orphan_slot(self, ended: Collection[Attempt]) -> None:
+        """Free the slot if its attempt is among those that have ended. Needs the lock."""
+        if self.orphan is not None and self.orphan in ended:
+            self.orphan = None
+
+    def orphan_delay(self) -> timedelta:
+        """Return after which delay an orphan that must wait is due again. Needs the lock.
+
+        The due times of several orphans are an interval apart: each finds a free slot if they are
+        quick, and the process leases only a few of them a second, however many wait.
+        """
+        now = time.monotonic()
+        due = max(now, self._orphan_due) + ORPHAN_INTERVAL_S
+        self._orphan_due = min(due, now + MAX_ORPHAN_DELAY_S)
+        return timedelta(seconds=self._orphan_due - now)
 
     def _run(self, attempt: Attempt) -> tuple[object, BaseException | None]:
         """Call the handler in this thread; return what it returned or raised."""

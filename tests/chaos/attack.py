@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from tests.chaos.crew import Crew
 from tests.chaos.house import House
+from tests.chaos.pauses import Pause, Pauser
 from tests.chaos.plan import Fault
 
 
@@ -39,12 +40,15 @@ class Done:
 
 @dataclass(slots=True)
 class Attack:
-    """All lanes of a timeline; `failed` has what the adversary itself could not do."""
+    """All lanes of a timeline; `failed` has what the adversary itself could not do, `pauses` those
+    of queues that were acknowledged.
+    """
 
     house: House
     crew: Crew
     done: list[Done] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
+    pauses: list[Pause] = field(default_factory=list)
 
     def run(self, timeline: Sequence[Fault], began: float) -> list[threading.Thread]:
         """Begin; times of the timeline count from `began`."""
@@ -76,6 +80,12 @@ class Attack:
             done.forgot = bool(
                 getattr(server, fault.kind.replace(" ", "_"))(fault.detail, fault.seconds)
             )
+            return
+        if fault.lane == "queues":
+            redis = f"redis://127.0.0.1:{self.house.redis.port}/0"
+            for name in fault.targets:
+                pause = Pauser(self.house.postgres.dsn, redis).pause(name, fault.seconds)
+                self.pauses += [] if pause is None else [pause]
             return
         crew = self.crew
         done.pids = frozenset(crew.pid(slot) for slot in fault.targets)

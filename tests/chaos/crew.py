@@ -18,6 +18,7 @@ from tests.chaos.house import House
 from tests.chaos.member import Options
 from tests.chaos.plan import SERVERS
 from tests.chaos.roads import Road, Roads
+from tests.support.lines import read_lines
 from tests.support.skew import shift, shifting
 from tests.support.waiting import wait_for
 
@@ -36,7 +37,7 @@ class Crew:
         self._roads = Roads(house.postgres.socket, house.redis.port)
         self._lanes: dict[tuple[str, str], Road] = {}
         self._starts = 0
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a process that ended by itself is started once
         self._members: dict[str, subprocess.Popen[bytes]] = {}
         self.killed: set[int] = set()
         self.died: list[str] = []
@@ -78,17 +79,24 @@ class Crew:
 
     def ready(self, slots: Iterable[str]) -> None:
         """Wait until the processes of these slots work."""
-        paths = [self._folder / f"{slot}.{self.pid(slot)}.ready" for slot in slots]
-        wait_for(lambda: all(path.exists() for path in paths), "all members work", timeout=60)
+        chosen = list(slots)
+
+        def all_work() -> bool:
+            self.look()  # a poison job can end a process before it is ready
+            paths = [self._folder / f"{slot}.{self.pid(slot)}.ready" for slot in chosen]
+            return all(path.exists() for path in paths)
+
+        wait_for(all_work, "all members work", timeout=60)
 
     def kill(self, slot: str) -> None:
         """SIGKILL."""
-        self._look(slot)
-        process = self._members[slot]
-        self.killed.add(process.pid)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        self._bury(process)
+        with self._lock:
+            self._look(slot)
+            process = self._members[slot]
+            self.killed.add(process.pid)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            self._bury(process)
 
     def suspend(self, slot: str) -> None:
         """SIGSTOP."""
@@ -119,14 +127,18 @@ class Crew:
             except subprocess.TimeoutExpired:
                 self.died.append(f"{slot}, process {process.pid}, does not end")
                 continue
+            self.killed.add(process.pid)
             if status not in (0, -signal.SIGTERM):
                 self.died.append(f"{slot}, process {process.pid}, ended with {status}")
 
     def look(self) -> None:
-        """Notice who has ended without being told, and start others."""
+        """Start others in the place of those that have ended, and note which ones no poison job
+        has killed.
+        """
         for slot in list(self._members):
-            if self._look(slot):
-                self.start(slot)
+            with self._lock:
+                if self._look(slot):
+                    self.start(slot)
 
     def __enter__(self) -> Self:
         self._roads.__enter__()
@@ -150,7 +162,13 @@ class Crew:
         if status is None or process.pid in self.killed:
             return False
         self.killed.add(process.pid)
-        self.died.append(f"{slot}, process {process.pid}, ended by itself with {status}")
+        diary = self._folder / f"{slot}.{process.pid}.diary"
+        if status == -signal.SIGKILL and any(
+            line.startswith("poison ") for line in read_lines(diary)
+        ):
+            self._bury(process)
+        else:
+            self.died.append(f"{slot}, process {process.pid}, ended by itself with {status}")
         return True
 
     def _bury(self, process: subprocess.Popen[bytes]) -> None:

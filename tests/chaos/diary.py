@@ -8,13 +8,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from scheduler import JobContext
 from tests.support.lines import read_lines
 
 
 class Line(NamedTuple):
-    """Of a job: it starts, ends or fails here; or Redis took an end after which it is tried again
-    (`accepted`), or its last (`closed`). `feed` is 0 where it is unknown. attempt_id: as the
-    handler saw it; `-` elsewhere.
+    """Of a job: it starts, ends or fails here, or kills its process (`poison`); or Redis took an end
+    after which it is tried again (`accepted`), or its last (`closed`). `feed` is 0 where it is
+    unknown. Of a start also its attempt id, its queue, and when it was leased, in seconds of Redis's
+    clock.
     """
 
     what: str
@@ -23,11 +25,15 @@ class Line(NamedTuple):
     feed: int
     at: float
     pid: int
-    attempt_id: str = "-"
+    attempt_id: str = ""
+    queue: str = ""
+    leased: float = 0.0
 
 
 class Order(NamedTuple):
-    """A job as a submitter meant it; `fails`: how many attempts are to fail, -1: for good."""
+    """A job as a submitter meant it; `fails`: how many attempts are to fail, -1: for good. poison:
+    each attempt kills its process.
+    """
 
     id: str
     fails: int
@@ -35,6 +41,7 @@ class Order(NamedTuple):
     after: tuple[str, ...]
     key: str | None
     cancelled: bool
+    poison: bool = False
 
 
 class Page(NamedTuple):
@@ -52,20 +59,25 @@ class Diary:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
         self._file = os.open(folder / f"{slot}.{os.getpid()}.diary", flags, 0o600)
 
-    def job(
-        self, what: str, job_id: str, attempt: int, feed: int = 0, attempt_id: object = "-"
-    ) -> None:
+    def job(self, what: str, job_id: str, attempt: int, feed: int = 0) -> None:
         """Write that something happens to a job."""
-        at = f"{time.monotonic():.4f}"
-        os.write(self._file, f"{what} {job_id} {attempt} {feed} {at} {attempt_id}\n".encode())
+        self._write(f"{what} {job_id} {attempt} {feed} {time.monotonic():.4f}")
+
+    def start(self, ctx: JobContext, leased: float) -> None:
+        """Write that a job starts."""
+        lease = f"{ctx.attempt_id} {ctx.queue} {leased:.3f}"
+        self._write(f"start {ctx.id} {ctx.attempt} 0 {time.monotonic():.4f} {lease}")
 
     def page(self, page: Page) -> None:
         """Write what a transaction is about to submit."""
-        os.write(self._file, f"try {json.dumps(page)}\n".encode())
+        self._write(f"try {json.dumps(page)}")
 
     def ended(self, tx: str, how: str, jobs: int) -> None:
         """Write how a transaction of so many jobs ended, if one knows."""
-        os.write(self._file, f"{how} {tx} {jobs}\n".encode())
+        self._write(f"{how} {tx} {jobs}")
+
+    def _write(self, line: str) -> None:
+        os.write(self._file, f"{line}\n".encode())
 
 
 def read_jobs(folder: Path) -> Iterator[Line]:
@@ -73,8 +85,13 @@ def read_jobs(folder: Path) -> Iterator[Line]:
     for path in sorted(folder.glob("worker-*.diary")):
         pid = int(path.name.split(".")[1])
         for line in read_lines(path):
-            what, job_id, attempt, feed, at, id_ = line.split()
-            yield Line(sys.intern(what), job_id, int(attempt), int(feed), float(at), pid, id_)
+            what, job_id, attempt, feed, at, *lease = line.split()
+            read = Line(sys.intern(what), job_id, int(attempt), int(feed), float(at), pid)
+            if lease:
+                read = read._replace(
+                    attempt_id=lease[0], queue=sys.intern(lease[1]), leased=float(lease[2])
+                )
+            yield read
 
 
 def read_orders(folder: Path) -> tuple[list[Page], dict[str, str]]:

@@ -33,12 +33,14 @@ from scheduler.dialects.interface import Delivery, Result
 from scheduler.dialects.queue_options import QueueOptions
 from scheduler.dialects.standard.queue import StandardQueue
 from scheduler.model.reaper import ReaperRule
+from scheduler.worker.attempt import Attempt
 from tests.chaos.diary import Diary
-from tests.chaos.orders import PATIENT, QUEUES, SCHEMA, TENANT, TYPE, VISIBLE, Submitter
-from tests.chaos.plan import LEASE
+from tests.chaos.orders import PATIENT, SCHEMA, SLOW_TYPE, TENANT, TYPE, VISIBLE, Submitter
+from tests.chaos.plan import CONCURRENCY, LEASE, QUEUES
 from tests.support.instance import Job, note, run
 from tests.support.records import Journal
 
+_lease = threading.local()  # at: when the job of this thread was leased
 KINDS: tuple[Any, ...] = (StandardQueue, BullMQQueue, ConveyorQueue)
 
 
@@ -150,16 +152,18 @@ def work(options: Options, stop: threading.Event) -> None:
     """Run the jobs of all queues."""
     diary = Diary(Path(options.folder), options.slot)
     note_accepted(diary)
+    note_leases()
     workers = []
     for queue, dialect in QUEUES.items():
         handler(TYPE, queue=queue)(partial(body, diary))
+        handler(SLOW_TYPE, queue=queue, concurrency=2)(partial(body, diary))
         workers.append(
             Worker(
                 options.redis,
                 [queue],
                 dialect=dialect["dialect"],
                 lease=f"{LEASE}s",
-                concurrency=50,
+                concurrency=CONCURRENCY,
                 reaper=ReaperRule(interval=timedelta(seconds=1)),
             )
         )
@@ -190,16 +194,30 @@ def submit(options: Options, stop: threading.Event) -> None:
 
 
 def body(diary: Diary, ctx: JobContext, payload: dict[str, Any]) -> dict[str, int]:
-    """Take the time that one is told, and fail as often as one is told."""
-    diary.job("start", ctx.id, ctx.attempt, attempt_id=ctx.attempt_id)
+    """Take the time that one is told, and fail, or kill this process, as one is told."""
+    diary.start(ctx, _lease.at)
     if payload.get("seconds"):
         time.sleep(payload["seconds"])
+    if payload.get("poison"):
+        diary.job("poison", ctx.id, ctx.attempt)
+        os.kill(os.getpid(), signal.SIGKILL)
     fails = payload.get("fails", 0)
     if fails < 0 or ctx.attempt <= fails:
         diary.job("fail", ctx.id, ctx.attempt)
         raise PermanentError("never") if fails < 0 else ValueError("not yet")
     diary.job("end", ctx.id, ctx.attempt)
     return {"attempt": ctx.attempt}
+
+
+def note_leases() -> None:
+    """Remember when the job of a thread was leased, by Redis's clock."""
+    plain = Attempt.context
+
+    def context(attempt: Attempt) -> JobContext:
+        _lease.at = attempt.delivery.started_at.timestamp()
+        return plain(attempt)
+
+    Attempt.context = context  # type: ignore[assignment, method-assign]
 
 
 def note_accepted(diary: Diary) -> None:

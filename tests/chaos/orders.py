@@ -25,20 +25,24 @@ from scheduler import (
 )
 from scheduler.model.submission import Reference
 from tests.chaos.diary import Diary, Order, Page
+from tests.chaos.plan import QUEUES
 
 TENANT = "acme"
 TYPE = "job"
+SLOW_TYPE = (
+    "slow"  # its handler runs few jobs at a time, so some wait in Redis when a queue is paused
+)
+SLOW_SHARE = 0.15  # of the transactions
+SLOW_JOBS, SLOW_SECONDS = 20, 0.3
 SCHEMA = "scheduler"
 SHOP = "shop"
-QUEUES = {
-    "work": {"dialect": "standard"},
-    "video": {"dialect": "bullmq"},
-    "go": {"dialect": "conveyor"},
-}
 PATIENT = RetryPolicy(
     max_attempts=50, backoff="constant", initial_delay="100ms", max_delay="1s", jitter=False
 )
 VISIBLE = Timeouts(visibility="10s")
+TWICE = RetryPolicy(max_attempts=2, backoff="constant", initial_delay="100ms", jitter=False)
+POISON_EVERY = (20.0, 40.0)  # seconds between the poison jobs of a submitter
+POISON_SECONDS = (0.0, 2.5)  # before they kill their process: before and after leases are marked
 A_SECOND = 5  # transactions
 KEYS = 2000
 ROLLED_BACK = 0.1
@@ -66,6 +70,7 @@ class Submitter:
         self._size = max(10, round(rate / A_SECOND))
         self._connection: psycopg.Connection[tuple[object, ...]] | None = None
         self._earlier: list[str] = []
+        self._poison_at = time.monotonic() + self._rng.uniform(*POISON_EVERY) / 4
 
     def run(self, stop: threading.Event) -> None:
         """Submit until told to stop."""
@@ -123,6 +128,14 @@ class Submitter:
 
     def _batch(self) -> list[NewJob]:
         batch: list[NewJob] = []
+        if time.monotonic() >= self._poison_at:
+            self._poison_at = time.monotonic() + self._rng.uniform(*POISON_EVERY)
+            batch.append(self._poison())
+        if self._rng.random() < SLOW_SHARE:
+            queue = self._rng.choice(tuple(QUEUES))
+            payload = {"fails": 0, "seconds": SLOW_SECONDS, "delay": 0.0}
+            slow = replace(self._one(), type=SLOW_TYPE, queue=queue, payload=payload)
+            batch += [replace(slow, priority=Priority.NORMAL) for _ in range(SLOW_JOBS)]
         while len(batch) < self._size:
             chance = self._rng.random()
             if chance < 0.1:
@@ -138,6 +151,14 @@ class Submitter:
             else:
                 batch.append(self._one())
         return batch
+
+    def _poison(self) -> NewJob:
+        """A job that kills its process whenever it runs."""
+        queue, seconds = self._rng.choice(tuple(QUEUES)), self._rng.choice(POISON_SECONDS)
+        payload = {"fails": -1, "seconds": seconds, "delay": 0.0, "poison": True}
+        return replace(
+            self._one(), queue=queue, payload=payload, priority=Priority.NORMAL, retry=TWICE
+        )
 
     def _family(self) -> list[NewJob]:
         """Some, and one that waits for all of them; now and then one of them fails for good."""
@@ -179,7 +200,13 @@ class Submitter:
         after = tuple(each if isinstance(each, str) else ids[id(each)] for each in job.after)
         asked = cancelled and payload["delay"] > 0
         return Order(
-            ids[id(job)], payload["fails"], payload["delay"], after, job.idempotency_key, asked
+            ids[id(job)],
+            payload["fails"],
+            payload["delay"],
+            after,
+            job.idempotency_key,
+            asked,
+            poison=payload.get("poison", False),
         )
 
     def _cancel(self, orders: tuple[Order, ...]) -> None:

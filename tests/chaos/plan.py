@@ -10,10 +10,16 @@ from dataclasses import dataclass
 from itertools import chain
 
 LEASE = 4.0  # seconds: of instances and of workers
+CONCURRENCY = 50  # of a worker; a process has one for each queue
 INSTANCES = ("instance-1", "instance-2", "instance-3")
 WORKERS = ("worker-1", "worker-2", "worker-3")
 SUBMITTERS = ("submitter-1", "submitter-2")
 SERVERS = ("postgres", "redis")
+QUEUES = {
+    "work": {"dialect": "standard"},
+    "video": {"dialect": "bullmq"},
+    "go": {"dialect": "conveyor"},
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +83,7 @@ LANES = {
         ),
         (4.0, 12.0),
     ),
+    "queues": Lane(tuple(QUEUES), (("pause", ""),), (2.0, 6.0)),
 }
 LASTS: dict[str, Callable[[random.Random], float]] = {
     "kill": lambda rng: rng.uniform(0.0, 3.0),
@@ -87,6 +94,7 @@ LASTS: dict[str, Callable[[random.Random], float]] = {
     "restart": lambda rng: rng.uniform(0.1, 3.0),
     "flush": lambda rng: 0.0,
     "no space": lambda rng: rng.uniform(1.0, 4.0),
+    "pause": lambda rng: rng.uniform(0.5, 2.5),
 }
 
 

@@ -19,8 +19,18 @@ from tests.chaos.fires import check_feeds, check_fires, read_fires
 from tests.chaos.house import House
 from tests.chaos.member import Options, feeds, fires
 from tests.chaos.orders import SCHEMA, STRAIGHT_TAG, TENANT
+from tests.chaos.pauses import Pause
 from tests.chaos.plan import INSTANCES, SUBMITTERS, WORKERS, timeline
-from tests.chaos.verdict import Ended, Jobs, Recovery, Verdict, check_jobs, recoveries
+from tests.chaos.verdict import (
+    Ended,
+    Jobs,
+    Recovery,
+    Verdict,
+    check_jobs,
+    check_pauses,
+    deaths,
+    recoveries,
+)
 from tests.support.checker import LedgerRow, read_ledger
 from tests.support.waiting import wait_for
 
@@ -31,8 +41,8 @@ BEHIND = (
     " WHERE (j.next_run_at <= %(until)s AND j.paused_at IS NULL) OR l.fire_at <= %(until)s"
 )
 ROWS = (
-    "SELECT job_id, min(outcome), max(coalesce(attempt, 0)), extract(epoch FROM max(at))::float8, count(*)"
-    " FROM scheduler.job_history"
+    "SELECT job_id, min(outcome), max(coalesce(attempt, 0)), extract(epoch FROM max(at))::float8, count(*),"
+    " min(queue), (array_agg(attempts))[1] FROM scheduler.job_history"
     " WHERE kind = 'job' GROUP BY job_id"
 )
 FED = (
@@ -70,6 +80,7 @@ class Outcome:
     size: Size
     verdict: Verdict = field(default_factory=Verdict)
     faults: list[Done] = field(default_factory=list)
+    pauses: list[Pause] = field(default_factory=list)
     recoveries: list[Recovery] = field(default_factory=list)
     began: float = 0.0
     drained: float = 0.0
@@ -120,6 +131,7 @@ def run(seed: int, size: Size, folder: Path, say: Say) -> Outcome:
             crew.ready(EVERYBODY)
             attack = Attack(house, crew)
             _attack(attack, outcome, Progress(folder), say)
+            outcome.pauses = attack.pauses
             until = _end(house, crew, outcome, say)
             outcome.verdict.wrong["died"] += crew.died
             outcome.verdict.wrong["the adversary"] += attack.failed
@@ -160,10 +172,12 @@ def _end(house: House, crew: Crew, outcome: Outcome, say: Say) -> datetime:
     with psycopg.connect(house.postgres.dsn, autocommit=True) as connection:
 
         def wait(what: str, query: LiteralString) -> None:
+            def is_done() -> bool:
+                crew.look()  # poison jobs end processes also now
+                return not _one(connection, query, until)
+
             try:
-                wait_for(
-                    lambda: not _one(connection, query, until), what, timeout=patience, every=0.2
-                )
+                wait_for(is_done, what, timeout=patience, every=0.2)
             except AssertionError:
                 outcome.verdict.wrong["not done"].append(f"{_one(connection, query, until)} {what}")
 
@@ -187,15 +201,17 @@ def _one(connection: psycopg.Connection[Any], query: LiteralString, until: datet
 
 def _judge(house: House, folder: Path, options: Options, outcome: Outcome, until: datetime) -> None:
     """Read everything, and compare."""
-    verdict, faults = outcome.verdict, outcome.faults
+    lines = list(read_jobs(folder))
+    outcome.faults = faults = sorted([*outcome.faults, *deaths(lines)], key=lambda x: x.begin)
+    verdict = outcome.verdict
     with psycopg.connect(house.postgres.dsn) as connection:
         connection.execute("SET TimeZone = 'UTC'")
         sold = frozenset(str(tx) for (tx,) in connection.execute("SELECT tx FROM shop.sold"))
         fed = frozenset(job_id for (job_id,) in connection.execute(FED))
         apart = time.time() - time.monotonic()
         ended = {
-            job_id: Ended(outcome=how, attempt=attempt, at=at - apart, rows=rows)
-            for job_id, how, attempt, at, rows in connection.execute(ROWS)
+            job_id: Ended.from_row(how, attempt, at - apart, rows, queue, shown)
+            for job_id, how, attempt, at, rows, queue, shown in connection.execute(ROWS)
         }
         verdict.wrong["left behind"] += [
             f"{n} in {name}" for name, n in connection.execute(LEFTOVERS) if n
@@ -207,9 +223,9 @@ def _judge(house: House, folder: Path, options: Options, outcome: Outcome, until
     records = read_fires(folder)
     check_fires(fires(options), records, by_kind[False], faults, verdict, until=until)
     check_feeds(feeds(options), by_kind[True], verdict, until=until)
-    lines = list(read_jobs(folder))
     pages, ends = read_orders(folder)
     check_jobs(Jobs(pages, ends, sold, fed, lines, ended), faults, verdict)
+    check_pauses(lines, outcome.pauses, faults, verdict, apart=apart)
     starts = (record.monotonic for record in records if record.phase == "start")
     done = (line.at for line in lines if line.what == "end")
     outcome.recoveries = list(recoveries(faults, starts, done))

@@ -9,8 +9,18 @@ import pytest
 from tests.chaos.attack import Done
 from tests.chaos.diary import Line, Order, Page
 from tests.chaos.house import FORGETFUL
-from tests.chaos.plan import Fault
-from tests.chaos.verdict import Ended, Jobs, Recovery, Verdict, check_jobs, recoveries
+from tests.chaos.pauses import Pause
+from tests.chaos.plan import CONCURRENCY, Fault
+from tests.chaos.verdict import (
+    Ended,
+    Jobs,
+    Recovery,
+    Verdict,
+    check_jobs,
+    check_pauses,
+    deaths,
+    recoveries,
+)
 
 RUN = (
     Line("start", "a", 1, 0, 10.0, 1, "id-1"),
@@ -74,7 +84,9 @@ def test_a_lost_job() -> None:
 
 
 def test_a_job_that_completed_without_a_run() -> None:
-    assert verdict(lines=()) == {"lost": ["a is completed by attempt 1, which never ended"]}
+    found = verdict(lines=())
+    assert found["lost"] == ["a is completed by attempt 1, which never ended"]
+    assert set(found) == {"lost", "attempts"}
 
 
 def test_a_job_with_two_rows() -> None:
@@ -102,7 +114,7 @@ def test_a_transaction_of_which_nobody_knows_is_as_it_is_found() -> None:
 
 
 def test_a_key_that_is_two_jobs() -> None:
-    second = [line._replace(job_id="b") for line in RUN]
+    second = [line._replace(job_id="b", attempt_id="id-b") for line in RUN]
     found = verdict(
         order("a", key="k"),
         order("b", key="k"),
@@ -117,7 +129,7 @@ def test_a_job_that_starts_before_its_time() -> None:
 
 
 def test_a_job_that_starts_before_what_it_waits_for() -> None:
-    second = [line._replace(job_id="b", at=line.at - 1) for line in RUN]
+    second = [line._replace(job_id="b", at=line.at - 1, attempt_id="id-b") for line in RUN]
     found = verdict(
         order(), order("b", after=("a",)), lines=(*RUN, *second), ledger={"a": ENDED, "b": ENDED}
     )
@@ -164,15 +176,124 @@ def test_two_last_ends_of_a_job_whatever_their_attempts() -> None:
     assert set(verdict(lines=(*RUN, *AGAIN), ledger=LATER, faults=[fault])) == {"doubled"}
 
 
-def test_two_executions_of_one_attempt_are_noticed() -> None:
-    first, second = (
-        Line("start", "a", 1, 0, 10.0, 1, "id-1"),
-        Line("start", "a", 2, 0, 20.0, 2, "id-1"),
-    )
+def test_two_executions_with_one_attempt_id_are_noticed() -> None:
+    first, second = RUN[0], RUN[0]._replace(at=20.0, pid=2)
     lines = (first, second, *RUN[1:])
+    kill = done("workers", "kill", begin=10.15, pids=[1])
+    for fault in (kill, done("redis", "flush", begin=10.15)):
+        assert set(verdict(lines=lines, faults=[fault])) == {"one attempt id, two executions"}
+    assert not verdict(lines=(first, second._replace(attempt_id="id-2"), *RUN[1:]), faults=[kill])
+
+
+def test_two_jobs_with_one_attempt_id_are_noticed() -> None:
+    lines = [line._replace(attempt_id="x") for line in RUN]
+    other = [line._replace(job_id="b") for line in lines]
+    ledger = {"a": ENDED, "b": ENDED}
+    found = verdict(order("a"), order("b"), lines=(*lines, *other), ledger=ledger)
+    assert set(found) == {"one attempt id, two executions"}
+
+
+def test_a_start_that_the_ledger_does_not_count_is_noticed() -> None:
     fault = done("workers", "kill", begin=10.15, pids=[1])
-    assert set(verdict(lines=lines, faults=[fault])) == {"one attempt id, two executions"}
-    assert not verdict(lines=(first, second._replace(attempt_id="id-2"), *RUN[1:]), faults=[fault])
+    lines = (RUN[0], AGAIN[0], *RUN[1:], AGAIN[1])
+    found = verdict(lines=lines, faults=[fault])
+    assert found["attempts"] == ["a: attempt 2 started, the ledger has 1"]
+
+
+@pytest.mark.parametrize(
+    ("shown", "uncharged", "wrong"),
+    [
+        ({1: "system", 2: None}, 0, False),
+        ({2: None}, 1, False),
+        ({2: None}, 0, True),
+        ({1: "temporary", 2: None}, 0, True),
+    ],
+    ids=["lost", "redelivered uncharged", "not mentioned", "failed without a start"],
+)
+def test_an_attempt_without_a_start_is_an_orphaned_lease(
+    shown: dict[int, str | None], uncharged: int, wrong: bool
+) -> None:
+    ended = Ended(outcome="completed", attempt=2, at=20.5, shown=shown, uncharged=uncharged)
+    assert set(verdict(lines=AGAIN, ledger={"a": ended})) == ({"attempts"} if wrong else set())
+    flush = done("redis", "flush")
+    assert verdict(lines=AGAIN, ledger={"a": ended}, faults=[flush]) == {}
+
+
+@pytest.mark.parametrize(
+    ("ended", "wrong"),
+    [
+        (Ended(outcome="dead_letter", attempt=2, shown={2: "system"}, uncharged=1), False),
+        (Ended(outcome="dead_letter", attempt=1, shown={1: "system"}), True),
+        (Ended(outcome="dead_letter", attempt=2, shown={1: "system", 2: "system"}), True),
+        (
+            Ended(
+                outcome="dead_letter",
+                attempt=2,
+                shown={1: "system", 2: "system"},
+                queue="video",
+            ),
+            False,
+        ),
+    ],
+    ids=["two unmarked leases", "one lease", "marked leases", "BullMQ has no marks"],
+)
+def test_a_dead_job_without_a_start_needs_two_unmarked_leases(ended: Ended, wrong: bool) -> None:
+    poison = order(fails=-1)._replace(poison=True)
+    found = verdict(poison, lines=(), ledger={"a": ended})
+    assert set(found) == ({"dead without a start"} if wrong else set())
+
+
+def test_a_poison_job_that_does_not_end_as_a_dead_letter_is_noticed() -> None:
+    poison = order(fails=-1)._replace(poison=True)
+    assert set(verdict(poison)) == {"ended wrongly"}
+
+
+def test_a_second_run_after_a_poison_job_has_a_reason() -> None:
+    death = Line("poison", "b", 1, 0, 10.15, 1)
+    [fault] = deaths([*RUN, death])
+    assert fault.name == "worker: poison"
+    assert verdict(lines=(*RUN[:2], *AGAIN), ledger=LATER, faults=[fault]) == {}
+
+
+PAUSE = Pause("work", 1020.0, 1030.0)  # Redis's clock is 1000 s ahead of that of the diaries
+
+
+def paused(*lines: Line, faults: Iterable[Done] = ()) -> list[str]:
+    found = Verdict()
+    check_pauses(lines, [PAUSE], list(faults), found, apart=1000.0)
+    return found.wrong["begun in a paused queue"]
+
+
+@pytest.mark.parametrize(
+    ("leased", "queue", "wrong"),
+    [
+        (1019.9, "work", False),
+        (1020.0, "work", False),
+        (1020.1, "work", True),
+        (1029.9, "work", True),
+        (1030.0, "work", False),
+        (1025.0, "go", False),
+    ],
+)
+def test_a_job_that_is_leased_from_a_paused_queue_is_noticed(
+    leased: float, queue: str, wrong: bool
+) -> None:
+    line = RUN[0]._replace(queue=queue, leased=leased, at=leased - 1000.0 + 0.2)
+    assert bool(paused(line)) is wrong
+    assert paused(line, faults=[done("redis", "flush", begin=22.0)]) == (
+        paused(line) if leased < 1022 else []
+    )
+    assert bool(paused(line, faults=[done("workers", "suspend", begin=19.0)])) is wrong
+
+
+def test_more_starts_in_a_paused_queue_than_slots_are_noticed() -> None:
+    line = RUN[0]._replace(queue="work", leased=1019.9, at=21.0)
+    several = [line._replace(job_id=str(n)) for n in range(CONCURRENCY)]
+    assert paused(*several) == []
+    assert paused(*several, line._replace(pid=2)) == []
+    assert len(paused(*several, line)) == 1
+    before = [each._replace(at=19.95) for each in several]
+    assert paused(*before, *several) == []
 
 
 LATER = {"a": Ended(outcome="completed", attempt=2, at=20.5)}
@@ -203,7 +324,8 @@ def test_a_second_run_after_a_told_failure_needs_none() -> None:
 
 def test_a_run_after_the_end_was_settled_is_no_fault_of_what_came_later() -> None:
     fault = done("redis", "flush", begin=15.0)
-    assert set(verdict(lines=(*RUN, *AGAIN[:2]), faults=[fault])) == {"run again without a reason"}
+    found = verdict(lines=(*RUN, *AGAIN[:2]), faults=[fault])
+    assert set(found) == {"run again without a reason", "attempts"}
 
 
 def test_a_fault_explains_one_run_of_a_job_and_no_third() -> None:

@@ -4,31 +4,62 @@ nothing else.
 Of fires: `tests.support.checker`. Of jobs: each that was committed has one row in the ledger and
 ended as it had to; what was rolled back never was; nothing runs before its time or before what it
 waits for; Redis takes one end of each (feed, attempt), and one last end. Runs after the first need
-a reason: a told failure, or a fault that had the job in its hands.
+a reason: a told failure, or a fault that had the job in its hands. Attempts that the ledger shows
+are starts, or leases that were orphaned before they started. Nothing is leased from a paused queue.
 """
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from tests.chaos.attack import Done
 from tests.chaos.diary import Line, Order, Page
-from tests.chaos.plan import LEASE
+from tests.chaos.pauses import Pause
+from tests.chaos.plan import CONCURRENCY, LEASE, QUEUES, Fault
 
 ONE_TICK = 0.05
+CLOCK_ERROR = 0.01  # of the difference between two clocks
 # What a worker had fetched before a fault may start so long after it.
 AFTERMATH = 2 * LEASE + 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """The rows of a job in the ledger, of which there should be one; `at`: when it was written."""
+    """The rows of a job in the ledger, of which there should be one; `at`: when it was written.
+
+    shown: the attempts that it lists, each with the category of its failure, if it has one.
+    uncharged: how many attempts do not count towards `max_attempts`.
+    """
 
     outcome: str
     attempt: int
     at: float = float("inf")
     rows: int = 1
+    queue: str = "work"
+    shown: Mapping[int, str | None] = field(default_factory=dict)
+    uncharged: int = 0
+
+    @classmethod
+    def from_row(
+        cls, outcome: str, attempt: int, at: float, rows: int, queue: str, attempts: Any
+    ) -> "Ended":
+        """Make it of a row, whose list leaves out a last attempt that completed plainly."""
+        listed: list[dict[str, Any]] = attempts or []
+        shown = {each["attempt"]: each.get("category") for each in listed}
+        if outcome == "completed":
+            shown.setdefault(attempt, None)
+        uncharged = listed[-1].get("uncharged", 0) if listed else 0
+        return cls(
+            outcome=outcome,
+            attempt=attempt,
+            at=at,
+            rows=rows,
+            queue=queue,
+            shown=shown,
+            uncharged=uncharged,
+        )
 
 
 @dataclass(slots=True)
@@ -83,8 +114,9 @@ def check_jobs(jobs: Jobs, faults: Sequence[Done], verdict: Verdict) -> None:
         _check_end(order, ended, lines, verdict, doomed=_is_doomed(order, orders, doomed))
         _check_order(order, lines, runs, times.get(job_id, 0.0), verdict)
         _check_taken(lines, faults, verdict)
-        _check_ids(lines, verdict)
+        _check_attempts(order, ended, lines, times.get(job_id, 0.0), faults, verdict)
         _check_again(lines, faults, verdict, settled=ended.at if ended else float("inf"))
+    _check_ids(jobs.lines, verdict)
 
 
 def _committed(jobs: Jobs, verdict: Verdict) -> tuple[dict[str, Order], dict[str, float]]:
@@ -131,6 +163,8 @@ def _check_end(
     if ended.rows > 1:
         verdict.wrong["doubled"].append(f"{order.id} is {ended.rows} times in the ledger")
     may = {"failed"} if doomed else {"completed", "cancelled"} if order.cancelled else {"completed"}
+    if order.poison:
+        may = {"dead_letter"}
     if ended.outcome not in may:
         verdict.wrong["ended wrongly"].append(
             f"{order.id} is {ended.outcome}, not {' or '.join(sorted(may))}"
@@ -179,7 +213,7 @@ def _check_taken(lines: Sequence[Line], faults: Sequence[Done], verdict: Verdict
             runs[run] = line.at, float("inf")
         elif line.what in ("end", "fail"):
             runs[run] = runs[run][0], line.at
-        else:
+        elif line.what != "poison":
             # It was taken between its end and when that was heard, which may be long after.
             began, ended = runs.get(run, (line.at, line.at))
             ends: list[tuple[int, int] | str] = [(line.feed, line.attempt)]
@@ -196,14 +230,104 @@ def _check_taken(lines: Sequence[Line], faults: Sequence[Done], verdict: Verdict
             taken |= dict.fromkeys(ends, ended)
 
 
+def _check_attempts(
+    order: Order,
+    ended: Ended | None,
+    lines: Sequence[Line],
+    submitted: float,
+    faults: Sequence[Done],
+    verdict: Verdict,
+) -> None:
+    """Check that the attempts in the ledger are the starts, and leases that were orphaned before.
+
+    A job can be dead without a start only after two leases that were not marked as begun: the first
+    was redelivered uncharged. In BullMQ, which has no marks, each lost lease is charged. A Redis that
+    forgot a job counts its attempts anew.
+    """
+    if ended is None or _forgotten(submitted, ended.at, faults):
+        return
+    wrong = verdict.wrong["attempts"]
+    started = {line.attempt for line in lines if line.what == "start"}
+    without = {number for number in range(1, ended.attempt + 1) if number not in started}
+    lost = {number for number in without if ended.shown.get(number) == "system"}
+    verdict.counts["leases orphaned before their start"] += len(without)
+    for number in sorted(started):
+        if number > ended.attempt:
+            wrong.append(f"{order.id}: attempt {number} started, the ledger has {ended.attempt}")
+    for number in sorted(without & ended.shown.keys() - lost):
+        wrong.append(f"{order.id}: the ledger shows attempt {number}, which never started")
+    if len(without - ended.shown.keys()) > ended.uncharged:
+        wrong.append(
+            f"{order.id}: {len(without)} of {ended.attempt} attempts never started, "
+            f"{len(lost)} were lost and {ended.uncharged} are uncharged"
+        )
+    if ended.outcome == "dead_letter" and not started:
+        verdict.counts["dead without a start"] += 1
+        has_marks = QUEUES[ended.queue]["dialect"] != "bullmq"
+        if ended.attempt < 2 or (has_marks and not ended.uncharged):
+            verdict.wrong["dead without a start"].append(
+                f"{order.id} after {ended.attempt} attempts, {ended.uncharged} uncharged"
+            )
+
+
 def _check_ids(lines: Sequence[Line], verdict: Verdict) -> None:
     """Check that no two executions share an attempt id, whatever Redis lost."""
-    starts = [line for line in lines if line.what == "start"]
+    starts = [line for line in lines if line.what == "start" and line.attempt_id]
     times = Counter(line.attempt_id for line in starts)
     verdict.wrong["one attempt id, two executions"] += [
         f"{line.job_id}: attempt {line.attempt}, process {line.pid}: {line.attempt_id}"
         for line in starts
         if times[line.attempt_id] > 1
+    ]
+
+
+def check_pauses(
+    lines: Iterable[Line],
+    pauses: Sequence[Pause],
+    faults: Sequence[Done],
+    verdict: Verdict,
+    *,
+    apart: float,
+) -> None:
+    """Check that nothing begins in a paused queue later than one round trip after the pause.
+
+    By Redis's clock no job is leased then. What was leased before can still start, but no more than
+    a worker has slots, however slow it is. A Redis that lost its data does not know of the pause
+    until upkeep tells it. apart: by how much Redis's clock is ahead of the one of the diaries.
+    """
+    starts: dict[str, list[Line]] = defaultdict(list)
+    for line in lines:
+        if line.what == "start" and line.queue:
+            starts[line.queue].append(line)
+    for queue, begin, end in pauses:
+        verdict.counts["pauses"] += 1
+        later: Counter[int] = Counter()
+        for line in starts[queue]:
+            if begin < line.leased < end:
+                if not _forgotten(begin - apart, line.leased - apart, faults):
+                    verdict.wrong["begun in a paused queue"].append(
+                        f"{line.job_id}: {queue} was paused for {line.leased - begin:.3f} s"
+                    )
+            elif line.leased <= begin < line.at + apart - CLOCK_ERROR < end:
+                later[line.pid] += 1
+        verdict.wrong["begun in a paused queue"] += [
+            f"{queue}: process {pid} began {count} jobs that it had leased before the pause"
+            for pid, count in later.items()
+            if count > CONCURRENCY
+        ]
+
+
+def deaths(lines: Iterable[Line]) -> list[Done]:
+    """List the deaths of workers by poison jobs, as faults."""
+    return [
+        Done(
+            fault=Fault(lane="workers", kind="poison", at=line.at, seconds=0.0, targets=()),
+            begin=line.at,
+            over=line.at,
+            pids=frozenset({line.pid}),
+        )
+        for line in lines
+        if line.what == "poison"
     ]
 
 

@@ -803,6 +803,78 @@ def test_no_count_of_a_returned_job_stays(make_queue: MakeQueue, house: House, e
     assert not [key for key in every_key(house) if b"returned" in key or b":state" in key]
 
 
+# Orphans
+
+
+def test_a_lease_after_a_lost_worker_is_an_orphan(make_queue: MakeQueue) -> None:
+    queue, one = make_queue("w1"), job()
+    queue.push([one], epoch="")
+    [first] = orphan(make_queue, 1)
+    assert not first.orphaned
+    assert recovered(queue, retried) == 1
+    for number in (2, 3, 4):  # also after attempts that fail in an ordinary way
+        [delivery] = queue.fetch(1, timeout=1)
+        assert (delivery.attempt, delivery.charged, delivery.orphaned) == (number, number, True)
+        assert [each.orphaned for each in queue.held()] == [True]
+        queue.finish([retried(delivery)])
+    assert queue.cancel([one.id]) == [Cancelling.REMOVED]
+
+
+def test_other_jobs_are_no_orphans(make_queue: MakeQueue) -> None:
+    queue = make_queue()
+    queue.push([job()], epoch="")
+    for end in (back, retried, back):
+        [delivery] = queue.fetch(1, timeout=1)
+        assert not delivery.orphaned
+        queue.finish([end(delivery)])
+    [delivery] = queue.fetch(1, timeout=1)
+    assert not delivery.orphaned
+    assert [each.orphaned for each in queue.held()] == [False]
+
+
+@pytest.mark.parametrize("dialect", MARKING)
+def test_a_lease_that_was_redelivered_uncharged_is_an_orphan(make_queue: MakeQueue) -> None:
+    queue, seen = make_queue("w1"), []
+    queue.push([job()], epoch="")
+
+    def decide(delivery: Delivery) -> Result:
+        seen.append((delivery.begun, delivery.orphaned))
+        return retried(delivery)
+
+    for number, charged in ((1, 1), (2, 1), (3, 2)):
+        [lost] = orphan(make_queue, 1, first=number, begun=BegunMark(number, number - 1))
+        assert (lost.charged, lost.orphaned) == (charged, number > 1)
+        assert recovered(queue, decide) == 1
+    assert seen == [(False, True), (False, True)], "only the first lease was uncharged"
+
+
+@pytest.mark.parametrize("installation", ["3f1e", ""])
+def test_a_delayed_return_uses_no_attempt_and_no_charge(
+    make_queue: MakeQueue, installation: str
+) -> None:
+    queue, one, last = make_queue("w1"), job(installation=installation), None
+    queue.push([one], epoch="")
+    if installation:  # else BullMQ puts the job back by itself
+        [lost] = orphan(make_queue, 1)
+        last = own_id(lost)
+        assert recovered(queue, retried) == 1
+    [first] = fetch_all(queue)
+    for _ in range(2):
+        delayed = Result(first, None, begun=False, delay=timedelta(seconds=1))
+        assert queue.finish([delayed, delayed], fetch=1) == ([True, False], [])
+        assert queue.fetch(1, timeout=0) == [], "it is not due yet"
+        assert queue.known([one.id])[0] in (
+            Known(State.SCHEDULED),
+            Known(State.RETRYING, first.attempt - 1),
+        )
+        [again] = wait_for(lambda: queue.fetch(1, timeout=1), "it is due")
+        assert (again.attempt, again.charged) == (first.attempt, first.charged)
+        assert again.orphaned is bool(installation)
+        assert again.job.previous_attempt_id == last
+        first = again
+    assert queue.finish([ended(again)]) == ([True], [])
+
+
 # Results that disappear
 
 

@@ -37,7 +37,7 @@ PARTS = (
     "limiter",
     "repeat",
 )
-NOT_READ = (b"",) * 4  # values that only workers need
+NOT_READ = (b"",) * 5  # values that only workers need
 FIELDS = (
     b"name",
     b"data",

@@ -140,8 +140,11 @@ def written_of(result: Result) -> tuple[Any, ...]:
     delivery, end = cast("Taken", result.delivery), result.end
     job, rules = delivery.job, delivery.rules
     if end is None:
-        verb = "later" if result.unhandled else "return" if result.begun else "back"
-        head = f"{verb}:0:0:0:{previous_of_next(result)}"
+        verb = "return" if result.begun else "back"
+        if result.unhandled or result.delay is not None:
+            verb = "later"
+        delay = (result.delay or NO_DELAY) // wire.MILLISECOND
+        head = f"{verb}:{delay}:0:0:{previous_of_next(result)}"
         return job.id, head, delivery.raw, b"", b"", b"", b""
     told = end_bytes(end) if job.installation else b""
     progress = wire.progress_bytes(result.note)

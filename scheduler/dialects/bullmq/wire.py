@@ -15,6 +15,7 @@ from scheduler.errors import WireError
 from scheduler.model.attempts import QueuedJob
 from scheduler.model.labels import Priority
 from scheduler.model.oneshot import attempt_id
+from scheduler.model.retries import RetryPolicy
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LATER = datetime(9999, 1, 1, tzinfo=UTC)
@@ -23,7 +24,7 @@ TRAVEL = (
     *("policy", "tags", "correlation_id", "checkpoint", "trace", "idempotency_key"),
     "previous_attempt_id",
 )
-TOLD = 16  # values of a job, as scripts tell it
+TOLD = 17  # values of a job, as scripts tell it
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -32,6 +33,12 @@ class Taken(Delivery):
 
     rules: Rules
     scheduler: str = ""
+
+    def is_last_chance(self, retry: RetryPolicy) -> bool:
+        """Return whether the job ends if it loses this worker too. BullMQ fails a job that stalls
+        twice, whatever its attempts; only those of a ledger follow their policy.
+        """
+        return self.orphaned and (not self.job.installation or Delivery.is_last_chance(self, retry))
 
 
 def fields_of(job: QueuedJob, kept: int) -> tuple[Any, ...]:
@@ -81,13 +88,14 @@ def delivery_of(queue: str, told: Sequence[bytes]) -> Taken:
         note,
         rjk,
         uncharged,
+        stalled,
         previous,
     ) = told
     try:
         worker, _, number, _, began, _, sequence = token.rsplit(b":", 6)
         not_charged = int(uncharged or 0)
         lease = int(number), instant_of(int(began)), token, int(sequence), not_charged
-        holder = worker.decode(errors="replace")
+        holder, orphaned = worker.decode(errors="replace"), int(stalled or 0) > 0
         level = Priority(min(int(priority or 0), Priority.BULK))
         if not ring:
             policy, rules = read_options(opts)
@@ -109,7 +117,10 @@ def delivery_of(queue: str, told: Sequence[bytes]) -> Taken:
                 installation="",
                 trace=trace_of(opts),
             )
-            return Taken(job, *lease, worker=holder, rules=rules, scheduler=rjk.decode())
+            series = rjk.decode()
+            return Taken(
+                job, *lease, worker=holder, orphaned=orphaned, rules=rules, scheduler=series
+            )
         known = orjson.loads(ring)
         rest = {name: known.get(name) for name in TRAVEL}
         form, pushed = known.get("form", "json"), known.get("scheduled_at")
@@ -135,7 +146,7 @@ def delivery_of(queue: str, told: Sequence[bytes]) -> Taken:
         if note:  # the attempt before may have left a checkpoint
             job.checkpoint = orjson.loads(note)[2]
         rules = FED if installation else read_options(opts)[1]
-        return Taken(job, *lease, worker=holder, rules=rules)
+        return Taken(job, *lease, worker=holder, orphaned=orphaned, rules=rules)
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
         raise WireError(
             f"a job of queue {queue!r} cannot be read: {type(error).__name__}"

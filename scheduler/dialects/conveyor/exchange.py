@@ -115,18 +115,20 @@ class Exchange:
         try:
             if not lease:
                 delivery = self._delivery(uuid, raw, None, wire.EPOCH, 0)
-                job = delivery.job
-                delivery.uncharged, _, job.previous_attempt_id = returned_of(counts, job)
+                returned = returned_of(counts, delivery.job)
+                delivery.uncharged, delivery.orphaned = returned.uncharged, returned.orphaned
+                delivery.job.previous_attempt_id = returned.previous_attempt_id
                 delivery.attempt += delivery.uncharged
                 return Held(uuid, raw, delivery, None)
             _, attempt, rest = lease.split(b":", 2)
             owner, started, number = rest.rsplit(b":", 2)
             began = wire.instant_of(int(started))
             delivery = self._delivery(uuid, raw, int(attempt), began, int(number))
-            job = delivery.job
-            delivery.uncharged, redelivered, job.previous_attempt_id = returned_of(counts, job)
+            returned = returned_of(counts, delivery.job)
+            delivery.uncharged, delivery.orphaned = returned.uncharged, returned.orphaned
+            delivery.job.previous_attempt_id = returned.previous_attempt_id
             delivery.worker = self._name_of(owner.decode())
-            return Held(uuid, raw, delivery, owner.decode(), redelivered)
+            return Held(uuid, raw, delivery, owner.decode(), returned.redelivered)
         except (WireError, ValueError, OverflowError):  # no job, or the value is no lease of ours
             return Held(uuid, raw, None, None)
 
@@ -156,9 +158,9 @@ class Exchange:
                 delivery = self._delivery(uuid, raw, attempt, started, sequence)
                 delivery.uncharged, delivery.worker = delivery.job.uncharged, worker
                 if extra:  # what the attempts before have left
-                    counted, previous, note = extra.split(b":", 2)
+                    counted, orphaned, previous, note = extra.split(b":", 3)
                     if counted:
-                        delivery.uncharged = int(counted)
+                        delivery.uncharged, delivery.orphaned = int(counted), orphaned != b"0"
                     if previous:
                         delivery.job.previous_attempt_id = previous.decode()
                     if note:
@@ -195,8 +197,11 @@ def written_of(result: Result, *, redelivered: bool = False) -> tuple[Any, ...]:
     lease = f"{wire.milliseconds_of(delivery.started_at)}:{delivery.sequence}"
     token = f"{job.feed}:{attempt}:{lease}:{delivery.parent}"
     uncharged = delivery.uncharged + 1
+    # If no handler was called, the number is used again.
+    if end is None and result.delay is not None:
+        after = result.delay // wire.MILLISECOND
+        return job.id, f"later:{attempt - 1}:{after}::{token}", "", b"", b""
     if end is None and (result.unhandled or not result.begun):
-        # No handler was called: the number is used again.
         verb = "later" if result.unhandled else "back"
         return job.id, f"{verb}:{attempt - 1}:::{token}", "", b"", b""
     if end is None:

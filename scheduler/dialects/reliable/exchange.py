@@ -211,18 +211,20 @@ class Exchange:
             job.priority = Priority(
                 levels.index(queue)
             )  # where it was put counts more than what it says
-        uncharged, redelivered, job.previous_attempt_id = returned_of(counts, job)
+        returned = returned_of(counts, job)
+        uncharged, job.previous_attempt_id = returned.uncharged, returned.previous_attempt_id
         if lease is None:
             # A worker of the original took it: it says neither when nor how often.
             attempt = max(job.attempt, wire.retries_of(entry) + uncharged) + 1
             delivery = Delivery(job, attempt, wire.EPOCH, entry, uncharged=uncharged)
+            delivery.orphaned = returned.orphaned
             return Held(entry, delivery, None)
         try:
             _, attempts, owner, started, number = lease.split(b":")
             began = wire.instant_of(started)
             delivery = Delivery(job, int(attempts), began, entry, int(number), uncharged)
-            delivery.worker = owner.decode()
-            return Held(entry, delivery, delivery.worker, redelivered)
+            delivery.worker, delivery.orphaned = owner.decode(), returned.orphaned
+            return Held(entry, delivery, delivery.worker, returned.redelivered)
         except (ValueError, OverflowError):  # the value is no lease of ours
             return Held(entry, None, None)
 
@@ -236,16 +238,16 @@ class Exchange:
         for sequence, (entry, record, attempt, extra) in enumerate(told, first):
             try:
                 job = job_of(queue, entry, record, words)
-                uncharged = job.uncharged
+                delivery = Delivery(job, attempt, started, entry, sequence, job.uncharged)
                 if extra:  # what the attempts before have left
-                    counted, previous, note = extra.split(b":", 2)
-                    uncharged = int(counted) if counted else uncharged
+                    counted, orphaned, previous, note = extra.split(b":", 3)
+                    if counted:
+                        delivery.uncharged, delivery.orphaned = int(counted), orphaned != b"0"
                     if previous:
                         job.previous_attempt_id = previous.decode()
                     job.checkpoint = orjson.loads(note)[2] if note else job.checkpoint
-                found.append(
-                    Delivery(job, attempt, started, entry, sequence, uncharged, True, worker)  # noqa: FBT003
-                )
+                delivery.worker = worker
+                found.append(delivery)
             except WireError as error:
                 unreadable.append(buried(entry, str(error)))
         return found, unreadable
@@ -277,7 +279,11 @@ def written_of(
     uncharged = delivery.uncharged + 1
     if end is None:
         again = b"%d%b" % (job.priority + 1, raw)
-        if result.unhandled or not result.begun:  # no handler was called: the number is used again
+        # If no handler was called, the number is used again.
+        if result.delay is not None:
+            delay = result.delay // wire.MILLISECOND
+            return job.id, f"later:{attempt - 1}:{ledger}:{delay}::{token}", raw, again, b""
+        if result.unhandled or not result.begun:
             verb = "later" if result.unhandled else "back"
             return job.id, f"{verb}:{attempt - 1}:{ledger}:::{token}", raw, again, b""
         verb = "redeliver" if redelivered else "back"

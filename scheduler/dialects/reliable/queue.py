@@ -226,7 +226,7 @@ class ReliableQueue:
             self._exchange.run(self._worker, part, self.lease, wanted._replace(n=n))
             for part, n in zip(parts, jobs_of_calls(wanted.n, len(parts), results), strict=True)
         ]
-        if any(each.unhandled for each in results):
+        if any(each.unhandled or each.delay is not None for each in results):
             self.next_look.yield_to_others()
         self.next_look.heard(answers[-1].wait_ms, began, answers[-1].passed)
         accepted = [each for answer in reversed(answers) for each in answer.accepted]

@@ -40,9 +40,10 @@ VERBS = {
 class FinishArgs:
     """The results of one call, by ledger."""
 
-    __slots__ = ("_numbers", "heads", "ids", "lengths", "results", "values")
+    __slots__ = ("_numbers", "has_delays", "heads", "ids", "lengths", "results", "values")
 
     def __init__(self) -> None:
+        self.has_delays = False  # some put-backs have a delay
         self.ids: list[str | bytes] = []
         self.heads: list[str] = []
         self.values: list[Any] = []  # that follow heads
@@ -61,6 +62,12 @@ class FinishArgs:
             # of a job has another type than its record. An uncharged retry delays it.
             delay = return_delay_ms(delivery.uncharged)
             self.heads.append(f"retry:0:{delay}:0:{token}")
+            again = b"%d%b" % (job.priority, messages.entry_of(job))
+            self.values += (again, previous_of_next(result))
+            return 0
+        if end is None and result.delay is not None:
+            self.has_delays = True
+            self.heads.append(f"retry:0:{result.delay // messages.MILLISECOND}:2:{token}")
             again = b"%d%b" % (job.priority, messages.entry_of(job))
             self.values += (again, previous_of_next(result))
             return 0
@@ -285,18 +292,18 @@ class FinishScript:
         for id_, record, extra in zip(leased[::3], leased[1::3], leased[2::3], strict=True):
             try:
                 job = job_of(queue, id_, record)
-                number, uncharged = job.attempt + 1, job.uncharged
+                number, uncharged, orphaned = job.attempt + 1, job.uncharged, b"0"
                 if extra:  # not the first attempt since the job was pushed
-                    attempt, charged, previous, note = extra.split(b":", 3)
+                    attempt, charged, orphaned, previous, note = extra.split(b":", 4)
                     number = int(attempt)
                     uncharged = number - int(charged)
                     if previous:
                         job.previous_attempt_id = previous.decode()
                     if note:
                         job.checkpoint = _checkpoint(note)
-                found.append(
-                    Delivery(job, number, started, b"", sequence, uncharged, True, worker)  # noqa: FBT003
-                )
+                delivery = Delivery(job, number, started, b"", sequence, uncharged)
+                delivery.worker, delivery.orphaned = worker, orphaned != b"0"
+                found.append(delivery)
             except WireError as error:
                 if unreadable is NO_RESULTS:
                     unreadable = FinishArgs()

@@ -5,15 +5,16 @@ not decode the value. Scripts read the numbers of a record without decoding its 
 
     entry        1|id|type|tenant                       `|` is the byte 0x1F
     record       1:epoch:attempt:charged:length:        then so many bytes of JSON, and the payload
-    lease        1:score:started:charged:redelivered:previous:worker:epoch:attempt:sequence
-    state        1:waiting:epoch:attempt:charged:redelivered:previous
-                 1:retrying:epoch:attempt:charged:redelivered:previous:level:due
-                 1:blocked:epoch:attempt:charged:redelivered:previous:score:reason
+    lease        1:score:started:charged:orphaned:previous:worker:epoch:attempt:sequence
+    state        1:waiting:epoch:attempt:charged:orphaned:previous
+                 1:retrying:epoch:attempt:charged:orphaned:previous:level:due
+                 1:blocked:epoch:attempt:charged:orphaned:previous:score:reason
     mark         1:epoch:attempt:stream entry:filler    of a finished job
     dead letter  entry, 0x00, record                    no record if a ledger has the job
 
-`previous` is the id of the attempt before, or empty: then it is as in the record. Results are as in
-every dialect, see `scheduler.dialects.ends`.
+`orphaned` is 0, 1 after an orphaned lease of the job was redelivered uncharged, or 2 if orphaned
+leases were only charged. `previous` is the id of the attempt before, or empty: then it is as in the
+record. Results are as in every dialect, see `scheduler.dialects.ends`.
 """
 
 import re
@@ -161,12 +162,14 @@ def job_of(queue: str, id_: bytes, record: bytes) -> QueuedJob:
 
 
 class Lease(NamedTuple):
-    """A decoded lease. redelivered: an orphaned lease of the job was redelivered uncharged.
-    previous: the id of the attempt before, if a script knew it; empty: as in the record.
+    """A decoded lease. orphaned: an earlier lease of the job was orphaned; redelivered: one of them
+    was redelivered uncharged. previous: the id of the attempt before, if a script knew it; empty:
+    as in the record.
     """
 
     started_at: datetime
     charged: int
+    orphaned: bool
     redelivered: bool
     previous: str
     worker: str
@@ -178,14 +181,15 @@ class Lease(NamedTuple):
 def lease_of(value: bytes) -> Lease | None:
     """Decode a lease; None: it is unreadable, or of a newer format."""
     try:
-        number, _, started, charged, redelivered, previous, worker, *numbers = value.split(b":")
+        number, _, started, charged, orphaned, previous, worker, *numbers = value.split(b":")
         epoch, attempt, sequence = map(int, numbers)
         if number != b"1":
             return None
         return Lease(
             instant_of(started),
             int(charged),
-            redelivered == b"1",
+            orphaned != b"0",
+            orphaned == b"1",
             previous.decode(),
             worker.decode(),
             epoch,

@@ -213,6 +213,8 @@ class StandardQueue:
     ) -> tuple[list[bool], list[Delivery]]:
         """End and return deliveries, and lease the next jobs."""
         parts = split_results(results)
+        if any(each.has_delays for each in parts):
+            self.next_look.yield_to_others()
         began = time.monotonic()
         wanted = Fetch(fetch, handled, self._sequence.allocate(fetch, first), begun)
         answers = [

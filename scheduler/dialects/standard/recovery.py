@@ -125,5 +125,5 @@ class Recovery:
         uncharged = lease.attempt - lease.charged
         job.previous_attempt_id = lease.previous or job.previous_attempt_id
         delivery = Delivery(job, lease.attempt, lease.started_at, b"", lease.sequence, uncharged)
-        delivery.worker = lease.worker
+        delivery.worker, delivery.orphaned = lease.worker, lease.orphaned
         return Leased(id_, lease, delivery)

@@ -2,7 +2,8 @@
 -- ARGV[11..] 7 values for each: id; verb:delay:attempts:traces:count:age:most, or verb:delay:0:traces:previous; token;
 -- value, the result or the reason; trace; progress as JSON, or empty; end as JSON, or empty. Verbs: completed, failed,
 -- retry, first (a retry that goes first), back, return (back, after the attempt had begun), later (back with a delay,
--- because the worker has no handler). previous: the id of the last attempt that had begun.
+-- before the handler was called; 0: it grows, because the worker has no handler). previous: the id of the last attempt
+-- that had begun.
 local RESULT, closed, handled = 7, {}, {}
 
 -- A lock that ran out is nobody's as long as nobody took the job since.
@@ -78,7 +79,7 @@ local function end_one(id, lock, head, token, value, trace, progress, text)
   end
   if verb ~= 'later' then handled[#handled + 1] = id end
   if verb == 'later' then -- as `moveToDelayed` of a job in BullMQ: the attempt does not count
-    local due = return_later(base .. 'ring:unhandled', id)
+    local due = return_later(base .. 'ring:unhandled', id, tonumber(delay))
     redis.call('HSET', key, 'delay', due - now)
     put_later(base, id, due)
     note_previous(key, job, keep)

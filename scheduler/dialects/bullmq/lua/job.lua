@@ -5,10 +5,10 @@
 -- many of them are not charged; `lease`, starts:sequence number of our last lease; `previous`, starts:id of the last
 -- attempt that had begun, or starts:worker:sequence. They are of the last start only if `starts` is `ats`, which
 -- BullMQ's workers count too.
-local TOLD = 13
+local TOLD = 14
 local FIELDS = {
   'name', 'data', 'opts', 'timestamp', 'priority', 'tenant', 'feed', 'installation', 'attempt', 'ring', 'note', 'rjk',
-  'uncharged', 'atm', 'ats', 'stc', 'attemptsMade', 'defa', 'parentKey', 'parent', 'deid', 'pb', 'processedOn',
+  'uncharged', 'stc', 'atm', 'ats', 'attemptsMade', 'defa', 'parentKey', 'parent', 'deid', 'pb', 'processedOn',
   'previous', 'lease',
 }
 

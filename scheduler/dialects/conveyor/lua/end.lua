@@ -1,10 +1,11 @@
 -- Part of finish: end deliveries, each if it is still the worker's.
 -- ARGV[13..] 5 values for each: uuid; verb:delay:uncharged:previous:feed:attempt:started:sequence:parent; whose ledger
 -- it is in, or empty; bytes to go on with, or for failed, or empty; end as JSON, or empty. Verbs: completed, dead,
--- cancelled, retry, back, redeliver (back, of an orphaned lease), later (back with a delay, because the worker has no
--- handler), unreadable. The delay is in ms; of what goes back, it is the attempts so far. uncharged: how many attempts
--- are not charged, and previous: the id of the last one, or empty; without `uncharged` both are as before. The sequence
--- number tells the lease from a later lease of the same worker on the same attempt.
+-- cancelled, retry, back, redeliver (back, of an orphaned lease), later (back with a delay, before the handler was
+-- called), unreadable. The delay is in ms; of what goes back, it is the attempts so far. uncharged: how many attempts
+-- are not charged, and previous: the id of the last one, or empty; without `uncharged` both are as before. uncharged of
+-- `later`: the delay in ms; empty: it grows, because the worker has no handler. The sequence number tells the lease
+-- from a later lease of the same worker on the same attempt.
 local backs, ends, tombs, ended, unleased, handled = {}, {}, {}, {}, {}, {}
 
 -- Put-backs come after the fetch, which does not lease them. The first of them is the next to be leased.
@@ -25,11 +26,12 @@ end
 local function end_one(job, verb, delay, token, uncharged, previous, ledger, raw)
   local uuid = job.uuid
   if verb ~= 'later' then handled[#handled + 1] = uuid end
-  if uncharged ~= '' then
-    set_returned(ring .. 'returned', uuid, string.match(token, '^%d+'), uncharged, verb == 'redeliver', previous)
+  if verb ~= 'later' and uncharged ~= '' then
+    local orphaned = verb == 'redeliver' and '1' or taking_back and '2' or '0'
+    set_returned(ring .. 'returned', uuid, string.match(token, '^%d+'), uncharged, orphaned, previous)
   end
   if verb == 'later' then
-    local body, due = try('GET', bodies .. uuid), return_later(ring .. 'unhandled', uuid)
+    local body, due = try('GET', bodies .. uuid), return_later(ring .. 'unhandled', uuid, tonumber(uncharged))
     if body then
       redis.call('ZADD', scheduled, seconds(due), body)
       redis.call('ZADD', ring .. 'retries', due, uuid)

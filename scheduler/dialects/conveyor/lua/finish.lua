@@ -15,7 +15,7 @@
 -- ARGV[13..] 5 values for each result, as `end` reads them
 -- Returns {1 or 0 for each result, or "alive"; ms until one should look again or -1; 1 if there are too many unsettled
 -- ends or the queue is paused, or 0; now in ms; how many jobs of full types were passed over; of each that was taken
--- uuid, bytes, attempt, and empty or uncharged:previous:note}
+-- uuid, bytes, attempt, and empty or uncharged:orphaned:previous:note}
 -- include: names
 local queue, worker, wanted = ARGV[2], ARGV[3], tonumber(ARGV[5])
 local taking_back, count = ARGV[6] == 'dead', tonumber(ARGV[12])

@@ -48,8 +48,8 @@ end
 
 local function lease(job, known, held, taken, said, returned)
   local uuid, raw = job.uuid, job.raw
-  local uncharged, previous
-  if returned then uncharged, previous = returned_of(returned, string.format('%d', job.feed or 0)) end
+  local uncharged, orphaned, previous
+  if returned then uncharged, orphaned, previous = returned_of(returned, string.format('%d', job.feed or 0)) end
   -- `retry` counts the attempts that are charged.
   local before = math.max((job.retry or 0) + (uncharged or 0), string.match(known or '', ':(%d+)$') or 0)
   local attempt = math.max(before, string.match(held or '', '^%d+:(%d+):') or 0) + 1
@@ -59,7 +59,8 @@ local function lease(job, known, held, taken, said, returned)
   taken[#taken + 1] = uuid
   taken[#taken + 1] = raw
   taken[#taken + 1] = attempt
-  taken[#taken + 1] = (uncharged or said) and table.concat({uncharged or '', previous or '', said or ''}, ':') or ''
+  local extra = {uncharged or '', orphaned or '', previous or '', said or ''}
+  taken[#taken + 1] = (uncharged or said) and table.concat(extra, ':') or ''
   bytes = bytes + #raw
 end
 

@@ -2,10 +2,11 @@
 -- ARGV[13..] 5 values for each: id; verb:delay:ledger:uncharged:previous:feed:attempt@started:sequence, or
 -- +ledger:feed:attempt@started:sequence if it completed; entry; level and entry to go on with, or why it is dead;
 -- length of its end, 0: none. Verbs: completed, dead, cancelled, retry, back, redeliver (back, of an orphaned lease),
--- later (back with a delay, because the worker has no handler), drop, unreadable. The delay is in ms; of what goes
--- back, it is the attempts so far. Ledgers count from 1, 0: none. uncharged: how many attempts are not charged, and
--- previous: the id of the last one, or empty; without `uncharged` both are as before. A feed after ~: a worker of the
--- original took it. The sequence number tells the lease from a later lease of the same worker on the same attempt.
+-- later (back with a delay, before the handler was called), drop, unreadable. The delay is in ms; of what goes back, it
+-- is the attempts so far. Ledgers count from 1, 0: none. uncharged: how many attempts are not charged, and previous:
+-- the id of the last one, or empty; without `uncharged` both are as before. uncharged of `later`: the delay in ms;
+-- empty: it grows, because the worker has no handler. A feed after ~: a worker of the original took it. The sequence
+-- number tells the lease from a later lease of the same worker on the same attempt.
 local over, tombs, told_to, good, bad, closed, refused, handled = {}, {}, {}, {}, {}, {}, {}, {}
 
 local function kill(entry, reason)
@@ -15,11 +16,12 @@ end
 
 local function close_one(id, token, verb, entry, delay, again, ledger, uncharged, previous)
   if verb ~= 'later' then handled[#handled + 1] = id end
-  if (uncharged or '') ~= '' then
-    set_returned(KEYS[23], id, string.match(token, '^%d+'), uncharged, verb == 'redeliver', previous)
+  if verb ~= 'later' and (uncharged or '') ~= '' then
+    local orphaned = verb == 'redeliver' and '1' or taking_back and '2' or '0'
+    set_returned(KEYS[23], id, string.match(token, '^%d+'), uncharged, orphaned, previous)
   end
   if verb == 'later' then
-    local due = return_later(KEYS[21], id)
+    local due = return_later(KEYS[21], id, tonumber(uncharged))
     restless, returned[id] = true, true
     redis.call('ZADD', retries, due, again)
     redis.call('HDEL', attempts, id)

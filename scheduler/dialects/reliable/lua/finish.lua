@@ -38,7 +38,7 @@
 -- ARGV[13..] 5 values for each result, then the ends for each ledger, as `close` and `tell` read them
 -- Returns {1 or 0 for each result, or "alive"; ms until one should look again or -1; now in ms; how many jobs of full
 -- types were passed over; of each that was taken entry, record, attempt, and empty or
--- uncharged:previous:note}
+-- uncharged:orphaned:previous:note}
 local processing, heartbeat, jobs, attempts, between = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local retries, finished, workers, marker = KEYS[11], KEYS[12], KEYS[13], KEYS[14]
 local dead, reasons, completed, cancels, notes = KEYS[15], KEYS[16], KEYS[17], KEYS[18], KEYS[19]

@@ -46,8 +46,8 @@ local function lease_all(ids, entries, taken, list)
       if waits[i] or held[i] or sub(record or '', 1, 4) ~= '1:0:' then
         feed, attempt = string.match(waits[i] or held[i] or record or '0:0:', '^(%d+):(%d+):')
       end
-      local uncharged, previous
-      if counts[i] then uncharged, previous = returned_of(counts[i], feed or '0') end
+      local uncharged, orphaned, previous
+      if counts[i] then uncharged, orphaned, previous = returned_of(counts[i], feed or '0') end
       if uncharged or not find(entry, '"retries":0', 1, true) then -- a worker of the original may have counted on
         local counted = tonumber(string.match(entry, '"retries": ?(%d+)') or 0) -- those that are charged
         attempt = math.max(attempt or 0, math.min(counted, MOST_RETRIES) + (uncharged or 0))
@@ -62,8 +62,8 @@ local function lease_all(ids, entries, taken, list)
       taken[#taken + 1] = entry
       taken[#taken + 1] = record or ''
       taken[#taken + 1] = attempt
-      local known = uncharged or said[i]
-      taken[#taken + 1] = known and table.concat({uncharged or '', previous or '', said[i] or ''}, ':') or ''
+      local extra = {uncharged or '', orphaned or '', previous or '', said[i] or ''}
+      taken[#taken + 1] = (uncharged or said[i]) and table.concat(extra, ':') or ''
       bytes = bytes + #entry + #(record or '')
     end
   end

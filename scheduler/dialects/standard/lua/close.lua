@@ -4,7 +4,7 @@
 -- values that follow:
 --   completed, cancelled
 --   dead: the dead letter, and why
---   retry after `number` ms, flag 1 if the attempt is charged: level and entry, previous
+--   retry after `number` ms, flag 1 if the attempt is charged, 2 if it has not begun: level and entry, previous
 --   return, number 0 if the attempt has not begun, flag 1 if this is the one redelivery of an orphaned lease that is
 --     not charged: entry, previous
 --   unreadable, with a sequence number as token: the dead letter, and why
@@ -33,7 +33,7 @@ for i = 1, count do
     verb, ledger, number, flag, token = match(head, '^(%a+):(%d+):(%d+):(%d):(.*)$')
     ledger, number = tonumber(ledger), tonumber(number)
   end
-  local score, charged, redelivered
+  local score, charged, orphaned
   local is_leased = lease and not closed[id] and is_current(lease)
   if is_leased and verb == 'unreadable' then
     is_leased = string.find(lease, mine, 1, true) and sub(lease, -#token - 1) == ':' .. token
@@ -41,8 +41,9 @@ for i = 1, count do
     is_leased = sub(lease, -#mine - #token) == mine .. token
   end
   if is_leased and (verb == 'return' or verb == 'retry') then
-    score, charged, redelivered = match(lease, '^1:(%d+):%d+:(%d+):(%d):')
+    score, charged, orphaned = match(lease, '^1:(%d+):%d+:(%d+):(%d):')
     is_leased = score ~= nil
+    if recovering and orphaned == '0' then orphaned = '2' end
   end
   if is_leased then
     answer[i], closed[id] = '1', true
@@ -58,14 +59,16 @@ for i = 1, count do
       returned[#returned + 1] = ARGV[value + 1]
       local epoch, attempt = match(numbers, '^(%d+):(%d+)$')
       if number == 0 then attempt = attempt - 1 end
-      local counted = epoch .. ':' .. attempt .. ':' .. charged - 1 .. ':' .. (flag == '1' and flag or redelivered)
+      local counted = epoch .. ':' .. attempt .. ':' .. charged - 1 .. ':' .. (flag == '1' and flag or orphaned)
       states[#states + 1] = '1:waiting:' .. counted .. ':' .. ARGV[value + 2]
     elseif verb == 'retry' then
       restless = true
       retries[#retries + 1] = now + number
       retries[#retries + 1] = sub(ARGV[value + 1], 2)
+      local epoch, attempt = match(numbers, '^(%d+):(%d+)$')
+      if flag == '2' then attempt = attempt - 1 end
       local charges = flag == '1' and charged or charged - 1
-      local counted = numbers .. ':' .. charges .. ':' .. redelivered .. ':' .. ARGV[value + 2]
+      local counted = table.concat({epoch, attempt, charges, orphaned, ARGV[value + 2]}, ':')
       states[#states + 1] = '1:retrying:' .. counted .. ':' .. sub(ARGV[value + 1], 1, 1) .. ':' .. now + number
     else
       if verb == 'dead' or verb == 'unreadable' then letters[#letters + 1] = {ARGV[value + 1], ARGV[value + 2]} end

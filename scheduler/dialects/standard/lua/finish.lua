@@ -34,7 +34,7 @@
 -- ARGV[13..] ids, heads of results, handled types, type and free slots of each limit, results and their lengths for
 -- each ledger, then values that follow heads, as `close` describes
 -- Returns {1 or 0 for each result, or "alive"; ms until the next poll or -1; now in ms; types to signal; numbers of
--- newer formats; id, record, and attempt:charged:previous:progress or empty of each leased job}
+-- newer formats; id, record, and attempt:charged:orphaned:previous:progress or empty of each leased job}
 local waiting, turns, blocked, counts, jobs = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local leases, state, retrying, finished, workers = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local held, marker, dead, reasons, cancels, notes = KEYS[11], KEYS[13], KEYS[14], KEYS[15], KEYS[16], KEYS[17]

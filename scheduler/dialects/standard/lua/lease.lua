@@ -1,6 +1,6 @@
 -- Part of finish: lease jobs that the worker can take, and set the others aside.
--- A lease is format:score:started:charged:redelivered:previous:worker:epoch:attempt:sequence. The start time has
--- leading zeros that make a lease longer than 64 bytes: Redis searches a small hash of short values from its beginning.
+-- A lease is format:score:started:charged:orphaned:previous:worker:epoch:attempt:sequence. The start time has leading
+-- zeros that make a lease longer than 64 bytes, because Redis searches a small hash of short values from its beginning.
 local SPAN, MOVES = 2 ^ 50, 1000 -- of scores in a level; jobs that one call sets aside, at most
 local LONG = 1e14 -- Lua writes longer numbers with an exponent
 local LIMITS = FIRST + 2 * count + (tonumber(ARGV[11]) or 0)
@@ -79,7 +79,7 @@ local function admit(found, parked)
     elseif record then
       local newer = newer_format(record) or newer_format(at or '')
       local epoch, attempt, charged = string.match(record, '^1:(%d+):(%d+):(%d+):%d+:')
-      local last, attempts, charges, again, previous = string.match(at or '', '^1:%a+:(%d+):(%d+):(%d+):(%d):([^:]*)')
+      local last, attempts, charges, lost, previous = string.match(at or '', '^1:%a+:(%d+):(%d+):(%d+):(%d):([^:]*)')
       if newer then
         for _, each in ipairs({entries[i], score, id, 'format:' .. newer}) do aside[#aside + 1] = each end
       elseif not epoch then
@@ -89,9 +89,9 @@ local function admit(found, parked)
       else
         if last == epoch then -- it was attempted since it was pushed
           attempt, charged = attempts, charges
-          extra = table.concat({attempt + 1, charged + 1, previous, redis.call('HGET', notes, id) or ''}, ':')
+          extra = table.concat({attempt + 1, charged + 1, lost, previous, redis.call('HGET', notes, id) or ''}, ':')
         end
-        local before = extra and again .. ':' .. previous or '0:'
+        local before = extra and lost .. ':' .. previous or '0:'
         local counted = ':' .. charged + 1 .. ':' .. before .. mine .. epoch .. ':' .. attempt + 1 .. ':'
         lease, extra = '1:' .. score .. started .. counted, extra or ''
       end
