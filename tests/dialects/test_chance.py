@@ -121,7 +121,9 @@ class World:
 
         def decide(delivery: Delivery) -> Result:
             told.append(delivery.job.id)
-            assert delivery.job == self.jobs[delivery.job.id]
+            pushed = self.jobs[delivery.job.id]
+            counted = {"attempt": pushed.attempt, "uncharged": pushed.uncharged}
+            assert replace(delivery.job, previous_attempt_id=None, **counted) == pushed
             return self.chance.choice([back, retried])(delivery)
 
         assert self.reaper.recover(decide) == len(told) == len(set(told))

@@ -112,15 +112,16 @@ def test_what_a_queue_is_told_is_checked(options: dict[str, str], message: str) 
         scheduler.Scheduler(queues={"mail": options})
 
 
-def test_a_job_that_a_handler_submits_to_a_queue_that_cannot_carry_it_fails_the_handlers(
+def test_a_child_that_its_queue_cannot_carry_is_refused(
     ring: Scheduler, make_worker: MakeWorker
 ) -> None:
     @handler("parent", queue="mail")
-    def parent(ctx: scheduler.JobContext, payload: object) -> None:
-        ctx.submit("child", queue="other", retry=RetryPolicy(backoff="linear"))
+    def parent(ctx: scheduler.JobContext, payload: object) -> str:
+        return str(ctx.submit("child", queue="other", retry=RetryPolicy(backoff="linear")).id)
 
     make_worker()
     job = ring.wait("acme", ring.submit("acme", "parent", queue="mail").id, timeout=60)
-    assert job.state is State.FAILED
-    assert "queue 'other'" in (job.reason or "")
-    assert [each.type for each in ring.find("acme").jobs] == ["parent"]
+    assert job.state is State.COMPLETED
+    child = ring.wait("acme", str(job.result), timeout=60)
+    assert child.state is State.FAILED
+    assert "queue 'other'" in (child.reason or "")
