@@ -342,7 +342,8 @@ def translated() -> Iterator[None]:
 
 
 def _error(error: psycopg.Error) -> ConfigError | StoreError:
-    if (error.sqlstate or "").startswith(_DATA_ERRORS):
+    is_data = isinstance(error, psycopg.DataError)  # psycopg's own ones have no SQLSTATE
+    if is_data or (error.sqlstate or "").startswith(_DATA_ERRORS):
         return InvalidData(f"Postgres refused a value: {_brief(error)}")
     if isinstance(error, _AWAY):
         if "unsupported startup parameter" in str(error):

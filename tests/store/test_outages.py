@@ -54,6 +54,11 @@ def test_a_data_error_blames_the_value(database: Database, sqlstate: str) -> Non
     assert isinstance(raised(database, sqlstate), InvalidData), sqlstate
 
 
+def test_a_value_that_psycopg_refuses_is_a_data_error(database: Database) -> None:
+    with pytest.raises(InvalidData):
+        database.run(b"SELECT %(text)s::text", {"text": "a\0b"})
+
+
 @pytest.mark.parametrize("sqlstate", OTHERS)
 def test_other_errors_are_neither_outages_nor_data_errors(
     database: Database, sqlstate: str
