@@ -11,6 +11,7 @@ from scheduler.errors import InvalidOption, InvalidPayload, JobCancelled
 from scheduler.log import JobLogger, Keys
 from scheduler.model.body import Cancelled, Executor, importable
 from scheduler.model.ids import derived_id
+from scheduler.model.labels import Priority
 from scheduler.model.oneshot import attempt_id
 from scheduler.model.payloads import LARGEST_LIMIT, decode, encode
 from scheduler.model.submission import Draft, NewJob, Submission, SubmitOptions, drafts
@@ -287,12 +288,16 @@ def spawned_of(draft: Draft) -> dict[str, Any]:
 
 
 def draft_of(written: Mapping[str, Any]) -> Draft:
-    """Read what `spawned_of` wrote."""
+    """Read what `spawned_of` wrote; raises `ValueError` or the like if it did not."""
     run_at, delay = written.get("run_at"), written.get("delay")
+    texts: dict[str, Any] = {name: written.get(name) for name in _TRAVELS}
+    for name, value in texts.items():
+        if value is not None and (type(value) is not str or "\0" in value):
+            raise ValueError(f"{name} of a submitted job must be a text without NUL")
     return Draft(
-        **{name: written.get(name) for name in _TRAVELS},  # type: ignore[arg-type]
+        **texts,
         id=UUID(written["id"]),
-        priority=written["priority"],
+        priority=Priority(written["priority"]),
         payload=written["payload"].encode("utf-8" if written["form"] == "json" else "latin-1"),
         lifetime=timedelta(seconds=written["lifetime"]),
         window=timedelta(seconds=written["window"]),

@@ -340,6 +340,25 @@ def test_a_retry_whose_record_postgres_refuses_stays_one(
     assert settling.redis.call("XLEN", settling.stream) == 0
 
 
+@pytest.mark.parametrize(
+    "values",
+    [{"correlation_id": "a\0b"}, {"tags": {"a": "b"}}, {"queue": 5}, {"priority": "high"}],
+    ids=["nul", "object", "number", "priority"],
+)
+def test_a_malformed_child_does_not_block_its_queue(
+    settling: Settling, submitter: Scheduler, values: dict[str, Any]
+) -> None:
+    job, other = submitter.submit_many(
+        [NewJob("acme", "job", queue="work", delay="1h") for _ in range(2)]
+    )
+    children = [{**each, **values} for each in spawned("child")]
+    settling.add([completed(job, spawned=children), completed(other)])
+    settling.settler.step()
+    states = {submitter.get("acme", each.id).state for each in (job, other)}
+    assert states == {State.COMPLETED}
+    assert settling.redis.call("XLEN", settling.stream) == 0
+
+
 def test_a_child_with_a_taken_key_is_the_existing_job(
     settling: Settling, submitter: Scheduler
 ) -> None:
