@@ -51,6 +51,8 @@ PATIENCE = 5.0
 HELD = 0.05
 REFUSED = 5.0
 DEADLINE = 30.0
+LONGEST_ERROR = 6000  # bytes of an error that was refused; as ASCII it has at most 16 KB
+LONGEST_WORD = 200
 COMPLETED, RETRYING = (
     State.COMPLETED,
     State.RETRYING,
@@ -235,9 +237,21 @@ def _blames_an_end(error: Exception) -> bool:
 
 
 def _reduced(each: AttemptEnd, reason: str) -> AttemptEnd:
-    """Return an end without the values that Postgres can refuse, and with its error as ASCII."""
-    error = each.error and each.error.encode("ascii", "backslashreplace").decode()
-    return replace(each, result=None, checkpoint=None, error=error, reason=reason)
+    """Return an end without the values that Postgres can refuse, and with short texts in ASCII."""
+    return replace(
+        each,
+        result=None,
+        checkpoint=None,
+        category=_ascii(each.category, LONGEST_WORD),
+        code=_ascii(each.code, LONGEST_WORD),
+        error=_ascii(each.error, LONGEST_ERROR),
+        worker=_ascii(each.worker, LONGEST_WORD) or "",
+        reason=reason,
+    )
+
+
+def _ascii(text: str | None, longest: int) -> str | None:
+    return text and storable(text, longest).encode("ascii", "backslashreplace").decode()
 
 
 def _parts(batches: Sequence[Outcomes]) -> list[list[Outcomes]]:

@@ -340,6 +340,24 @@ def test_a_retry_whose_record_postgres_refuses_stays_one(
     assert settling.redis.call("XLEN", settling.stream) == 0
 
 
+@pytest.mark.parametrize("error", ["a\0b", "\u4e2d" * 10_000], ids=["nul", "long"])
+def test_an_error_that_postgres_refuses_changes_no_state(
+    settling: Settling, submitter: Scheduler, error: str
+) -> None:
+    """Of BullMQ's workers an error can be any text."""
+    retried, dead = submitter.submit_many(
+        [NewJob("acme", "job", queue="work", delay="1h") for _ in range(2)]
+    )
+    later = timedelta(hours=1)
+    settling.add([completed(retried, state=State.RETRYING, error=error, delay=later)])
+    settling.add([completed(dead, state=State.DEAD_LETTER, error=error, worker="a\0b")])
+    settling.settler.step()
+    assert submitter.get("acme", retried.id).state is State.RETRYING
+    found = submitter.get("acme", dead.id)
+    assert (found.state, bool(found.error)) == (State.DEAD_LETTER, True)
+    assert settling.redis.call("XLEN", settling.stream) == 0
+
+
 @pytest.mark.parametrize(
     "values",
     [{"correlation_id": "a\0b"}, {"tags": {"a": "b"}}, {"queue": 5}, {"priority": "high"}],
