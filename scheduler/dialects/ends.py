@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import orjson
 
@@ -17,7 +18,7 @@ from scheduler.model.states import State
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
-STATES = {state.value: state for state in State}
+STATES = {state.value: state for state in State if state.terminal or state is State.RETRYING}
 ID = re.compile(rb'\["(?:[^"\\]|\\.)*","([^"]+)",\d+,\d+,"')  # the second value of an end
 
 
@@ -98,6 +99,11 @@ def rescued(
 
 def _end(read: Sequence[Any], recorded_at: datetime | None) -> AttemptEnd:
     tenant, job_id, feed, attempt, state, started, ended, worker, *rest = read
+    if not (
+        (type(tenant) is type(job_id) is type(worker) is str and "\0" not in tenant)
+        and (type(feed) is type(attempt) is int and 0 <= feed < 2**31 and 0 <= attempt < 2**31)
+    ):
+        raise ValueError  # Postgres would refuse it each time
     end = AttemptEnd(
         tenant, job_id, feed, attempt, STATES[state], _moment(started), _moment(ended), worker
     )
@@ -109,18 +115,30 @@ def _end(read: Sequence[Any], recorded_at: datetime | None) -> AttemptEnd:
         if "recorded" in found:  # a script found the end that a worker of others made
             end.recorded_at = _moment(found["recorded"])
         end.delay = found["delay"] * MICROSECOND if "delay" in found else None
-        end.category, end.code, end.error = (
-            found.get("category"),
-            found.get("code"),
-            found.get("error"),
-        )
+        for name in ("category", "code", "error", "reason"):
+            setattr(end, name, _text(found.get(name)))
         end.result = found["result"].encode() if "result" in found else None
-        end.reason = found.get("reason")
         end.scheduled_at = _moment(found["scheduled_at"]) if "scheduled_at" in found else None
         end.checkpoint, end.spawned = found.get("checkpoint"), found.get("spawned", ())
         end.charged, end.uncharged = found.get("charged", True), found.get("uncharged", 0)
-        end.previous_attempt_id = found.get("previous_attempt_id")
+        if type(end.uncharged) is not int or not 0 <= end.uncharged <= attempt:
+            end.uncharged = 0  # a field of the job, which anybody can write; the end is readable
+        end.previous_attempt_id = _attempt_id(found.get("previous_attempt_id"))
     return end
+
+
+def _text(value: Any) -> str | None:
+    if value is not None and type(value) is not str:
+        raise TypeError
+    return value
+
+
+def _attempt_id(value: Any) -> str | None:
+    """Return an id as it is; None: it is none, for which the end is still readable."""
+    try:
+        return value and str(UUID(value))
+    except (ValueError, AttributeError, TypeError):
+        return None
 
 
 def _sequence(number: int) -> int:
@@ -131,11 +149,12 @@ def _sequence(number: int) -> int:
 
 def _moment(written: str | int) -> datetime:
     """Read an instant; scripts write it in milliseconds."""
-    return (
-        datetime.fromisoformat(written)
-        if isinstance(written, str)
-        else EPOCH + 1000 * written * MICROSECOND
-    )
+    if not isinstance(written, str):
+        return EPOCH + 1000 * written * MICROSECOND
+    moment = datetime.fromisoformat(written)
+    if moment.tzinfo is None:
+        raise ValueError(written)
+    return moment
 
 
 def note_bytes(note: Note | None) -> bytes:

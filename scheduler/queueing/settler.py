@@ -187,12 +187,15 @@ class Settler:
             logger.exception("job %s: its end is refused", culprit.job_id, extra=about)
             why = storable(describe(error).splitlines()[0], 1000)
         try:
+            key = JobKey(culprit.tenant, read_id(culprit.job_id))
+        except ValueError:  # it names no job, so nothing waits for it
+            return []
+        try:
             return self._run([_reduced(culprit, f"{LEFT_OUT}: {why}")])
         except Exception as error:
             if not _blames_an_end(error):
                 raise
         try:
-            key = JobKey(culprit.tenant, read_id(culprit.job_id))
             ending = Ending(
                 key=key,
                 state=COMPLETED if culprit.state is COMPLETED else State.FAILED,

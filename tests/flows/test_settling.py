@@ -26,7 +26,7 @@ from scheduler.model.payloads import LARGEST_LIMIT
 from scheduler.model.submission import drafts
 from scheduler.queueing.ledger import Ledger
 from scheduler.queueing.services import RingServices
-from scheduler.queueing.settler import ENDS, MOST_BYTES, MOST_ENDS, Settler, settle
+from scheduler.queueing.settler import ENDS, HELD, MOST_BYTES, MOST_ENDS, Settler, settle
 from tests.support.waiting import rest, wait_for
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -375,6 +375,52 @@ def test_a_malformed_child_does_not_block_its_queue(
     states = {submitter.get("acme", each.id).state for each in (job, other)}
     assert states == {State.COMPLETED}
     assert settling.redis.call("XLEN", settling.stream) == 0
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        *({"tenant": 5}, {"tenant": "a\0b"}, {"job_id": "x"}, {"job_id": 5}, {"feed": "x"}),
+        *({"feed": 2**31}, {"feed": None}, {"attempt": "x"}, {"attempt": 2**31}, {"worker": {}}),
+        *({"ended_at": "2030-01-01T00:00:00"}, {"error": 5}),
+    ],
+    ids=str,
+)
+def test_a_malformed_result_is_not_settled_again_for_ever(
+    settling: Settling, submitter: Scheduler, values: dict[str, Any]
+) -> None:
+    job, other = submitter.submit_many(
+        [NewJob("acme", "job", queue="work", delay="1h") for _ in range(2)]
+    )
+    end = completed(job, state=State.FAILED)
+    for name, value in values.items():
+        setattr(end, name, value)
+    settling.add([end, completed(other)])
+    assert settling.settler.step() < HELD
+    assert submitter.get("acme", job.id).state is State.DELAYED
+    assert submitter.get("acme", other.id).state is State.COMPLETED
+    assert settling.redis.call("XLEN", settling.stream) == 0
+
+
+@pytest.mark.parametrize("uncharged", ["x", -1, 2, 2.5], ids=str)
+def test_a_malformed_count_of_uncharged_attempts_is_none(
+    settling: Settling, submitter: Scheduler, uncharged: Any
+) -> None:
+    """It would be fed with the job, and no feeder could write it."""
+    job = submitter.submit("acme", "job", queue="work", delay="1h")
+    settling.add([completed(job, state=State.RETRYING, uncharged=uncharged)])
+    settling.settler.step()
+    (attempt,) = submitter.get("acme", job.id).attempts
+    assert "uncharged" not in attempt
+
+
+def test_a_malformed_previous_attempt_id_is_none(settling: Settling, submitter: Scheduler) -> None:
+    job = submitter.submit("acme", "job", queue="work", delay="1h")
+    settling.add([completed(job, previous_attempt_id="a\0b")])
+    settling.settler.step()
+    found = submitter.get("acme", job.id)
+    assert (found.state, found.reason) == (State.COMPLETED, None)
+    assert found.attempts[0]["previous_attempt_id"] is None
 
 
 def test_a_child_with_a_taken_key_is_the_existing_job(
