@@ -453,6 +453,19 @@ def test_a_corrupt_record_is_in_nobodys_way(make: MakeReliable, plain: Any, reco
     assert plain.llen("jobqueue:{mail}:dead_letter") == 1
 
 
+@pytest.mark.parametrize("place", [0, 1, 5], ids=["tenant", "type", "installation"])
+def test_a_record_with_a_value_of_another_type_is_unreadable(
+    make: MakeReliable, plain: Any, place: int
+) -> None:
+    queue, bad, good = make(), job(), job()
+    queue.push([bad, good], epoch="")
+    head: list[Any] = ["acme", "send", 2, bad.created_at, bad.expires_at, ""]
+    head[place] = [1]
+    text = orjson.dumps(head)
+    plain.hset("jobqueue:{mail}:jobs", bad.id, b"1:0:%d:%b1" % (len(text), text))
+    assert ids(queue.fetch(2, timeout=0)) == [good.id]
+
+
 def test_an_outcome_that_cannot_be_read_is_a_dead_letter(make: MakeReliable, plain: Any) -> None:
     queue = make()
     queue.push([job()], epoch="")

@@ -782,6 +782,20 @@ def test_an_unreadable_record_is_a_dead_letter(
     assert b"unreadable" in (reason(plain, letter) or b"")
 
 
+@pytest.mark.parametrize("place", [0, 1, 5], ids=["tenant", "type", "installation"])
+def test_a_record_with_a_value_of_another_type_is_unreadable(
+    make: MakeStandard, plain: Any, place: int
+) -> None:
+    queue, bad, good = make(), job(), job()
+    queue.push([bad, good], epoch="")
+    head: list[Any] = ["acme", "send", 2, bad.created_at, bad.expires_at, ""]
+    head[place] = [1]
+    text = orjson.dumps(head)
+    plain.hset(f"{P}:jobs", bad.id, b"1:1:0:0:%d:%b1" % (len(text), text))
+    assert ids(fetch_all(queue)) == [good.id]
+    assert queue.depths().dead == 1
+
+
 @pytest.mark.parametrize("record", [b"x", None])
 def test_an_unreadable_record_of_a_leased_job_is_a_dead_letter(
     make: MakeStandard, plain: Any, record: bytes | None

@@ -123,6 +123,8 @@ def job_of(queue: str, entry: bytes, record: bytes, words: Sequence[str] = LEVEL
         text, head, created, expires, pushed = _read[0]
         if (found := rest[:size]) != text:
             head = orjson.loads(found)
+            if not type(head[0]) is type(head[1]) is type(head[5]) is str:
+                raise TypeError  # a worker looks up handlers by the type
             created, expires = datetime.fromisoformat(head[3]), datetime.fromisoformat(head[4])
             at = head[PLAIN].get("scheduled_at") if len(head) > PLAIN else None
             pushed = None if at is None else datetime.fromisoformat(at)
