@@ -207,6 +207,40 @@ def test_an_end_that_cannot_be_read_is_found_anew_in_its_job(
     assert client.call("LRANGE", f"{stream}:unreadable", 0, -1) == [broken.encode()]
 
 
+@pytest.mark.parametrize("field", ["feed", "tenant"])
+def test_a_replaced_job_does_not_block_the_results_of_others(
+    client: Client, open_queue: MakeOpen, field: str
+) -> None:
+    """Somebody removed a job of a ledger and added one with its id."""
+    queue = open_queue()
+    queue.push([job(), job()], epoch="")
+    bad, good = fetch_all(queue)
+    client.call("LREM", "bull:mail:active", 0, bad.job.id)
+    client.call("HDEL", f"bull:mail:{bad.job.id}", field)
+    client.call("ZADD", "bull:mail:completed", 1, bad.job.id)
+    event = ("event", "completed", "jobId", bad.job.id, "returnvalue", "7")
+    client.call("XADD", "bull:mail:events", "*", *event)
+    queue.finish([ended(good, result=b"1")])
+    assert results_of(queue) == sorted(
+        [(bad.job.id, State.COMPLETED, b"7"), (good.job.id, State.COMPLETED, b"1")]
+    )
+
+
+@pytest.mark.parametrize("value", ["-9", "1.5", "1e300", "x"])
+@pytest.mark.parametrize("field", ["uncharged", "stc", "atm"])
+def test_a_count_that_is_none_blocks_no_result(
+    client: Client, open_queue: MakeOpen, field: str, value: str
+) -> None:
+    queue = open_queue()
+    bad, good = job(), job()
+    queue.push([bad, good], epoch="")
+    client.call("HSET", f"bull:mail:{bad.id}", field, value)
+    taken = fetch_all(queue)
+    accepted, _ = queue.finish([ended(each, result=b"1") for each in taken])
+    assert all(accepted)
+    assert (good.id, State.COMPLETED, b"1") in results_of(queue)
+
+
 def results_of(queue: BullMQQueue) -> list[tuple[str, State, bytes | None]]:
     """Read and acknowledge all results."""
     found = []

@@ -47,7 +47,7 @@ local function failure(job, reason, opts)
   return spent and 'dead_letter' or 'failed', lost and 'system' or spent and 'temporary' or 'permanent'
 end
 
--- A job that somebody removed: only the event is left of its end.
+-- A job that somebody removed, or replaced by one of no ledger: only the event is left of its end.
 local function from_event(id, told, event)
   local feed, attempt, tenant = string.match(told, '^(%d+):(%d+):(.*)$')
   local job = {feed = feed, tenant = tenant}
@@ -64,7 +64,7 @@ local function look(id, event)
   if not told or added[id] or mark and (event.event or has_result(mark)) then return end
   local key = base .. id
   local job = read_job(key, BRIEF)
-  if not job.name then return from_event(id, told, event) end
+  if not (job.name and job.tenant and string.match(job.feed or '', '^%d+$')) then return from_event(id, told, event) end
   local rest = redis.call('HMGET', key, 'returnvalue', 'failedReason', 'finishedOn', 'opts')
   local attempt, before = attempts_of(job), tonumber(string.match(told, '^%d+:(%d+)'))
   local at = HINTS[event.event] == 2 and event.at or nil

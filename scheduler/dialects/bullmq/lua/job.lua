@@ -26,9 +26,15 @@ local function read_job(key, fields)
   return job
 end
 
+-- Others can write these fields: what is no count is 0.
+local function count_of(text)
+  local count = tonumber(string.match(text or '', '^%d+$')) or 0
+  return count < 1000000000 and count or 0
+end
+
 -- How many attempts of it have ended: for a ledger, one whose worker was lost or put it back is one of them.
 local function attempts_of(job)
-  return (tonumber(job.atm) or 0) + (job.feed and (tonumber(job.stc) or 0) + (tonumber(job.uncharged) or 0) or 0)
+  return count_of(job.atm) + (job.feed and count_of(job.stc) + count_of(job.uncharged) or 0)
 end
 
 -- Returns the number that tells the last lease from others of its worker: our sequence number, or the time in ms at
