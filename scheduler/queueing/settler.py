@@ -191,7 +191,8 @@ class Settler:
         except ValueError:  # it names no job, so nothing waits for it
             return []
         try:
-            return self._run([_reduced(culprit, f"{LEFT_OUT}: {why}")])
+            held = self._run([_reduced(culprit, f"{LEFT_OUT}: {why}")])
+            return [culprit] if held else []
         except Exception as error:
             if not _blames_an_end(error):
                 raise
