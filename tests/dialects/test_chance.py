@@ -117,16 +117,16 @@ class World:
         self.hands[number] = []
 
     def recover(self) -> None:
-        told: list[str] = []
+        decided: list[str] = []
 
         def decide(delivery: Delivery) -> Result:
-            told.append(delivery.job.id)
+            decided.append(delivery.job.id)
             pushed = self.jobs[delivery.job.id]
-            counted = {"attempt": pushed.attempt, "uncharged": pushed.uncharged}
-            assert replace(delivery.job, previous_attempt_id=None, **counted) == pushed
+            told = replace(delivery.job, attempt=pushed.attempt, uncharged=pushed.uncharged)
+            assert replace(told, previous_attempt_id=None) == pushed
             return self.chance.choice([back, retried])(delivery)
 
-        assert self.reaper.recover(decide) == len(told) == len(set(told))
+        assert self.reaper.recover(decide) == len(decided) == len(set(decided))
 
     def cancel(self) -> None:
         for each in self._some(list(self.jobs)):
