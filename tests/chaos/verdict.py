@@ -241,10 +241,12 @@ def _check_attempts(
     """Check that the attempts in the ledger are the starts, and leases that were orphaned before.
 
     A job can be dead without a start only after two leases that were not marked as begun: the first
-    was redelivered uncharged. In BullMQ, which has no marks, each lost lease is charged. A Redis that
-    forgot a job counts its attempts anew.
+    was redelivered uncharged. A Redis that forgot a job counts its attempts anew. BullMQ has no
+    marks: there a number can belong to a lease that never began and that no row mentions.
     """
     if ended is None or _forgotten(submitted, ended.at, faults):
+        return
+    if QUEUES[ended.queue]["dialect"] == "bullmq":
         return
     wrong = verdict.wrong["attempts"]
     started = {line.attempt for line in lines if line.what == "start"}
@@ -263,8 +265,7 @@ def _check_attempts(
         )
     if ended.outcome == "dead_letter" and not started:
         verdict.counts["dead without a start"] += 1
-        has_marks = QUEUES[ended.queue]["dialect"] != "bullmq"
-        if ended.attempt < 2 or (has_marks and not ended.uncharged):
+        if ended.attempt < 2 or not ended.uncharged:
             verdict.wrong["dead without a start"].append(
                 f"{order.id} after {ended.attempt} attempts, {ended.uncharged} uncharged"
             )

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from scheduler.dialects.bullmq import wire as bullmq
 from scheduler.dialects.conveyor import wire as conveyor
+from scheduler.dialects.ends import STATES
 from scheduler.dialects.reliable import wire
 from scheduler.dialects.standard import messages as standard
 from scheduler.errors import WireError
 from scheduler.model.attempts import AttemptEnd, QueuedJob
 from scheduler.model.labels import Priority
-from scheduler.model.states import State
 from tests.conveyor.encoder import decode as conveyor_fields
 from tests.dialects.values import job
 
@@ -53,11 +53,11 @@ JOBS = st.builds(
 )
 ENDS = st.builds(
     AttemptEnd,
-    tenant=TEXT,
+    tenant=st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=40),
     job_id=st.uuids().map(str),
-    feed=COUNT,
-    attempt=COUNT,
-    state=st.sampled_from(State),
+    feed=st.integers(0, 2**31 - 1),
+    attempt=st.integers(0, 2**31 - 1),
+    state=st.sampled_from(list(STATES.values())),
     started_at=MOMENT,
     ended_at=MOMENT,
     worker=TEXT,

@@ -1,7 +1,7 @@
 """What seldom happens to jobs, made to happen, so that every call of the ring's parts is made."""
 
 import contextlib
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Any
 from uuid import UUID, uuid4
@@ -114,22 +114,27 @@ class Troubles:
             )
 
     def end_that_postgres_refuses(self, queue: str, outcomes: str) -> None:
-        """An end comes back that no table takes."""
-        [job_id] = self._submit(queue, delay="1h")
-        self._fleet.jobs[job_id] = Expected(outcomes=("failed",))
-        self._come_back(outcomes, job_id, "a \0 in it")
+        """Ends come back that no table takes: one with such a text, and one with such a delay."""
+        texts, delays = self._submit(queue, count=2, delay="1h")
+        self._fleet.jobs[texts] = Expected(outcomes=("failed",))
+        self._fleet.jobs[delays] = Expected(outcomes=("failed",))
+        self._come_back(outcomes, texts, "a \0 in it")
+        self._come_back(outcomes, delays, "later", delay=timedelta(days=200_000_000))
 
-    def _come_back(self, outcomes: str, job_id: str, error: str) -> None:
+    def _come_back(
+        self, outcomes: str, job_id: str, error: str, delay: timedelta | None = None
+    ) -> None:
         now = datetime.now(UTC)
         end = AttemptEnd(
             tenant=TENANT,
             job_id=job_id,
             feed=1,
             attempt=1,
-            state=State.FAILED,
+            state=State.FAILED if delay is None else State.RETRYING,
             started_at=now,
             ended_at=now,
             worker="w",
+            delay=delay,
             error=error,
         )
         self._redis.call("XADD", outcomes, "*", RESULT_FIELD, b"[%b]" % end_bytes(end))
