@@ -1,5 +1,5 @@
--- The whole schema, version 10. Applied by `initialise()` or `scheduler migrate` into its own Postgres schema
--- (search_path is set around it); a database of an earlier version is brought here by store/sql/migrations.
+-- The whole schema, version 11. `initialise()` and `scheduler migrate` apply it in a Postgres schema of its own
+-- (they set the search_path).
 -- Names are compared bytewise (COLLATE "C"): every instance then locks rows in one and the same order.
 
 CREATE TABLE schema_version (

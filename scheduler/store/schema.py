@@ -1,5 +1,6 @@
-"""The schema: applied whole to a new database, by forward migrations to an older one, under one
-lock.
+"""The schema: applied whole to a new database, under one lock.
+
+No version was released yet, so there are no migrations: a schema of another version is refused.
 """
 
 from collections.abc import Mapping
@@ -8,47 +9,38 @@ from scheduler.errors import SchemaMismatch
 from scheduler.store.engine import BoundedConnection, Database, Row
 from scheduler.store.queries import read, statement
 
-VERSION = 10
-MIGRATION_DEADLINE = 3600.0
+VERSION = 11
+MIGRATION_DEADLINE_S = 3600.0
 
 
 def migrate(database: Database) -> tuple[int, int]:
-    """Bring the database to our version and return (before, after); twenty instances may call it at
-    once.
+    """Apply the schema if there is none, and return its version before and after.
+
+    Concurrent calls wait for each other; one of them creates the schema.
     """
-    patient = database.separate(deadline=MIGRATION_DEADLINE)
+    patient = database.separate(deadline=MIGRATION_DEADLINE_S)
     try:
         with patient.transaction() as connection:
             _execute(connection, "lock", database.schema, {"name": f"scheduler:{database.schema}"})
             before = _version(connection, database.schema)
-            if before > VERSION:
-                raise SchemaMismatch(_mismatch(database.schema, before))
             if before == 0:
-                create(connection, database.schema, read("schema.sql"), VERSION)
-            for version in range(before + 1, VERSION + 1) if before else ():
-                upgrade(connection, database.schema, version)
+                _create(connection, database.schema)
+            elif before != VERSION:
+                raise SchemaMismatch(_mismatch(database.schema, before))
     finally:
         patient.close()
     return before, VERSION
 
 
-def create(connection: BoundedConnection, schema: str, text: str, version: int) -> None:
-    """Apply a whole schema to an empty place."""
+def _create(connection: BoundedConnection, schema: str) -> None:
     _execute(connection, "create", schema)
     _execute(connection, "enter", schema)
-    connection.execute(text.encode())
-    _execute(connection, "record", schema, {"version": version})
-
-
-def upgrade(connection: BoundedConnection, schema: str, version: int) -> None:
-    """Apply the migration to a version."""
-    _execute(connection, "enter", schema)
-    connection.execute(read(f"migrations/{version:03d}.sql").encode())
-    _execute(connection, "record", schema, {"version": version})
+    connection.execute(read("schema.sql").encode())
+    _execute(connection, "record", schema, {"version": VERSION})
 
 
 def check(database: Database) -> None:
-    """Raise `SchemaMismatch` unless the database is at our version."""
+    """Raise `SchemaMismatch` unless the schema has the version of this package."""
     with database.connection() as connection:
         found = _version(connection, database.schema)
     if found != VERSION:
@@ -56,7 +48,7 @@ def check(database: Database) -> None:
 
 
 def drop(database: Database) -> None:
-    """Remove the whole schema, with everything in it: for tests, and for `bench`."""
+    """Drop the schema with everything in it. Only tests and benchmarks call this."""
     with database.transaction() as connection:
         _execute(connection, "drop", database.schema)
 
@@ -78,8 +70,11 @@ def _execute(
 
 
 def _mismatch(schema: str, found: int) -> str:
-    cure = (
-        "run `scheduler migrate`" if found < VERSION else "upgrade the singleton-scheduler package"
-    )
-    state = f"at version {found}" if found else "not installed (version 0)"
+    if not found:
+        state, cure = "not installed (version 0)", "run `scheduler migrate`"
+    elif found < VERSION:
+        state = f"at version {found}, which was never released"
+        cure = "drop it and run `scheduler migrate`, or use another schema name"
+    else:
+        state, cure = f"at version {found}", "upgrade the singleton-scheduler package"
     return f"schema {schema!r} is {state}, this package needs version {VERSION}: {cure}"

@@ -1,5 +1,5 @@
 -- name: lock
--- One migration at a time, for this transaction.
+-- Serialise the creation of the schema until the end of this transaction.
 SELECT pg_advisory_xact_lock(hashtextextended(%(name)s, 7307));
 
 -- name: installed
@@ -17,7 +17,7 @@ SELECT max(version) FROM {schema}.schema_version;
 CREATE SCHEMA IF NOT EXISTS {schema};
 
 -- name: enter
--- schema.sql and the migrations name their tables plainly; this transaction finds them here.
+-- schema.sql names its tables without a schema. In this transaction they are created in this one.
 SET LOCAL search_path = {schema};
 
 -- name: record
