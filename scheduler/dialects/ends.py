@@ -48,9 +48,17 @@ def end_bytes(end: AttemptEnd) -> bytes:
 
 def _rare(end: AttemptEnd) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for name in ("category", "code", "error", "reason", "checkpoint"):
-        if (value := getattr(end, name)) is not None:
-            found[name] = value
+    # One by one: every attempt comes here, and a loop over names takes three times as long.
+    if end.category is not None:
+        found["category"] = end.category
+    if end.code is not None:
+        found["code"] = end.code
+    if end.error is not None:
+        found["error"] = end.error
+    if end.reason is not None:
+        found["reason"] = end.reason
+    if end.checkpoint is not None:
+        found["checkpoint"] = end.checkpoint
     if end.delay is not None:
         found["delay"] = end.delay // MICROSECOND
     if end.result is not None:

@@ -49,10 +49,10 @@ MISSING_HANDLER = Handler(type="", queue="", fn=lambda *_: None)
 
 
 class Limits(NamedTuple):
-    """The retry policy of a job, and in seconds its execution and visibility timeouts."""
+    """The retry policy of a job, its execution timeout, and its visibility timeout in seconds."""
 
     retry: RetryPolicy
-    execution: float
+    execution: timedelta
     visibility: float
 
     @classmethod
@@ -60,7 +60,7 @@ class Limits(NamedTuple):
         """Combine the policies of a job with the timeout of its handler."""
         visibility = duration(timeouts.visibility, name="visibility")
         execution = timeouts.for_handler(handler.timeout)
-        return cls(retry, execution.total_seconds(), visibility.total_seconds())
+        return cls(retry, execution, visibility.total_seconds())
 
 
 DefaultLimits = Callable[[Handler], Limits]
@@ -101,6 +101,7 @@ class Attempt:
         "retry",
         "span",
         "started",
+        "started_at",
         "timeout",
         "visibility",
     )
@@ -125,6 +126,7 @@ class Attempt:
         self.received = time.monotonic()
         self.begun = False
         self.started: float | None = None
+        self.started_at = delivery.started_at
         self.deadline: float | None = None
         self.lost = False
         self.acknowledging = False
@@ -178,7 +180,8 @@ class Attempt:
     def start(self) -> None:
         """Record that the handler is about to be called; its timeout begins now."""
         self.started = time.monotonic()
-        self.deadline = self.started + self.timeout
+        self.started_at = self._redis_time(self.started)
+        self.deadline = self.started + self.timeout.total_seconds()
 
     def begin_span(self, spans: Spans) -> Work:
         """Begin the span of this attempt, a child of the span in which the job was submitted."""
@@ -202,7 +205,7 @@ class Attempt:
         return JobContext(
             self.delivery.job,
             self.delivery.attempt,
-            self._redis_time(self.deadline or self.received),
+            self.started_at + self.timeout,
             self.cancelled,
             self.note.checkpoint,
             self.consumer.worker,
@@ -216,7 +219,7 @@ class Attempt:
         return {
             "job": {name: getattr(job, name) for name in CONTEXT_FIELDS},
             "attempt": self.attempt,
-            "deadline": self._redis_time(time.monotonic() + self.timeout).isoformat(),
+            "deadline": (self._redis_time(time.monotonic()) + self.timeout).isoformat(),
             "last_checkpoint": self.note.checkpoint,
             "worker": self.worker,
             "sequence": self.delivery.sequence,
@@ -322,7 +325,7 @@ class Attempt:
                 job.feed,
                 self.delivery.attempt,
                 COMPLETED,
-                self._redis_time(self.started or self.received),
+                self.started_at,
                 self._redis_time(time.monotonic()),
                 self.worker,
                 self.delivery.sequence,
@@ -338,8 +341,7 @@ class Attempt:
 
     def _failed(self, failure: Failure, backoffs: Mapping[str, Backoff]) -> Result:
         now = self._redis_time(time.monotonic())
-        started = self._redis_time(self.started or self.received)
-        result = failed_result(self, failure, started, now, backoffs)
+        result = failed_result(self, failure, self.started_at, now, backoffs)
         result.note = self.unsent_note()
         if result.end is not None:
             result.end.checkpoint = self.note.checkpoint

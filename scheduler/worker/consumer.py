@@ -162,7 +162,8 @@ class QueueConsumer:
 
     def add_result(self, attempt: Attempt, result: Result) -> None:
         """Take the result of an attempt, unless the job was put back meanwhile."""
-        self._executor.count_handler_slots([attempt], +1)
+        if self._limited:
+            self._executor.count_handler_slots([attempt], +1)
         self._running -= 1
         if not attempt.acknowledging:
             attempt.acknowledging = True

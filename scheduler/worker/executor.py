@@ -192,18 +192,23 @@ class Executor:
     def _choose_ready(self) -> Attempt | list[Attempt] | None:
         """Take a job for this thread, or all next jobs whose handlers run on the event loop."""
         batch: list[Attempt] = []
-        while self.ready and not (batch and not on_event_loop(self.ready[0].handler)):
+        while self.ready:
+            is_async = on_event_loop(self.ready[0].handler)
+            if batch and not is_async:
+                break
             attempt = self.ready.popleft()
             if not attempt.consumer.is_confirmed(attempt):
                 continue
-            if not on_event_loop(attempt.handler):
+            if not is_async:
                 return attempt
             batch.append(attempt)
         return batch or None
 
     def count_handler_slots(self, attempts: Iterable[Attempt], change: int) -> None:
         """Reserve (-1) or free (+1) slots of handlers with a concurrency of their own."""
-        for attempt in attempts if self.free_of else ():
+        if not self.free_of:
+            return
+        for attempt in attempts:
             if attempt.handler in self.free_of:
                 self.free_of[attempt.handler] += change
 
