@@ -47,18 +47,14 @@ def end_bytes(end: AttemptEnd) -> bytes:
 
 
 def _rare(end: AttemptEnd) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    # One by one: every attempt comes here, and a loop over names takes three times as long.
-    if end.category is not None:
-        found["category"] = end.category
-    if end.code is not None:
-        found["code"] = end.code
-    if end.error is not None:
-        found["error"] = end.error
-    if end.reason is not None:
-        found["reason"] = end.reason
-    if end.checkpoint is not None:
-        found["checkpoint"] = end.checkpoint
+    texts = (
+        ("category", end.category),
+        ("code", end.code),
+        ("error", end.error),
+        ("reason", end.reason),
+        ("checkpoint", end.checkpoint),
+    )
+    found: dict[str, Any] = {name: value for name, value in texts if value is not None}
     if end.delay is not None:
         found["delay"] = end.delay // MICROSECOND
     if end.result is not None:
