@@ -276,9 +276,9 @@ def test_workers_cost_postgres_nothing(
         f"1 worker: {few[1]} transactions in {few[0]:.1f} s; {workers}: {many[1]} in {many[0]:.1f} "
         "s"
     )
-    assert many[1] <= 1.2 * few[1], (
-        f"{many[1]} transactions with {workers} workers, {few[1]} with one"
-    )
+    # An instance settles at intervals, so a run that takes longer has more transactions.
+    allowed = 1.2 * few[1] * max(1.0, many[0] / few[0])
+    assert many[1] <= allowed, f"{many[1]} transactions with {workers} workers, {few[1]} with one"
 
 
 def test_a_suspended_worker_ends_nothing_that_was_given_to_another(make_ring: MakeRing) -> None:
