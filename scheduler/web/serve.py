@@ -2,6 +2,7 @@
 does.
 """
 
+import contextlib
 import socket
 import threading
 
@@ -64,10 +65,12 @@ def _bound(host: str, port: int) -> socket.socket:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM
         )[0]
-        made = socket.socket(family, kind, protocol)
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind(address)
-        made.listen(100)
+        with contextlib.ExitStack() as on_error:
+            made = on_error.enter_context(socket.socket(family, kind, protocol))
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            made.bind(address)
+            made.listen(100)
+            on_error.pop_all()
     except OSError as error:
         keys = ("host", "port")
         raise cannot_listen("web", keys, host_and_port(host, port), error) from None

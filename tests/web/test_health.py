@@ -1,6 +1,8 @@
 """Health checks on the port of the HTTP API."""
 
+import gc
 import json
+import socket
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
@@ -8,7 +10,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from scheduler import Scheduler
+from scheduler import ConfigError, Scheduler
 from scheduler.embedded.postgres import EmbeddedPostgres
 from scheduler.embedded.redis import EmbeddedRedis
 from scheduler.observe.health import Pages, reasons
@@ -100,3 +102,12 @@ def _reasons(http: httpx.Client) -> str:
     found = answer.json()
     assert found["ready"] is (answer.status_code == 200)
     return json.dumps(found["reasons"])
+
+
+def test_a_port_in_use_leaves_no_socket_open(ring: Scheduler) -> None:
+    app = application(ring, tokens=TOKENS)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=r"web\.port"):
+            Server(app, "127.0.0.1", port)
+    gc.collect()  # an open socket is a ResourceWarning, which fails the test
