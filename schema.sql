@@ -23,8 +23,25 @@ CREATE TABLE job (
   queued_id   uuid,                       -- the one-shot job that its newest fire became, with queue=
   last_fire_at timestamptz,               -- its newest fire and fence: a claim uses the greater of these values and
   fence       bigint           NOT NULL DEFAULT 0 CHECK (fence >= 0),  -- those of job_lock, whose row can be deleted
+  app         text COLLATE "C" CHECK (length(app) BETWEEN 1 AND 200),  -- of the instance that registered the definition;
+  version     bigint           CHECK (version >= 0),  -- NULL: it has none, which is below every version of the app
   PRIMARY KEY (tenant, id)
 ) WITH (fillfactor = 50);
+
+-- Tombstones. With an id: the job was unregistered, by an instance of this app and version; registering the job deletes
+-- the tombstone. With the id '': the tenant was deleted, with all its jobs. Registering a job of the tenant keeps that
+-- tombstone: an instance compares `deleted_at` with the value that it read when it registered the job, and the job was
+-- deleted if they differ. Instances register a job again whose row disappeared without a tombstone. Tombstones older than
+-- `retention` are deleted.
+CREATE TABLE job_tombstone (
+  tenant     text COLLATE "C" NOT NULL CHECK (length(tenant) BETWEEN 1 AND 200),
+  id         text COLLATE "C" NOT NULL CHECK (length(id) <= 200),
+  app        text COLLATE "C",
+  version    bigint,
+  deleted_at timestamptz      NOT NULL,
+  PRIMARY KEY (tenant, id),
+  CONSTRAINT a_tenant_has_no_version CHECK (id <> '' OR num_nonnulls(app, version) = 0)
+);
 
 -- The lease on the running fire of a job, one row for each job. The scheduler never deletes it, so the fence only grows
 -- and a fire at or before last_fire_at never runs again, also after the row of job is deleted. A claim writes it by INSERT
@@ -114,6 +131,8 @@ CREATE TABLE job_instance (
   skew       interval      NOT NULL,      -- how far its wall clock is ahead of this server's
   tenants    text[]        NOT NULL,      -- with ids: the jobs whose functions it has
   ids        text[]        NOT NULL,
+  app        text COLLATE "C",            -- as it was initialised: it orders definitions (job.app, job.version)
+  version    bigint,
   CONSTRAINT each_job_has_a_tenant CHECK (cardinality(tenants) = cardinality(ids))
 ) WITH (fillfactor = 50);
 
@@ -289,4 +308,5 @@ BEGIN
   DELETE FROM job_key k WHERE k.expires_at < moment;
   DELETE FROM job_letter l WHERE l.at < moment - keep;
   DELETE FROM job_alias a WHERE a.created_at < moment - keep;
+  DELETE FROM job_tombstone t WHERE t.deleted_at < moment - keep;
 END $$;
