@@ -83,6 +83,11 @@ class Scheduler(QueueCalls):
             started again after it.
         max_workers: Number of recurring jobs that run concurrently in this process (16).
         label: Name of this process in the ledger. The default is its host name and process id.
+        app: Name of the application whose jobs this process registers. With None its jobs belong to
+            one application without a name.
+        version: Version of the application, an integer that grows with each deploy. While an
+            instance of a higher version of `app` is alive, definitions of this process replace none
+            of that version (`docs/recurring.md`). None is below every version.
         migrate: Migrate the schema at start (True). If False, a different version is an error.
         listen: How changes by other instances arrive before the next sync. None listens on
             `database` unless `prepare` is False; a DSN listens on that direct connection (use it

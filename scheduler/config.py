@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 LONGEST_SCHEMA = 63
 SHORTEST_SECRET = 16
+LARGEST_VERSION = 2**63 - 1
 DIALECTS: Mapping[
     str, Mapping[str, Sequence[str]]
 ] = {  # what each may be told, and the values if not any text
@@ -47,6 +48,8 @@ class Settings:
     lease: timedelta
     max_workers: int
     label: str | None
+    app: str | None
+    version: int | None
     migrate: bool
     listen: str | bool
     prepare: bool
@@ -69,6 +72,8 @@ class SchedulerOptions(TypedDict, total=False):
     lease: timedelta | str
     max_workers: int
     label: str | None
+    app: str | None
+    version: int | None
     migrate: bool
     listen: str | bool | None
     prepare: bool
@@ -89,6 +94,8 @@ DEFAULTS: SchedulerOptions = {
     "lease": "30s",
     "max_workers": 16,
     "label": None,
+    "app": None,
+    "version": None,
     "migrate": True,
     "listen": None,
     "prepare": True,
@@ -123,6 +130,8 @@ def checked_settings(database: object, options: SchedulerOptions) -> Settings:
         lease=_lease(given["lease"]),
         max_workers=_workers(given["max_workers"]),
         label=_label(given["label"]),
+        app=_app(given["app"]),
+        version=_version(given["version"]),
         migrate=_switch(given["migrate"], name="migrate"),
         listen=_listen(given["listen"], prepare=prepare),
         prepare=prepare,
@@ -267,6 +276,27 @@ def _workers(workers: object) -> int:
     if not isinstance(workers, int) or isinstance(workers, bool) or not 1 <= workers <= 10_000:
         raise ConfigError(f"max_workers: must be a number from 1 to 10000, not {workers!r}")
     return workers
+
+
+def _app(app: object) -> str | None:
+    try:
+        return None if app is None else name(app, what="app")
+    except InvalidName as error:
+        raise ConfigError(str(error).replace("app", "app:", 1)) from None
+
+
+def _version(version: object) -> int | None:
+    if version is None:
+        return None
+    if (
+        isinstance(version, bool)
+        or not isinstance(version, int)
+        or not 0 <= version <= LARGEST_VERSION
+    ):
+        raise ConfigError(
+            f"version: must be a whole number from 0 to {LARGEST_VERSION}, not {version!r}"
+        )
+    return version
 
 
 def _label(label: object) -> str | None:

@@ -228,6 +228,8 @@ class SchedulerSection:
     lease: timedelta = setting(DEFAULTS["lease"], lasting("lease"))
     max_workers: int = setting(DEFAULTS["max_workers"], option("max_workers", number))
     label: str | None = setting(DEFAULTS["label"], option("label"))
+    app: str | None = setting(DEFAULTS["app"], option("app"))
+    version: int | None = setting(DEFAULTS["version"], option("version", number))
     migrate: bool = setting(DEFAULTS["migrate"], option("migrate", switch().plain))
     listen: str | bool | None = setting(DEFAULTS["listen"], listening(), mask=_dsn)
     prepare: bool = setting(DEFAULTS["prepare"], option("prepare", switch().plain))

@@ -142,6 +142,8 @@ def scheduler_options(config: Configuration) -> SchedulerOptions:
         "lease": own.lease,
         "max_workers": own.max_workers,
         "label": own.label,
+        "app": own.app,
+        "version": own.version,
         "migrate": own.migrate,
         "listen": own.listen,
         "prepare": own.prepare,

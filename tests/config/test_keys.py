@@ -346,8 +346,9 @@ def test_observability_tracing_is_checked(read: Read, wrong: Wrong) -> None:
 
 def test_scheduler_keys_are_the_arguments_of_scheduler(read: Read, wrong: Wrong) -> None:
     text = """
-    scheduler: {schema: mine, tenants: [acme], sync_every: 2s, lease: 5s, max_workers: 3, label: web, migrate: false,
-      prepare: false, max_payload: 10, retention: null, callback_secret: 0123456789abcdef, callback_private: true}
+    scheduler: {schema: mine, tenants: [acme], sync_every: 2s, lease: 5s, max_workers: 3, label: web, app: shop,
+      version: 7, migrate: false, prepare: false, max_payload: 10, retention: null,
+      callback_secret: 0123456789abcdef, callback_private: true}
     redis: {addr: null}
     queues: {mail: {dialect: reliable}}
     """
@@ -360,6 +361,8 @@ def test_scheduler_keys_are_the_arguments_of_scheduler(read: Read, wrong: Wrong)
         "lease": timedelta(seconds=5),
         "max_workers": 3,
         "label": "web",
+        "app": "shop",
+        "version": 7,
         "migrate": False,
         "listen": None,
         "prepare": False,
@@ -378,6 +381,18 @@ def test_scheduler_keys_are_the_arguments_of_scheduler(read: Read, wrong: Wrong)
         "scheduler.tenants",
         "queues",
     }
+
+
+def test_scheduler_app_and_version_of_the_environment(read: Read, wrong: Wrong) -> None:
+    assert read("").values.scheduler.app is None
+    assert read("").values.scheduler.version is None
+    found = read("", SCHEDULER_APP="shop", SCHEDULER_VERSION="7").values.scheduler
+    assert (found.app, found.version) == ("shop", 7)
+    assert wrong("scheduler: {app: ''}")[0].startswith("scheduler.app: must have 1 to 200")
+    for text in ("'7'", "-1", "7.5", "true"):
+        assert wrong(f"scheduler: {{version: {text}}}")[0].startswith(
+            "scheduler.version: must be a whole number from 0 to 9223372036854775807, not "
+        )
 
 
 @pytest.mark.parametrize("key", ["database", "listen"])
