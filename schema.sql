@@ -120,6 +120,7 @@ CREATE TABLE job_history (
 
 CREATE TABLE job_history_default PARTITION OF job_history DEFAULT;
 CREATE INDEX job_history_tenant_at ON job_history (tenant, at DESC);
+CREATE INDEX job_history_audit ON job_history (tenant, job_id, at DESC) WHERE kind = 'audit';
 
 -- Live instances, and what each can run: for explain() and for the alarm that nobody can run a job.
 CREATE TABLE job_instance (

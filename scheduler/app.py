@@ -24,12 +24,13 @@ from scheduler.errors import (
 )
 from scheduler.events import Event, Events
 from scheduler.instance import Instance
-from scheduler.model.body import Body, Cancelled, Here, JobFunction
+from scheduler.model.body import Cancelled, Here, JobFunction
 from scheduler.model.definition import JobOptions, Key, Registration
 from scheduler.model.job import Explanation, HistoryEntry, HistoryPlace, InstanceInfo, JobInfo
 from scheduler.model.payloads import validate_size
 from scheduler.model.texts import name
 from scheduler.periodic.control import Control
+from scheduler.periodic.registry import Registered
 from scheduler.queueing.admin import Queues
 from scheduler.queueing.calls import QueueCalls
 from scheduler.queueing.ring import Ring
@@ -109,7 +110,7 @@ class Scheduler(QueueCalls):
         self.settings = checked_settings(database, options)
         self._lifecycle = threading.RLock()
         self._instance: Instance | None = None
-        self._inherited: dict[Key, Body] | None = None
+        self._inherited: dict[Key, Registered] | None = None
         self._events = Events()
         _all.add(self)
 
@@ -403,8 +404,8 @@ class Scheduler(QueueCalls):
                 raise NotInitialised("this scheduler is not started; call start() first")
             return self._instance
 
-    def _start(self, bodies: dict[Key, Body]) -> None:
-        instance = self._construct(self.settings.database or _database(), bodies)
+    def _start(self, inherited: dict[Key, Registered]) -> None:
+        instance = self._construct(self.settings.database or _database(), inherited)
         try:
             self._open(instance)
         except BaseException:
@@ -413,8 +414,8 @@ class Scheduler(QueueCalls):
         self._instance = instance
         atexit.register(self._at_exit)  # after an embedded server's own, so that it runs before it
 
-    def _construct(self, database: "str | Engine", bodies: dict[Key, Body]) -> Instance:
-        return Instance(self.settings, database, self._events, bodies)
+    def _construct(self, database: "str | Engine", inherited: dict[Key, Registered]) -> Instance:
+        return Instance(self.settings, database, self._events, inherited)
 
     def _open(self, instance: Instance) -> None:
         instance.start()

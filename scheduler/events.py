@@ -101,6 +101,20 @@ class JobStranded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class JobRolledBack:
+    """This instance has replaced the definition of a higher version, of which no instance is alive.
+
+    None is no app, or no version.
+    """
+
+    tenant: str
+    job_id: str
+    app: str | None
+    version: int | None
+    previous_version: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobsFed:
     """Submitted jobs, as (tenant, id), were pushed into a queue of Redis, in so many seconds."""
 
@@ -212,6 +226,7 @@ Event = (
     | LeaseLost
     | FireCrashed
     | JobStranded
+    | JobRolledBack
     | Synced
     | JobsSettled
     | RedisLost

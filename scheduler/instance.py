@@ -20,8 +20,7 @@ from scheduler.dialects.client import Client
 from scheduler.errors import StoreError, StoreUnavailable
 from scheduler.events import Events
 from scheduler.model.addresses import RedisOptions
-from scheduler.model.body import Body
-from scheduler.model.definition import Key
+from scheduler.model.definition import AppVersion, Key
 from scheduler.periodic.claim import Claimer
 from scheduler.periodic.control import Control
 from scheduler.periodic.finish import Finisher
@@ -29,7 +28,7 @@ from scheduler.periodic.lease import Leases
 from scheduler.periodic.loop import Loop
 from scheduler.periodic.presence import Presence
 from scheduler.periodic.register import Registrar
-from scheduler.periodic.registry import Registry
+from scheduler.periodic.registry import Registered, Registry
 from scheduler.periodic.run import STOPPING, Run, RunEnd, Runner
 from scheduler.periodic.sync import Sync
 from scheduler.processes import Processes
@@ -70,7 +69,7 @@ class Instance:
         settings: Settings,
         database: "str | Engine",
         events: Events,
-        bodies: dict[Key, Body],
+        inherited: dict[Key, Registered],
         *,
         clock: Clock | None = None,
         now: Callable[[], datetime | None] = lambda: None,
@@ -98,7 +97,8 @@ class Instance:
         self.databases = Databases(
             self.database, Database.open(database, schema=settings.schema, prepare=False)
         )
-        self.registry = Registry(bodies)
+        version = AppVersion(settings.app, settings.version)
+        self.registry = Registry(inherited, version)
         self.leases = Leases(
             LockTable(self.lease_database, now, holder), clock, events, lease=lease
         )
@@ -112,16 +112,25 @@ class Instance:
             processes=Processes(),
             ended=self._ended,
         )
-        self.registrar = Registrar(jobs=jobs, registry=self.registry, holder=label)
         self.control = Control(jobs=jobs, instances=instances, holder=label)
         self.presence = Presence(
             instances=instances,
             registry=self.registry,
             holder=holder,
+            version=version,
+            clock=clock,
             database_clock=self.database_clock,
             events=events,
             tenants=self._tenants,
             every=settings.sync_every,
+        )
+        self.registrar = Registrar(
+            jobs=jobs,
+            registry=self.registry,
+            holder=label,
+            version=version,
+            is_outranked=self.presence.is_outranked,
+            events=events,
         )
         self.sync = Sync(
             jobs=jobs,
@@ -130,6 +139,7 @@ class Instance:
             database_clock=self.database_clock,
             events=events,
             tenants=self._tenants,
+            reconcile=self.registrar.reconcile,
         )
         self.claimer = Claimer(
             registry=self.registry,
@@ -179,6 +189,7 @@ class Instance:
             store_schema.check(self.database)
         self._tend()
         self.sync.sync()
+        self.presence.announce()
         if self.settings.redis is not None:
             self.ring = self._ring(self.settings.redis)
 

@@ -20,9 +20,9 @@ from scheduler.app import Scheduler as RealScheduler
 from scheduler.config import SchedulerOptions
 from scheduler.events import Event, FireEnded
 from scheduler.instance import Instance
-from scheduler.model.body import Body
 from scheduler.model.definition import Key
 from scheduler.model.durations import duration
+from scheduler.periodic.registry import Registered
 from scheduler.periodic.run import Run, Runner
 
 if TYPE_CHECKING:
@@ -131,12 +131,12 @@ class Scheduler(RealScheduler):
         self._running().loop.sync_now()
         return answer
 
-    def _construct(self, database: "str | Engine", bodies: dict[Key, Body]) -> Instance:
+    def _construct(self, database: "str | Engine", inherited: dict[Key, Registered]) -> Instance:
         return Instance(
             self.settings,
             database,
             self._events,
-            bodies,
+            inherited,
             clock=self.clock,
             now=self.clock.now,
             runner=InlineRunner,

@@ -103,6 +103,15 @@ def made_visible(told: Explanation) -> Explanation:
         why=visible(_first_line(told.why)) or None,
         notes=tuple(map(visible, told.notes)),
         runnable_on=tuple(map(visible, told.runnable_on)),
+        app=None if told.app is None else visible(told.app),
+        changes=tuple(
+            replace(
+                change,
+                reason=visible(_first_line(change.reason)) or None,
+                holder=visible(change.holder or ""),
+            )
+            for change in told.changes
+        ),
     )
 
 
@@ -128,6 +137,8 @@ def explained(told: Explanation, now: datetime) -> Iterator[tuple[str, Text]]:
     for number, fire in enumerate(told.next_fires):
         away = "" if told.paused_at else f" ({until(fire, now)})"
         yield "" if number else "next", Text(f"{fire:%a} {moment(fire)}{away}")
+    for number, change in enumerate(told.changes):
+        yield "" if number else "definition", Text(f"{moment(change.at)} {change}")
     for note in told.notes:
         yield "note", Text(note, style="warning")
 

@@ -21,6 +21,7 @@ from scheduler.events import (
     FireQueued,
     FireSkipped,
     FireStarted,
+    JobRolledBack,
     JobsSettled,
     JobStranded,
     LeaseLost,
@@ -28,6 +29,7 @@ from scheduler.events import (
     RedisLost,
     Synced,
 )
+from scheduler.model.definition import AppVersion
 from scheduler.model.job import JobInfo
 from scheduler.model.outcomes import Outcome
 from scheduler.model.states import State
@@ -161,8 +163,14 @@ def brief(span: timedelta) -> str:
     return f"{hours}h{minutes:02}m" if hours else f"{minutes}m{seconds:02}s"
 
 
-def _happened(
-    event: FireEnded | FireSkipped | FireQueued | LeaseLost | FireCrashed | JobStranded,
+def _happened(  # noqa: PLR0911 - one for each event
+    event: FireEnded
+    | FireSkipped
+    | FireQueued
+    | LeaseLost
+    | FireCrashed
+    | JobStranded
+    | JobRolledBack,
 ) -> tuple[str, str, str]:
     match event:
         case FireEnded():
@@ -183,3 +191,6 @@ def _happened(
             return "crashed", "failure", event.reason
         case JobStranded():
             return "stranded", "failure", "no live instance can run it"
+        case JobRolledBack():
+            before = AppVersion(event.app, event.previous_version)
+            return "rolled back", "warning", f"from {before} to {event.version or 'none'}"

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from scheduler.doctor.findings import Severity, check, roughly, some
 from scheduler.doctor.patient import Patient
 from scheduler.doctor.postgres import TABLES
+from scheduler.model.outcomes import DISAPPEARED
 
 MOST = 1000
 COUNTED = 10_000
@@ -24,6 +25,24 @@ def _stranded(patient: Patient) -> Iterator[str]:
     jobs = [f"{tenant}/{job}" for tenant, job in patient.tables.rows("stranded", limit=MOST)]
     if jobs:
         yield f"no live instance can run {some(jobs)}"
+
+
+@check(
+    "job-disappeared",
+    Severity.WARNING,
+    means="Something other than unregister() deletes rows of the table job. Instances that have "
+    "the function register the job again at their next sync.",
+    cure="Find out who deletes them. Use unregister() to remove a job.",
+    unless=TABLES,
+)
+def _disappeared(patient: Patient) -> Iterator[str]:
+    jobs: dict[bool, list[str]] = {False: [], True: []}
+    for tenant, job, is_back in patient.tables.rows("disappeared", reason=DISAPPEARED, limit=MOST):
+        jobs[is_back].append(f"{tenant}/{job}")
+    if jobs[False]:
+        yield f"the row of {some(jobs[False])} is missing, without an unregister()"
+    if jobs[True]:
+        yield f"registered again within the last day, after the row disappeared: {some(jobs[True])}"
 
 
 @check(

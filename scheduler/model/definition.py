@@ -47,6 +47,34 @@ class Key(NamedTuple):
     job_id: str
 
 
+class AppVersion(NamedTuple):
+    """The version of an app, which orders the definitions that its instances register.
+
+    Versions of different apps have no order. No app is an app too, and no version is below every
+    version.
+    """
+
+    app: str | None
+    version: int | None
+
+    def is_below(self, other: "AppVersion") -> bool:
+        """Whether `other` is a higher version of the same app."""
+        return (
+            self.app == other.app
+            and other.version is not None
+            and (self.version is None or self.version < other.version)
+        )
+
+    def __str__(self) -> str:
+        of = "" if self.app is None else f" of {self.app}"
+        if self.version is None:
+            return f"a definition{of} without a version"
+        return f"version {self.version}{of}"
+
+
+NO_VERSION = AppVersion(None, None)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
     """The definition of a job, as every instance registers it and the `job` row keeps it."""

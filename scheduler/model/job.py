@@ -104,12 +104,27 @@ class InstanceInfo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DefinitionChange:
+    """An audit row about the definition of a job: it was registered, changed or unregistered."""
+
+    at: datetime
+    outcome: Outcome
+    reason: str | None
+    holder: str | None
+
+    def __str__(self) -> str:
+        reason = f": {self.reason}" if self.reason else ""
+        return f"{self.outcome} by {self.holder}{reason}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
     """What a job will do, what it did, and who can run it, as the tables say now; `print` it.
 
     next_fires: up to ten. notes: what is surprising, changes of the clocks included. holder: who
     runs the fire under way. why: the reason or error of `last_outcome`. runnable_on: the live
-    instances that have its function.
+    instances that have its function. app, version: of the instance that registered the definition.
+    changes: how the definition came about, the newest of up to five changes first.
     """
 
     tenant: str
@@ -125,6 +140,9 @@ class Explanation:
     last_outcome: Outcome | None
     why: str | None
     runnable_on: tuple[str, ...]
+    app: str | None = None
+    version: int | None = None
+    changes: tuple[DefinitionChange, ...] = ()
 
     def __str__(self) -> str:
         lines = [f"{self.tenant}/{self.job_id}: {self.schedule}"]
@@ -140,6 +158,7 @@ class Explanation:
             f"  {'next' if number == 0 else '':11} {_moment(fire)}"
             for number, fire in enumerate(self.next_fires)
         ]
+        lines += [f"  definition  {_moment(change.at)} {change}" for change in self.changes]
         return "\n".join([*lines, *(f"  note        {note}" for note in self.notes)])
 
 

@@ -4,6 +4,7 @@ from enum import StrEnum
 from typing import Literal
 
 Kind = Literal["fire", "trigger", "audit", "job"]
+DISAPPEARED = "its row had disappeared"  # why a job was registered again by a sync
 
 
 class Outcome(StrEnum):

@@ -22,6 +22,7 @@ from scheduler.store.job_instance import InstanceTable
 
 MOST_ROUNDS = 50
 NEXT_FIRES = 10
+CHANGES = 5
 SHORT = 2000  # characters; larger ones have a payload
 FOREIGN = "its definition is of a later version of this library, or in a zone that is unknown here"
 
@@ -105,6 +106,9 @@ class Control:
             last_outcome=Outcome(facts.last_outcome) if facts.last_outcome else None,
             why=facts.last_reason or facts.last_error,
             runnable_on=runnable_on,
+            app=facts.app,
+            version=facts.version,
+            changes=tuple(self.jobs.changes(key, limit=CHANGES)),
         )
 
 

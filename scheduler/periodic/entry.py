@@ -4,7 +4,7 @@ import random
 from datetime import datetime, timedelta
 
 from scheduler.model.body import Body
-from scheduler.model.definition import JobSpec, Key
+from scheduler.model.definition import NO_VERSION, JobSpec, Key
 from scheduler.model.job import JobInfo
 from scheduler.model.outcomes import Outcome
 from scheduler.store.job import JobRow
@@ -17,7 +17,8 @@ SHORTEST_GRACE = timedelta(
 
 class Entry:
     """One mirrored job. `wake_at` is when the loop looks at it next; `epoch` orders local writes
-    and syncs.
+    and syncs. `text` is `job.spec` as Postgres writes it, once its hash was checked; `version` is
+    that of the instance that registered it.
 
     `fire_wait` and `trigger_wait` put off a fire or trigger that was asked for in vain. `theirs`:
     another instance took the fire before, and is expected to take the next. `turn` is chance: of
@@ -34,11 +35,13 @@ class Entry:
         "row",
         "spec",
         "spec_hash",
+        "text",
         "theirs",
         "tries",
         "trigger_at",
         "trigger_wait",
         "turn",
+        "version",
         "wake_at",
     )
 
@@ -48,6 +51,8 @@ class Entry:
         self.row: JobRow | None = None
         self.spec: JobSpec
         self.spec_hash = b""
+        self.text: str | None = None
+        self.version = NO_VERSION
         self.next_run_at: datetime | None = None
         self.paused = False
         self.trigger_at: datetime | None = None

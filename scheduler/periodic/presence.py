@@ -4,13 +4,14 @@ can.
 
 import logging
 from collections.abc import Callable, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
+from uuid import UUID
 
-from scheduler.clock import DatabaseClock
+from scheduler.clock import Clock, DatabaseClock
 from scheduler.errors import StoreError, StoreUnavailable
 from scheduler.events import Events, JobStranded
 from scheduler.log import keys
-from scheduler.model.definition import Key
+from scheduler.model.definition import AppVersion, Key
 from scheduler.periodic.registry import Registry
 from scheduler.store.job_instance import InstanceTable
 from scheduler.store.job_lock import Holder
@@ -27,6 +28,8 @@ class Presence:
         instances: InstanceTable,
         registry: Registry,
         holder: Holder,
+        version: AppVersion,
+        clock: Clock,
         database_clock: DatabaseClock,
         events: Events,
         tenants: Callable[[], Sequence[str] | None],
@@ -35,6 +38,8 @@ class Presence:
         self._instances = instances
         self._registry = registry
         self._holder = holder
+        self._version = version
+        self._clock = clock
         self._database_clock = database_clock
         self._events = events
         self._tenants = tenants
@@ -42,6 +47,39 @@ class Presence:
         self._told = -1
         self._suspects: set[Key] = set()
         self._stranded: set[Key] = set()
+        # Instances of higher versions: their last heartbeats, and since when we know of these.
+        self._newer: dict[UUID, tuple[datetime, float]] = {}
+
+    def announce(self) -> None:
+        """Write the first heartbeat. It comes before the first registration: otherwise an instance
+        of a lower version could replace that. A failure is logged and stops no job.
+        """
+        try:
+            self._say(self._registry.runs()[1])
+        except StoreUnavailable:
+            raise
+        except StoreError as error:
+            logger.warning("the first heartbeat of this instance failed: %s", error)
+
+    def is_outranked(self) -> bool:
+        """Return whether an instance of a higher version of the app is alive.
+
+        It counts as dead when it has left, or when its time is over by the database's clock and
+        this process has seen no heartbeat for a third of that time, which is the interval between
+        heartbeats, by its monotonic clock. So neither a jump of the database's clock nor an outage
+        that kept all instances from their heartbeats makes a living instance count as dead.
+        """
+        newer = self._instances.newer(self._version)
+        now = self._clock.monotonic()
+        seen: dict[UUID, tuple[datetime, float]] = {}
+        found = False
+        for instance, seen_at, lives, is_over in newer:
+            known, since = self._newer.get(instance, (None, now))
+            seen[instance] = (seen_at, since if known == seen_at else now)
+            silent = now - seen[instance][1] >= lives.total_seconds() / 3
+            found = found or not (is_over and silent)
+        self._newer = seen
+        return found
 
     def beat(self) -> None:
         """Say what this instance can run, and look for jobs that nobody can. No job waits for it to
@@ -61,7 +99,7 @@ class Presence:
         """Beat once; say whether what it can run is known now."""
         skew = self._database_clock.skew()
         new, self._registry.instances = self._instances.beat(
-            self._holder, lives=self._lives, skew=skew, runs=runs
+            self._holder, version=self._version, lives=self._lives, skew=skew, runs=runs
         )
         return not new or runs is not None
 

@@ -8,11 +8,12 @@ import heapq
 import random
 import threading
 from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from scheduler.errors import DuplicateJob, UnknownJob
 from scheduler.model.body import Body
-from scheduler.model.definition import JobSpec, Key
+from scheduler.model.definition import NO_VERSION, AppVersion, JobSpec, Key
 from scheduler.model.job import JobInfo
 from scheduler.periodic.entry import Entry
 from scheduler.store.job import JobRow
@@ -22,16 +23,56 @@ LARGEST_LOOK = 1000
 PATIENCE = (0.05, 0.15)  # seconds; each instance has its own, so that one of them comes first
 
 
+@dataclass(slots=True, kw_only=True)
+class Registered:
+    """A job that this process has registered: its function, and the newest definition of the
+    version of this process.
+
+    tenant_deleted_at: the tombstone of the tenant that the registration found. removed_by: the
+    version that unregistered the job since.
+    """
+
+    key: Key
+    body: Body
+    spec: JobSpec
+    spec_hash: bytes
+    tenant_deleted_at: datetime | None = None
+    removed_by: AppVersion | None = None
+
+
+@dataclass(slots=True)
+class Merged:
+    """What a sync has found: how many jobs there are, and the jobs whose rows this process may have
+    to write.
+
+    edited: `spec` has not the hash `spec_hash`. newer, older: jobs of this process that another
+    version of its app has registered or unregistered. missing: jobs of this process whose rows have
+    disappeared.
+    """
+
+    jobs: int = 0
+    edited: list[Key] = field(default_factory=list)
+    newer: list[Key] = field(default_factory=list)
+    older: list[Key] = field(default_factory=list)
+    missing: list[Key] = field(default_factory=list)
+
+
 class Registry:
     """Jobs by tenant, and a heap of what this process can run by when it is due."""
 
-    def __init__(self, bodies: dict[Key, Body] | None = None) -> None:
+    def __init__(
+        self,
+        registered: dict[Key, Registered] | None = None,
+        app_version: AppVersion = NO_VERSION,
+    ) -> None:
         self._lock = threading.Lock()
+        self._app_version = app_version
         self._tenants: dict[str, dict[str, Entry]] = {}
-        self._bodies = dict(bodies or {})
-        self._dormant: dict[
-            Key, Body
-        ] = {}  # unregistered by another instance; run again if it comes back
+        inherited = registered or {}
+        self._registered = {key: each for key, each in inherited.items() if not each.removed_by}
+        # Unregistered by another instance; run again if the job comes back.
+        self._dormant = {key: each for key, each in inherited.items() if each.removed_by}
+        self._missing: dict[Key, Entry] = {}  # jobs whose rows disappeared, as they were
         self._heap: list[tuple[datetime, float, Key]] = []
         self._patience = timedelta(seconds=random.uniform(*PATIENCE))  # noqa: S311 - spreads instances
         self._epoch = 0
@@ -41,19 +82,19 @@ class Registry:
             Key, int
         ] = {}  # unregistered here, by epoch: a sync under way may still show them
 
-    def reserve(self, bodies: dict[Key, Body]) -> None:
+    def reserve(self, registered: dict[Key, Registered]) -> None:
         """Take ids for this process before anything is written; all of them or none."""
         with self._lock:
-            for key in bodies:
-                if key in self._bodies:
+            for key in registered:
+                if key in self._registered:
                     raise DuplicateJob(
                         f"job {key.job_id!r} of tenant {key.tenant!r} is already registered in "
                         "this process;"
                         " unregister it first, or choose another id"
                     )
-            self._bodies.update(bodies)
+            self._registered.update(registered)
             self.version += 1
-            for key in bodies:
+            for key in registered:
                 self._dormant.pop(key, None)
 
     def unreserve(self, keys: Iterable[Key]) -> None:
@@ -61,7 +102,8 @@ class Registry:
         with self._lock:
             self.version += 1
             for key in keys:
-                self._bodies.pop(key, None)
+                self._registered.pop(key, None)
+                self._missing.pop(key, None)
                 entry = self._tenants.get(key.tenant, {}).get(key.job_id)
                 if entry is not None:
                     entry.body = None
@@ -73,13 +115,21 @@ class Registry:
         spec_hash: bytes,
         next_run_at: datetime | None,
         *,
+        version: AppVersion = NO_VERSION,
         paused: bool = False,
+        text: str | None = None,
+        tenant_deleted_at: datetime | None = None,
     ) -> None:
         """Mirror a job that this process has just registered."""
         with self._lock:
             self._gone.pop(key, None)
             entry = self._entry(key)
             entry.spec, entry.spec_hash, entry.paused = spec, spec_hash, paused
+            entry.version, entry.text = version, text
+            mine = self._registered.get(key)
+            if mine is not None:
+                mine.tenant_deleted_at = tenant_deleted_at
+                self._adopt(mine, entry)
             entry.fire_wait = None
             self._touch(entry, next_run_at)
 
@@ -87,11 +137,12 @@ class Registry:
         """Drop a job that was unregistered; `known` false raises if it was not even here."""
         with self._lock:
             mirrored = self._tenants.get(key.tenant, {}).pop(key.job_id, None)
-            body = self._bodies.pop(key, None) or self._dormant.pop(key, None)
+            mine = self._registered.pop(key, None) or self._dormant.pop(key, None)
+            self._missing.pop(key, None)
             self.version += 1
             self._epoch += 1
             self._gone[key] = self._epoch
-        here = mirrored is not None or body is not None
+        here = mirrored is not None or mine is not None
         if not here and not known:
             raise UnknownJob(
                 f"there is no job {key.job_id!r} of tenant {key.tenant!r} to unregister"
@@ -103,25 +154,38 @@ class Registry:
             self._epoch += 1
             return self._epoch
 
-    def merge(self, rows: Iterable[JobRow], *, epoch: int) -> int:
-        """Mirror what a sync read; local writes since `epoch` are newer and stay. Returns how many
-        jobs there are.
-        """
+    def sleep(self, key: Key, removed_by: AppVersion | None) -> None:
+        """Keep the function of a job that was unregistered elsewhere, until the job comes back."""
         with self._lock:
-            seen: set[Key] = set()
+            self._missing.pop(key, None)
+            if key.job_id in self._tenants.get(key.tenant, {}):
+                return  # it came back
+            mine = self._registered.pop(key, None) or self._dormant.get(key)
+            if mine is not None:
+                mine.removed_by = removed_by
+                self._dormant[key] = mine
+                self.version += 1
+
+    def merge(self, rows: Iterable[JobRow], *, epoch: int) -> Merged:
+        """Mirror what a sync read; local writes since `epoch` are newer and stay."""
+        with self._lock:
+            merged, seen = Merged(), set[Key]()
             for row in rows:
                 key = Key(row.tenant, row.job_id)
                 if self._gone.get(key, 0) <= epoch:
                     seen.add(key)
                     entry = self._entry(key)
                     if entry.epoch <= epoch:
-                        self._mirror(entry, row)
+                        self._mirror(entry, row, merged)
             self._drop_unseen(seen, epoch)
+            merged.missing = list(self._missing)
+            for key, mine in self._dormant.items():
+                self._compare(key, mine.removed_by, merged)
             self._gone = {key: since for key, since in self._gone.items() if since > epoch}
-            count = sum(map(len, self._tenants.values()))
-            if len(self._heap) > 2 * count + 1000:
+            merged.jobs = sum(map(len, self._tenants.values()))
+            if len(self._heap) > 2 * merged.jobs + 1000:
                 self._rebuild()
-            return count
+            return merged
 
     def due(self, now: datetime, limit: int) -> list[Entry]:
         """Take up to `limit` jobs that are due and runnable here; each must be handed back by
@@ -208,12 +272,26 @@ class Registry:
             entry = self._tenants.get(key.tenant, {}).get(key.job_id)
             return entry if entry and entry.runnable and entry.spec.work is not None else None
 
+    def definitions(self, keys: Iterable[Key]) -> list[tuple[Registered, Entry | None]]:
+        """Copy what this process has registered of these jobs, by key, each with the mirrored job
+        whose row disappeared.
+        """
+        with self._lock:
+            found = [self._registered.get(key) or self._dormant.get(key) for key in sorted(keys)]
+            return [(replace(mine), self._missing.get(mine.key)) for mine in found if mine]
+
+    def mirrored(self, key: Key) -> JobSpec | None:
+        """Return the definition of a job in the mirror."""
+        with self._lock:
+            entry = self._tenants.get(key.tenant, {}).get(key.job_id)
+            return None if entry is None else entry.spec
+
     def runs(self) -> tuple[int, list[Key]]:
         """List the jobs whose present form this process has registered, with the version of that
         list.
         """
         with self._lock:
-            return self.version, sorted(key for key in self._bodies if self._has_form(key))
+            return self.version, sorted(key for key in self._registered if self._has_form(key))
 
     def helpless(self) -> bool:
         """Whether there is a job here whose function this process has not."""
@@ -225,13 +303,13 @@ class Registry:
     def tenants(self) -> list[str]:
         """List the tenants of which this process runs something."""
         with self._lock:
-            return sorted({key.tenant for key in (*self._bodies, *self._dormant)})
+            return sorted({key.tenant for key in (*self._registered, *self._dormant)})
 
-    def inherited(self) -> dict[Key, Body]:
+    def inherited(self) -> dict[Key, Registered]:
         """Copy what the parent of a fork could run; without the lock, whose holder may not exist
         here.
         """
-        return {**self._dormant, **self._bodies}
+        return {**self._dormant, **self._registered}
 
     def jobs(self, tenant: str | None) -> list[JobInfo]:
         """Show the mirror."""
@@ -241,18 +319,53 @@ class Registry:
                 entry.info() for name in sorted(chosen) for _, entry in sorted(chosen[name].items())
             ]
 
-    def _mirror(self, entry: Entry, row: JobRow) -> None:
+    def _mirror(self, entry: Entry, row: JobRow, merged: Merged) -> None:
         entry.row = row
-        if entry.spec_hash != row.spec_hash:
-            entry.spec = JobSpec.from_json(row.spec)
-            entry.spec_hash = row.spec_hash
-            entry.next_run_at = None
-            self.version += entry.body is not None  # it may have the other form now
+        if entry.spec_hash != row.spec_hash or entry.text != row.spec:
+            self._read(entry, row, merged)
+        if (entry.version.version, entry.version.app) != (row.version, row.app):
+            entry.version = AppVersion(row.app, row.version)
+        mine = self._registered.get(entry.key)
+        if mine is not None:
+            self._adopt(mine, entry)
+            self._compare(entry.key, entry.version, merged)
         seen = (entry.next_run_at, entry.paused, entry.trigger_at)
         entry.paused, entry.trigger_at = row.paused_at is not None, row.trigger_at
         if entry.wake_at is None or seen != (row.next_run_at, entry.paused, entry.trigger_at):
             entry.fire_wait = entry.trigger_wait = None
             self._schedule(entry, row.next_run_at)
+
+    def _read(self, entry: Entry, row: JobRow, merged: Merged) -> None:
+        """Read the definition of a row. If `spec` was changed by SQL, its hash is not `spec_hash`:
+        the old definition is used until the new hash is stored.
+        """
+        spec = JobSpec.from_json(row.spec)
+        known = entry.spec_hash == row.spec_hash
+        if not spec.foreign and spec.hash() != row.spec_hash:
+            merged.edited.append(entry.key)
+            if known:
+                return
+        else:
+            entry.text = row.spec
+        if not known or spec.foreign or entry.spec.foreign:
+            entry.spec, entry.spec_hash = spec, row.spec_hash
+            entry.next_run_at = None
+            self.version += entry.body is not None  # it may have the other form now
+
+    def _adopt(self, mine: Registered, entry: Entry) -> None:
+        """Follow what another instance of the same version has registered."""
+        mine.removed_by = None
+        follows = entry.version == self._app_version and not entry.spec.foreign
+        if follows and mine.spec_hash != entry.spec_hash:
+            mine.spec, mine.spec_hash = entry.spec, entry.spec_hash
+
+    def _compare(self, key: Key, version: AppVersion | None, merged: Merged) -> None:
+        if version is None or version == self._app_version:
+            return
+        if self._app_version.is_below(version):
+            merged.newer.append(key)
+        elif version.is_below(self._app_version):
+            merged.older.append(key)
 
     def _has_form(self, key: Key) -> bool:
         entry = self._tenants.get(key.tenant, {}).get(key.job_id)
@@ -264,7 +377,8 @@ class Registry:
                 entry for entry in jobs.values() if entry.key not in seen and entry.epoch <= epoch
             ]:
                 del jobs[entry.key.job_id]
-                self._sleep(entry.key)
+                if entry.key in self._registered:
+                    self._missing[entry.key] = entry
             if not jobs:
                 del self._tenants[tenant]
 
@@ -278,21 +392,17 @@ class Registry:
         ]
         heapq.heapify(self._heap)
 
-    def _sleep(self, key: Key) -> None:
-        body = self._bodies.pop(key, None)
-        if body is not None:
-            self._dormant[key] = body
-            self.version += 1
-
     def _entry(self, key: Key) -> Entry:
+        self._missing.pop(key, None)
         if key in self._dormant:
-            self._bodies.setdefault(key, self._dormant.pop(key))
+            self._registered.setdefault(key, self._dormant.pop(key))
             self.version += 1
         jobs = self._tenants.setdefault(key.tenant, {})
         entry = jobs.get(key.job_id)
         if entry is None:
             entry = jobs[key.job_id] = Entry(key, None)
-        entry.body = self._bodies.get(key)
+        mine = self._registered.get(key)
+        entry.body = None if mine is None else mine.body
         return entry
 
     def _touch(self, entry: Entry, next_run_at: datetime | None) -> None:

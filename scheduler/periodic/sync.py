@@ -1,11 +1,15 @@
 """Sync: read the tables into the registry, and the database's clock into ours."""
 
+import logging
 from collections.abc import Callable, Sequence
 
 from scheduler.clock import Clock, DatabaseClock
+from scheduler.errors import StoreError, StoreUnavailable
 from scheduler.events import Events, Synced
-from scheduler.periodic.registry import Registry
+from scheduler.periodic.registry import Merged, Registry
 from scheduler.store.job import JobTable
+
+logger = logging.getLogger("scheduler")
 
 TRIES = 3
 
@@ -22,6 +26,7 @@ class Sync:
         database_clock: DatabaseClock,
         events: Events,
         tenants: Callable[[], Sequence[str] | None],
+        reconcile: Callable[[Merged], None],
     ) -> None:
         self._jobs = jobs
         self._registry = registry
@@ -29,6 +34,7 @@ class Sync:
         self._database_clock = database_clock
         self._events = events
         self._tenants = tenants
+        self._reconcile = reconcile
 
     def look(self) -> None:
         """Read the database's clock; where the answer took long, ask again."""
@@ -42,10 +48,16 @@ class Sync:
                 break
 
     def sync(self) -> None:
-        """Read clock and rows."""
+        """Read clock and rows, and write the definitions about which rows and registry disagree."""
         self.look()
         epoch = self._registry.epoch()
         tenants = self._tenants()
         rows = [] if tenants is not None and not tenants else self._jobs.mirror(tenants)
-        count = self._registry.merge(rows, epoch=epoch)
-        self._events.emit(Synced(jobs=count, skew=self._database_clock.skew()))
+        merged = self._registry.merge(rows, epoch=epoch)
+        try:
+            self._reconcile(merged)
+        except StoreUnavailable:
+            raise
+        except StoreError as error:
+            logger.warning("definitions of jobs could not be written after a sync: %s", error)
+        self._events.emit(Synced(jobs=merged.jobs, skew=self._database_clock.skew()))

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 
-from scheduler.model.definition import JobSpec, Key
+from scheduler.model.definition import AppVersion, JobSpec, Key
+from scheduler.model.job import DefinitionChange
+from scheduler.model.outcomes import Outcome
 from scheduler.model.schedules import Due
 from scheduler.store.engine import Database, Row
 from scheduler.store.queries import statement
@@ -26,11 +28,15 @@ class JobRow(NamedTuple):
     last_outcome: str | None
     last_finished_at: datetime | None
     spec: str
+    app: str | None
+    version: int | None
 
 
 class KnownJob(NamedTuple):
     """What the database knows of a job that is being registered; without a hash it is not
     registered.
+
+    The last four are of its tombstone, and of that of its tenant.
     """
 
     spec_hash: bytes | None
@@ -40,6 +46,23 @@ class KnownJob(NamedTuple):
     last_fire_at: datetime | None
     spec: str | None
     now: datetime
+    app: str | None = None
+    version: int | None = None
+    deleted_at: datetime | None = None
+    deleted_by_app: str | None = None
+    deleted_by_version: int | None = None
+    tenant_deleted_at: datetime | None = None
+
+    @property
+    def stored(self) -> AppVersion | None:
+        """The version that registered the job, or else the one that unregistered it; None: the
+        job has neither a row nor a tombstone.
+        """
+        if self.spec_hash is not None:
+            return AppVersion(self.app, self.version)
+        if self.deleted_at is not None:
+            return AppVersion(self.deleted_by_app, self.deleted_by_version)
+        return None
 
 
 class JobFacts(NamedTuple):
@@ -57,17 +80,32 @@ class JobFacts(NamedTuple):
     last_reason: str | None
     last_error: str | None
     now: datetime
+    app: str | None
+    version: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobWrite:
-    """A definition to store, with the row it was decided on."""
+    """A definition to store, with the row it was decided on.
+
+    replaces: the version of another definition, or of a tombstone. note: the reason, for the
+    ledger.
+    """
 
     key: Key
     spec: JobSpec
     spec_hash: bytes
     next_run_at: datetime | None
     known: KnownJob
+    version: AppVersion
+    paused_at: datetime | None = None
+    replaces: AppVersion | None = None
+    note: str | None = None
+
+    @property
+    def rolls_back(self) -> bool:
+        """Whether it replaces the definition of a higher version."""
+        return self.replaces is not None and self.version.is_below(self.replaces)
 
 
 class JobTable:
@@ -100,28 +138,69 @@ class JobTable:
         )
         return [KnownJob._make(row) for row in rows]
 
+    def newest_fires(self, keys: Sequence[Key], since: Sequence[datetime]) -> list[datetime | None]:
+        """Read the newest fire of each job in the ledger, from an instant on."""
+        rows = self._run(
+            "newest_fires",
+            tenants=[key.tenant for key in keys],
+            ids=[key.job_id for key in keys],
+            since=since,
+        )
+        return [row[0] for row in rows]
+
     def insert(self, writes: Sequence[JobWrite], *, holder: str) -> set[Key]:
         """Insert new jobs and return which; a missing key was inserted, or has fired, by somebody
         else.
         """
-        last_fires = [write.known.last_fire_at for write in writes]
-        rows = self._run("insert", holder=holder, last_fires=last_fires, **_columns(writes))
-        return {Key(*row[:2]) for row in rows}
+        written: set[Key] = set()
+        for note in dict.fromkeys(write.note for write in writes):
+            noted = [write for write in writes if write.note == note]
+            rows = self._run(
+                "insert",
+                holder=holder,
+                note=note,
+                last_fires=[write.known.last_fire_at for write in noted],
+                paused=[write.paused_at for write in noted],
+                deleted=[write.known.deleted_at for write in noted],
+                **_columns(noted),
+            )
+            written |= {Key(*row[:2]) for row in rows}
+        return written
 
     def change(self, writes: Sequence[JobWrite], *, holder: str) -> set[Key]:
         """Change definitions and return whose; a missing key was changed or fired by somebody
         else.
         """
-        old_hashes = [write.known.spec_hash for write in writes]
-        old_nexts = [write.known.next_run_at for write in writes]
         rows = self._run(
-            "change", holder=holder, old_hashes=old_hashes, old_nexts=old_nexts, **_columns(writes)
+            "change",
+            holder=holder,
+            notes=[write.note for write in writes],
+            old_hashes=[write.known.spec_hash for write in writes],
+            old_specs=[write.known.spec for write in writes],
+            old_nexts=[write.known.next_run_at for write in writes],
+            old_apps=[write.known.app for write in writes],
+            old_versions=[write.known.version for write in writes],
+            **_columns(writes),
         )
         return {Key(*row[:2]) for row in rows}
 
-    def remove(self, key: Key, *, holder: str) -> bool:
-        """Delete a job and say whether it was there; its lock row stays."""
-        return bool(self._run("remove", tenant=key.tenant, id=key.job_id, holder=holder))
+    def remove(
+        self, key: Key, version: AppVersion, *, forced: bool, holder: str
+    ) -> tuple[bool, bool]:
+        """Delete a job and leave a tombstone; its lock row stays. Return whether the job was
+        deleted, and whether it was kept because it is of a higher version; `forced` deletes it
+        then too.
+        """
+        ((removed, is_newer, _),) = self._run(
+            "remove",
+            tenant=key.tenant,
+            id=key.job_id,
+            app=version.app,
+            version=version.version,
+            forced=forced,
+            holder=holder,
+        )
+        return bool(removed), bool(is_newer)
 
     def pause(self, key: Key, *, holder: str) -> datetime | None:
         """Pause a job and say since when it is; None: there is no such job."""
@@ -165,6 +244,15 @@ class JobTable:
         rows = self._run("explain", tenant=key.tenant, id=key.job_id)
         return JobFacts._make(rows[0]) if rows else None
 
+    def changes(self, key: Key, *, limit: int) -> list[DefinitionChange]:
+        """Read the newest registrations and changes of a job, newest first."""
+        return [
+            DefinitionChange(at=at, outcome=Outcome(outcome), reason=reason, holder=holder)
+            for at, outcome, reason, holder in self._run(
+                "changes", tenant=key.tenant, id=key.job_id, limit=limit
+            )
+        ]
+
     def _run(self, name: str, **parameters: object) -> list[Row]:
         query = statement("job", name, self._database.schema)
         return self._database.run(
@@ -181,4 +269,6 @@ def _columns(writes: Sequence[JobWrite]) -> dict[str, list[object]]:
         "deliveries": [write.spec.delivery for write in writes],
         "overlaps": [write.spec.policy.overlap for write in writes],
         "nexts": [write.next_run_at for write in writes],
+        "apps": [write.version.app for write in writes],
+        "versions": [write.version.version for write in writes],
     }

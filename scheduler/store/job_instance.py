@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from scheduler.model.definition import Key
+from scheduler.model.definition import AppVersion, Key
 from scheduler.model.job import InstanceInfo
 from scheduler.store.engine import Database, Row
 from scheduler.store.job_lock import Holder
@@ -21,7 +21,13 @@ class InstanceTable:
         self._now = now
 
     def beat(
-        self, holder: Holder, *, lives: timedelta, skew: timedelta, runs: Sequence[Key] | None
+        self,
+        holder: Holder,
+        *,
+        version: AppVersion,
+        lives: timedelta,
+        skew: timedelta,
+        runs: Sequence[Key] | None,
     ) -> tuple[bool, int]:
         """Say that an instance is alive for so long, and what it can run (None: as before).
 
@@ -33,6 +39,8 @@ class InstanceTable:
             label=holder.label,
             lives=lives,
             skew=skew,
+            app=version.app,
+            version=version.version,
             tenants=None if runs is None else [key.tenant for key in runs],
             ids=None if runs is None else [key.job_id for key in runs],
         )
@@ -41,6 +49,13 @@ class InstanceTable:
     def leave(self, holder: Holder) -> None:
         """Say that an instance ends."""
         self._run("leave", id=holder.owner)
+
+    def newer(self, version: AppVersion) -> list[tuple[UUID, datetime, timedelta, bool]]:
+        """Read the instances of higher versions of the app: id, last heartbeat, how long it counts
+        as alive after it, and whether that time is over.
+        """
+        rows = self._run("newer", app=version.app, version=version.version)
+        return [(row[0], row[1], row[2], row[3]) for row in rows]
 
     def live(self, key: Key) -> list[str]:
         """Name the live instances that can run a job."""

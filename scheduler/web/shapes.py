@@ -1,7 +1,7 @@
 """What the API shows, as JSON, and the schemas of it that the document names."""
 
 import base64
-from dataclasses import fields
+from dataclasses import asdict, fields
 from datetime import timedelta
 from typing import Any
 
@@ -93,7 +93,8 @@ def recurring_json(job: JobInfo) -> dict[str, Any]:
 
 def explanation_json(told: Explanation) -> dict[str, Any]:
     """Show what a registered job will do and did."""
-    return {each.name: getattr(told, each.name) for each in fields(told)}
+    plain = {each.name: getattr(told, each.name) for each in fields(told)}
+    return {**plain, "changes": [asdict(change) for change in told.changes]}
 
 
 def history_json(row: HistoryEntry) -> dict[str, Any]:
@@ -194,6 +195,14 @@ _EXPLANATION: dict[str, Schema] = {
     "last_outcome": maybe(OUTCOME),
     "why": maybe(text()),
     "runnable_on": listed(text()),
+    "app": maybe(text()),
+    "version": maybe(whole(0)),
+    "changes": listed(
+        record(
+            {"at": MOMENT, "outcome": OUTCOME, "reason": maybe(text()), "holder": maybe(text())}
+        ),
+        description="how the definition came about, the newest first",
+    ),
 }
 _HISTORY: dict[str, Schema] = {
     "at": MOMENT,

@@ -223,6 +223,20 @@ def job_stranded(world: World) -> None:
     world.registered()
 
 
+def job_disappeared(world: World) -> None:
+    scheduler = world.make()
+    scheduler.register("acme", "report", lambda: None, every="1h")
+    wait_for(lambda: scheduler.explain("acme", "report").runnable_on, "a heartbeat")
+    world.plain.execute("DELETE FROM job")
+
+
+def job_registered_again(world: World) -> None:
+    scheduler = world.make(sync_every="1s")
+    scheduler.register("acme", "report", lambda: None, every="1h")
+    world.plain.execute("DELETE FROM job")
+    wait_for(lambda: world.plain.execute("SELECT FROM job").fetchall(), "the row is back")
+
+
 def lease_expired(world: World) -> None:
     world.registered()
     world.plain.execute(
@@ -433,6 +447,8 @@ FAULTS: dict[Callable[[World], object], str] = {
     row_invalid: "row-invalid",
     row_foreign: "row-invalid",
     job_stranded: "job-stranded",
+    job_disappeared: "job-disappeared",
+    job_registered_again: "job-disappeared",
     lease_expired: "lease-expired",
     job_failing: "job-failing",
     jobs_not_fed: "jobs-not-fed",
@@ -455,6 +471,14 @@ FAULTS: dict[Callable[[World], object], str] = {
     ends_unsettled: "ends-unsettled",
     job_unknown: "job-unknown",
 }
+
+
+def test_an_unregistered_job_has_not_disappeared(world: World) -> None:
+    scheduler = world.make()
+    scheduler.register("acme", "report", lambda: None, every="1h")
+    wait_for(lambda: scheduler.explain("acme", "report").runnable_on, "a heartbeat")
+    world.make().unregister("acme", "report")
+    assert "job-disappeared" not in {each.check for each in world.examined()}
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from scheduler.clock import SystemClock
 from scheduler.errors import StoreUnavailable
 from scheduler.events import Events, FireCrashed, FireEnded, LeaseLost
 from scheduler.model.body import Body
-from scheduler.model.definition import JobSpec, Key
+from scheduler.model.definition import NO_VERSION, JobSpec, Key
 from scheduler.model.schedules import Due, Every, Fire
 from scheduler.periodic.finish import Finisher
 from scheduler.periodic.lease import Leases
@@ -60,7 +60,14 @@ def locks(road: Road, schema: str, moment: Moment) -> Iterator[LockTable]:
     database = Database.open(road.dsn, schema=schema, prepare=road.prepare)
     migrate(database)
     nobody = KnownJob(None, None, None, None, None, None, AT)
-    write = JobWrite(key=KEY, spec=SPEC, spec_hash=SPEC.hash(), next_run_at=AT, known=nobody)
+    write = JobWrite(
+        key=KEY,
+        spec=SPEC,
+        spec_hash=SPEC.hash(),
+        next_run_at=AT,
+        known=nobody,
+        version=NO_VERSION,
+    )
     JobTable(database, moment).insert([write], holder="x")
     yield LockTable(
         database, moment, Holder(owner=uuid4(), label="me", lease=timedelta(seconds=30))

@@ -15,7 +15,7 @@ import pytest
 import scheduler
 from scheduler import NewJob, RunContext, Scheduler
 from scheduler.events import Event, FireEnded, Synced
-from scheduler.periodic.registry import Registry
+from scheduler.periodic.registry import Merged, Registry
 from scheduler.store import engine
 from scheduler.store.engine import BoundedConnection, Database
 from scheduler.store.queries import names, statement
@@ -134,7 +134,9 @@ def test_no_lock_is_held_across_io(
         await asyncio.sleep(0)
 
     instance = recorder.listen(scheduler.initialise(road.dsn, schema=schema, lease="2s"))
-    other = recorder.listen(Scheduler(road.dsn, schema=schema, lease="2s", tenants="all"))
+    other = recorder.listen(
+        Scheduler(road.dsn, schema=schema, lease="2s", tenants="all", version=1)
+    )
     try:
         unsubscribe = instance.subscribe(listener)
         other.subscribe(listener)
@@ -153,6 +155,8 @@ def test_no_lock_is_held_across_io(
         instance.register("acme", "crashed", body, every="1h")
         instance.register("acme", "buried", body, every="1h")
         connection.execute(CRASH)
+        instance.register("acme", "disappears", body, every="1h")
+        connection.execute("DELETE FROM job WHERE id = 'disappears'")
         other.unregister("acme", "j1")
         other.register("acme", "j1", body, every="2h")
         other.register("acme", "j2-changed", body, every="2h")
@@ -168,6 +172,9 @@ def test_no_lock_is_held_across_io(
             ]
         )
         until(lambda: instance.find("acme").jobs)
+        until(
+            lambda: connection.execute("SELECT FROM job WHERE id = 'disappears'").fetchall(),
+        )
         instance.submit_many([NewJob("acme", "x", idempotency_key="k"), NewJob("acme", "y")])
         instance.pause("acme", "j3")
         other.resume("acme", "j3")
@@ -235,7 +242,7 @@ def test_a_statement_under_a_lock_is_seen(
     instance = recorder.listen(make_scheduler())
     merge = Registry.merge
 
-    def reads_under_its_lock(self: Registry, *args: Any, **kwargs: Any) -> int:
+    def reads_under_its_lock(self: Registry, *args: Any, **kwargs: Any) -> Merged:
         with self._lock:
             instance.history("acme")
         return merge(self, *args, **kwargs)

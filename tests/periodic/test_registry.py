@@ -7,19 +7,25 @@ import pytest
 from scheduler.model.body import Body
 from scheduler.model.definition import JobSpec, Key
 from scheduler.model.schedules import Every
-from scheduler.periodic.registry import Registry
+from scheduler.periodic.registry import Registered, Registry
 from scheduler.store.job import JobRow
 
 AT = datetime(2030, 1, 1, tzinfo=UTC)
 KEY = Key("acme", "x")
 SPEC = JobSpec(schedule=Every(every=timedelta(hours=1)))
 BODY = Body.of(lambda: None)
-ROW = JobRow(*KEY, SPEC.hash(), AT, None, None, None, None, None, None, None, SPEC.to_json())
+ROW = JobRow(
+    *KEY, SPEC.hash(), AT, None, None, None, None, None, None, None, SPEC.to_json(), None, None
+)
+
+
+def mine() -> Registered:
+    return Registered(key=KEY, body=BODY, spec=SPEC, spec_hash=SPEC.hash())
 
 
 def registered() -> Registry:
     registry = Registry()
-    registry.reserve({KEY: BODY})
+    registry.reserve({KEY: mine()})
     registry.attach(KEY, SPEC, SPEC.hash(), AT)
     return registry
 
@@ -27,18 +33,18 @@ def registered() -> Registry:
 def test_a_sync_that_read_before_a_registration_does_not_drop_it() -> None:
     registry = Registry()
     epoch = registry.epoch()
-    registry.reserve({KEY: BODY})
+    registry.reserve({KEY: mine()})
     registry.attach(KEY, SPEC, SPEC.hash(), AT)
-    assert registry.merge([], epoch=epoch) == 1
-    assert registry.merge([], epoch=registry.epoch()) == 0
+    assert registry.merge([], epoch=epoch).jobs == 1
+    assert registry.merge([], epoch=registry.epoch()).jobs == 0
 
 
 def test_a_sync_that_read_before_an_unregistration_does_not_bring_it_back() -> None:
     registry = registered()
     epoch = registry.epoch()
     registry.forget(KEY, known=True)
-    assert registry.merge([ROW], epoch=epoch) == 0
-    assert registry.merge([ROW], epoch=registry.epoch()) == 1  # registered again, elsewhere
+    assert registry.merge([ROW], epoch=epoch).jobs == 0
+    assert registry.merge([ROW], epoch=registry.epoch()).jobs == 1  # registered again, elsewhere
 
 
 def test_a_sync_that_read_before_a_claim_does_not_turn_it_back() -> None:
@@ -64,7 +70,7 @@ def test_what_is_taken_is_given_out_once_and_comes_back_when_it_is_handed_back()
 def test_the_heap_does_not_grow_with_registrations_that_are_gone() -> None:
     registry = Registry()
     for _ in range(5000):
-        registry.reserve({KEY: BODY})
+        registry.reserve({KEY: mine()})
         registry.attach(KEY, SPEC, SPEC.hash(), AT)
         registry.forget(KEY, known=True)
     registry.merge([], epoch=registry.epoch())

@@ -15,7 +15,7 @@ from uuid import UUID
 from scheduler.clock import DatabaseClock
 from scheduler.errors import StoreUnavailable, UnknownJob
 from scheduler.events import Event, Events, FireEnded, LeaseLost
-from scheduler.model.definition import Delivery, Key, Registration
+from scheduler.model.definition import NO_VERSION, Delivery, Key, Registration
 from scheduler.model.outcomes import Outcome
 from scheduler.periodic.claim import Claimer
 from scheduler.periodic.control import Control
@@ -176,14 +176,6 @@ class Instance(Process):
         self.runner.note_begun = locks.begin
         self.leases = Leases(locks, world, events, lease=LEASE.total_seconds())
         self.finisher = Finisher(locks, self.leases, events, finished=self._finished)
-        self.sync = Sync(
-            jobs=jobs,
-            registry=self.registry,
-            clock=world,
-            database_clock=clock,
-            events=events,
-            tenants=self.registry.tenants,
-        )
         claimer = Claimer(
             registry=self.registry,
             locks=locks,
@@ -200,10 +192,29 @@ class Instance(Process):
             instances=self.control.instances,
             registry=self.registry,
             holder=holder,
+            version=NO_VERSION,
+            clock=world,
             database_clock=clock,
             events=events,
             tenants=self.registry.tenants,
             every=timedelta(minutes=1),
+        )
+        self.registrar = Registrar(
+            jobs=jobs,
+            registry=self.registry,
+            holder=name,
+            version=NO_VERSION,
+            is_outranked=presence.is_outranked,
+            events=events,
+        )
+        self.sync = Sync(
+            jobs=jobs,
+            registry=self.registry,
+            clock=world,
+            database_clock=clock,
+            events=events,
+            tenants=self.registry.tenants,
+            reconcile=self.registrar.reconcile,
         )
         self.loop = Loop(
             sync=self.sync,
@@ -217,7 +228,6 @@ class Instance(Process):
             sync_every=60.0,
             rescue_every=2.0,
         )
-        self.registrar = Registrar(jobs=jobs, registry=self.registry, holder=name)
         self.plans = plans
         self.wishes: list[Callable[[], None]] = [lambda: self.register(dict(plans))]
         self.spawn("api", self._api)

@@ -80,6 +80,8 @@ PARAMETERS: dict[str, Any] = {
     "before": AT,
     "before_id": "j101",
     "before_kind": "fire",
+    "note": None,
+    "since": [AT] * 1000,
 }
 
 
@@ -93,10 +95,12 @@ HOT = [
     ("job_lock", "redrive"),
     ("job_lock", "bury"),
     ("job", "lookup"),
+    ("job", "newest_fires"),
     ("job", "page"),
     ("job", "trigger"),
     ("job", "pause"),
     ("job", "explain"),
+    ("job", "changes"),
     ("job_history", "newest"),
     ("job_history", "newest_of_job"),
 ]
@@ -147,7 +151,15 @@ def registering(connection: psycopg.Connection[Any], schema: str, count: int, wh
         "overlaps": ["skip"] * count,
         "nexts": [AT] * count,
         "last_fires": [None] * count,
+        "apps": ["shop"] * count,
+        "versions": [7] * count,
+        "paused": [None] * count,
+        "deleted": [None] * count,
+        "notes": ["x"] * count,
         "old_hashes": [b"0" * 32] * count,
+        "old_specs": ["{}"] * count,
+        "old_apps": ["shop"] * count,
+        "old_versions": [7] * count,
         "old_nexts": [AT] * count,
     }
     with connection.transaction(force_rollback=True):

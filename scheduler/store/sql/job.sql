@@ -9,7 +9,7 @@ SELECT coalesce(%(now)s::timestamptz, clock_timestamp());
 -- Jobs, leases and the newest ledger row of the named tenants (NULL: of all). No row: the job is gone.
 SELECT j.tenant, j.id, j.spec_hash, j.next_run_at, j.paused_at, j.trigger_at,
        l.fire_at, l.description, h.at, h.outcome, h.finished_at,
-       j.spec::text
+       j.spec::text, j.app, j.version
 FROM {schema}.job j
 LEFT JOIN {schema}.job_lock l ON l.tenant = j.tenant AND l.id = j.id
 LEFT JOIN LATERAL (
@@ -22,7 +22,7 @@ WHERE %(tenants)b::text[] IS NULL OR j.tenant = ANY(%(tenants)b::text[]);
 -- partitions of the last day first: in all of them, each has to be asked.
 SELECT j.tenant, j.id, j.spec_hash, j.next_run_at, j.paused_at, j.trigger_at,
        l.fire_at, l.description, h.at, h.outcome, h.finished_at,
-       j.spec::text
+       j.spec::text, j.app, j.version
 FROM (
   SELECT j.* FROM {schema}.job j WHERE j.tenant = %(tenant)s AND j.id > %(after)s
   ORDER BY j.tenant, j.id LIMIT %(limit)s) j
@@ -40,38 +40,57 @@ LEFT JOIN LATERAL (
 ORDER BY j.tenant, j.id;
 
 -- name: lookup
--- Named jobs and what their lock rows remember. A NULL spec_hash: not registered.
+-- Named jobs, what their lock rows remember, and the tombstones of jobs and tenants. A NULL spec_hash: not registered.
 SELECT j.spec_hash, j.next_run_at, j.paused_at, j.created_at, greatest(j.last_fire_at, l.last_fire_at), j.spec::text,
-       coalesce(%(now)s::timestamptz, clock_timestamp())
+       coalesce(%(now)s::timestamptz, clock_timestamp()), j.app, j.version, t.deleted_at, t.app, t.version, d.deleted_at
 FROM unnest((SELECT %(tenants)b::text[]), (SELECT %(ids)b::text[])) WITH ORDINALITY AS p(tenant, id, ord)
 LEFT JOIN LATERAL (SELECT * FROM {schema}.job j WHERE j.tenant = p.tenant AND j.id = p.id) j ON true
 LEFT JOIN LATERAL (SELECT * FROM {schema}.job_lock l WHERE l.tenant = p.tenant AND l.id = p.id) l ON true
+LEFT JOIN LATERAL (SELECT * FROM {schema}.job_tombstone t WHERE t.tenant = p.tenant AND t.id = p.id) t ON true
+LEFT JOIN LATERAL (SELECT * FROM {schema}.job_tombstone d WHERE d.tenant = p.tenant AND d.id = '') d ON true
+ORDER BY p.ord;
+
+-- name: newest_fires
+-- The newest fire of each named job in the ledger, from an instant on: also of fires that were skipped or queued, which
+-- job_lock does not have. Always one row for each job. NULL: the ledger has none.
+SELECT h.at
+FROM unnest((SELECT %(tenants)b::text[]), (SELECT %(ids)b::text[]), (SELECT %(since)b::timestamptz[]))
+  WITH ORDINALITY AS p(tenant, id, since, ord)
+LEFT JOIN LATERAL (
+  SELECT h.at FROM {schema}.job_history h
+  WHERE h.tenant = p.tenant AND h.job_id = p.id AND h.kind = 'fire' AND h.at >= p.since
+  ORDER BY h.tenant, h.job_id, h.at DESC LIMIT 1) h ON true
 ORDER BY p.ord;
 
 -- name: insert
 -- New jobs with their lock rows, in this order: only the transaction that holds a job inserts its lock row. No row back:
--- another instance registered that job first, or it has fired since it was looked up, and its first fire was decided on
--- the past; look again.
+-- another instance registered that job first; or it has fired or was unregistered since it was looked up, so its first
+-- fire was computed from old values. Read it again.
 WITH p AS MATERIALIZED (
   SELECT * FROM unnest((SELECT %(tenants)b::text[]), (SELECT %(ids)b::text[]), (SELECT %(specs)b::text[]),
                        (SELECT %(hashes)b::bytea[]), (SELECT %(deliveries)b::text[]), (SELECT %(overlaps)b::text[]),
-                       (SELECT %(nexts)b::timestamptz[]), (SELECT %(last_fires)b::timestamptz[]))
-    AS p(tenant, id, spec, spec_hash, delivery, overlap, next_run_at, last_fire_at)
+                       (SELECT %(nexts)b::timestamptz[]), (SELECT %(last_fires)b::timestamptz[]),
+                       (SELECT %(apps)b::text[]), (SELECT %(versions)b::int8[]), (SELECT %(paused)b::timestamptz[]),
+                       (SELECT %(deleted)b::timestamptz[]))
+    AS p(tenant, id, spec, spec_hash, delivery, overlap, next_run_at, last_fire_at, app, version, paused_at, deleted_at)
   ORDER BY p.tenant COLLATE "C", p.id COLLATE "C"),
 new AS (
   INSERT INTO {schema}.job (tenant, id, spec, spec_hash, delivery, overlap, next_run_at, created_at, updated_at,
-    last_fire_at, fence)
+    paused_at, app, version, last_fire_at, fence)
   SELECT p.tenant, p.id, p.spec::jsonb, p.spec_hash, p.delivery, p.overlap, p.next_run_at, t.now, t.now,
-    l.last_fire_at, coalesce(l.fence, 0)
+    p.paused_at, p.app, p.version, l.last_fire_at, coalesce(l.fence, 0)
   FROM (SELECT coalesce(%(now)s::timestamptz, now()) AS now) t CROSS JOIN p LEFT JOIN LATERAL (
     SELECT l.last_fire_at, l.fence FROM {schema}.job_lock l WHERE l.tenant = p.tenant AND l.id = p.id) l ON true
-  WHERE l.last_fire_at IS NOT DISTINCT FROM p.last_fire_at
+  WHERE l.last_fire_at IS NOT DISTINCT FROM p.last_fire_at AND p.deleted_at IS NOT DISTINCT FROM (
+    SELECT d.deleted_at FROM {schema}.job_tombstone d WHERE d.tenant = p.tenant AND d.id = p.id)
   ON CONFLICT DO NOTHING RETURNING tenant, id, created_at),
 locks AS (
   INSERT INTO {schema}.job_lock (tenant, id) SELECT tenant, id FROM new ON CONFLICT DO NOTHING),
+alive AS (
+  DELETE FROM {schema}.job_tombstone d USING new n WHERE d.tenant = n.tenant AND d.id = n.id),
 audit AS (
-  INSERT INTO {schema}.job_history (at, tenant, job_id, kind, outcome, holder, finished_at)
-  SELECT greatest(n.created_at, last.at), n.tenant, n.id, 'audit', 'registered', %(holder)s, n.created_at
+  INSERT INTO {schema}.job_history (at, tenant, job_id, kind, outcome, reason, holder, finished_at)
+  SELECT greatest(n.created_at, last.at), n.tenant, n.id, 'audit', 'registered', %(note)s::text, %(holder)s, n.created_at
   FROM new n CROSS JOIN LATERAL (
     SELECT max(y.at) + interval '1 microsecond' AS at FROM {schema}.job_history y
     WHERE y.tenant = n.tenant AND y.job_id = n.id AND y.kind = 'audit' AND y.at >= n.created_at) last
@@ -80,38 +99,60 @@ audit AS (
 SELECT tenant, id, pg_notify(%(channel)s, '') FROM new;
 
 -- name: change
--- New definitions of known jobs, compare-and-set. No row back: somebody was faster; look again.
+-- New definitions of known jobs, compare-and-set. A definition that only another version registers is no change: only its
+-- app and version are stored. No row back: another instance has changed the row; read it again.
 WITH p AS MATERIALIZED (
   SELECT * FROM unnest((SELECT %(tenants)b::text[]), (SELECT %(ids)b::text[]), (SELECT %(specs)b::text[]),
                        (SELECT %(hashes)b::bytea[]), (SELECT %(deliveries)b::text[]), (SELECT %(overlaps)b::text[]),
-                       (SELECT %(nexts)b::timestamptz[]), (SELECT %(old_hashes)b::bytea[]),
-                       (SELECT %(old_nexts)b::timestamptz[]))
-    AS p(tenant, id, spec, spec_hash, delivery, overlap, next_run_at, old_hash, old_next)
+                       (SELECT %(nexts)b::timestamptz[]), (SELECT %(apps)b::text[]), (SELECT %(versions)b::int8[]),
+                       (SELECT %(notes)b::text[]), (SELECT %(old_hashes)b::bytea[]), (SELECT %(old_specs)b::text[]),
+                       (SELECT %(old_nexts)b::timestamptz[]), (SELECT %(old_apps)b::text[]),
+                       (SELECT %(old_versions)b::int8[]))
+    AS p(tenant, id, spec, spec_hash, delivery, overlap, next_run_at, app, version, note, old_hash, old_spec, old_next,
+         old_app, old_version)
   ORDER BY p.tenant COLLATE "C", p.id COLLATE "C"),
 held AS MATERIALIZED (
-  SELECT p.*, coalesce(%(now)s::timestamptz, now()) AS now FROM p CROSS JOIN LATERAL (
+  SELECT p.*, p.spec_hash <> p.old_hash OR p.spec::jsonb <> p.old_spec::jsonb AS changes,
+    coalesce(%(now)s::timestamptz, now()) AS now
+  FROM p CROSS JOIN LATERAL (
     SELECT FROM {schema}.job j WHERE j.tenant = p.tenant AND j.id = p.id
-      AND j.spec_hash = p.old_hash AND j.next_run_at IS NOT DISTINCT FROM p.old_next
+      AND j.spec_hash = p.old_hash AND j.next_run_at IS NOT DISTINCT FROM p.old_next AND j.spec = p.old_spec::jsonb
+      AND j.app IS NOT DISTINCT FROM p.old_app AND j.version IS NOT DISTINCT FROM p.old_version
     FOR NO KEY UPDATE) j),
 changed AS (
   UPDATE {schema}.job j SET spec = h.spec::jsonb, spec_hash = h.spec_hash, delivery = h.delivery, overlap = h.overlap,
-    next_run_at = h.next_run_at, updated_at = h.now
+    next_run_at = h.next_run_at, app = h.app, version = h.version,
+    updated_at = CASE WHEN h.changes THEN h.now ELSE j.updated_at END
   FROM held h WHERE j.tenant = h.tenant AND j.id = h.id),
 audit AS (
   INSERT INTO {schema}.job_history (at, tenant, job_id, kind, outcome, reason, holder, finished_at)
-  SELECT greatest(h.now, last.at), h.tenant, h.id, 'audit', 'changed', 'next run ' || coalesce(
+  SELECT greatest(h.now, last.at), h.tenant, h.id, 'audit', 'changed', coalesce(h.note || ', ', '') || 'next run ' || coalesce(
     to_char(h.next_run_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'), 'none'), %(holder)s, h.now
   FROM held h CROSS JOIN LATERAL (
     SELECT max(y.at) + interval '1 microsecond' AS at FROM {schema}.job_history y
     WHERE y.tenant = h.tenant AND y.job_id = h.id AND y.kind = 'audit' AND y.at >= h.now) last
-  ORDER BY last.at  -- as above
+  WHERE h.changes ORDER BY last.at  -- as above
   ON CONFLICT DO NOTHING)
 SELECT tenant, id, pg_notify(%(channel)s, '') FROM held;
 
 -- name: remove
--- Unregister: delete the job. The lock row stays, with the newest fire and fence. No row back: there was no such job.
-WITH gone AS (
-  DELETE FROM {schema}.job WHERE tenant = %(tenant)s AND id = %(id)s RETURNING tenant, id, last_fire_at, fence),
+-- Unregister: delete the job, unless a higher version has registered it and `forced` is false, and leave a tombstone, which
+-- keeps its version if that is higher. The lock row stays, with the newest fire and fence. Always one row: whether the job
+-- was deleted, and whether it is of a higher version.
+WITH t AS (SELECT coalesce(%(now)s::timestamptz, now()) AS now),
+newer AS (
+  SELECT FROM {schema}.job j WHERE j.tenant = %(tenant)s AND j.id = %(id)s AND NOT %(forced)s::bool
+    AND j.app IS NOT DISTINCT FROM %(app)s::text AND j.version > coalesce(%(version)s::int8, -1)),
+gone AS (
+  DELETE FROM {schema}.job j WHERE j.tenant = %(tenant)s AND j.id = %(id)s AND (%(forced)s::bool
+    OR j.app IS DISTINCT FROM %(app)s::text OR coalesce(j.version, -1) <= coalesce(%(version)s::int8, -1))
+  RETURNING j.tenant, j.id, j.last_fire_at, j.fence),
+tombstone AS (
+  INSERT INTO {schema}.job_tombstone AS d (tenant, id, app, version, deleted_at)
+  SELECT %(tenant)s, %(id)s, %(app)s::text, %(version)s::int8, t.now FROM t WHERE NOT EXISTS (SELECT FROM newer)
+  ON CONFLICT (tenant, id) DO UPDATE
+  SET app = excluded.app, version = excluded.version, deleted_at = excluded.deleted_at
+  WHERE d.app IS DISTINCT FROM excluded.app OR coalesce(d.version, -1) <= coalesce(excluded.version, -1)),
 remembered AS (
   INSERT INTO {schema}.job_lock AS l (tenant, id, last_fire_at, fence) SELECT tenant, id, last_fire_at, fence FROM gone
   ON CONFLICT (tenant, id) DO UPDATE SET last_fire_at = greatest(l.last_fire_at, excluded.last_fire_at),
@@ -119,11 +160,12 @@ remembered AS (
 audit AS (
   INSERT INTO {schema}.job_history (at, tenant, job_id, kind, outcome, holder, finished_at)
   SELECT greatest(t.now, last.at), g.tenant, g.id, 'audit', 'unregistered', %(holder)s, t.now
-  FROM (SELECT coalesce(%(now)s::timestamptz, now()) AS now) t CROSS JOIN gone g CROSS JOIN LATERAL (
+  FROM t CROSS JOIN gone g CROSS JOIN LATERAL (
     SELECT max(y.at) + interval '1 microsecond' AS at FROM {schema}.job_history y
     WHERE y.tenant = g.tenant AND y.job_id = g.id AND y.kind = 'audit' AND y.at >= t.now) last
   ON CONFLICT DO NOTHING)
-SELECT tenant, pg_notify(%(channel)s, '') FROM gone;
+SELECT g.id IS NOT NULL, EXISTS (SELECT FROM newer), CASE WHEN g.id IS NOT NULL THEN pg_notify(%(channel)s, '') END
+FROM t LEFT JOIN gone g ON true;
 
 -- name: pause
 -- From now on its fires pass it by; a run under way ends as it would have. No row back: there is no such job.
@@ -188,10 +230,17 @@ FROM held h LEFT JOIN named n ON true;
 -- name: explain
 -- Everything that is known of one job. No row: there is no such job.
 SELECT j.spec::text, j.next_run_at, j.paused_at, j.trigger_at, l.fire_at, l.description, l.expires_at,
-       h.at, h.outcome, h.reason, h.error, coalesce(%(now)s::timestamptz, now())
+       h.at, h.outcome, h.reason, h.error, coalesce(%(now)s::timestamptz, now()), j.app, j.version
 FROM {schema}.job j
 LEFT JOIN {schema}.job_lock l ON l.tenant = j.tenant AND l.id = j.id
 LEFT JOIN LATERAL (
   SELECT h.* FROM {schema}.job_history h
   WHERE h.tenant = j.tenant AND h.job_id = j.id AND h.kind <> 'audit' ORDER BY h.at DESC LIMIT 1) h ON true
 WHERE j.tenant = %(tenant)s AND j.id = %(id)s;
+
+-- name: changes
+-- The newest registrations and changes of a job, newest first. No row: the ledger has none any more.
+SELECT h.at, h.outcome, h.reason, h.holder FROM {schema}.job_history h
+WHERE h.tenant = %(tenant)s AND h.job_id = %(id)s AND h.kind = 'audit'
+  AND h.outcome IN ('registered', 'changed', 'unregistered')
+ORDER BY h.at DESC LIMIT %(limit)s;

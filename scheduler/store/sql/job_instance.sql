@@ -6,9 +6,11 @@ gone AS (
   DELETE FROM {schema}.job_instance i WHERE i.id IN (
     SELECT o.id FROM {schema}.job_instance o, t WHERE o.expires_at < t.now - interval '1 day'
     FOR UPDATE OF o SKIP LOCKED))
-INSERT INTO {schema}.job_instance AS i (id, label, started_at, seen_at, expires_at, skew, tenants, ids)
+INSERT INTO {schema}.job_instance AS i (id, label, started_at, seen_at, expires_at, skew, tenants, ids, app, version)
 SELECT %(id)s, %(label)s, t.now, t.now, t.now + %(lives)s::interval, %(skew)s,
-       coalesce(%(tenants)b::text[], ARRAY[]::text[]), coalesce(%(ids)b::text[], ARRAY[]::text[]) FROM t
+       coalesce(%(tenants)b::text[], ARRAY[]::text[]), coalesce(%(ids)b::text[], ARRAY[]::text[]), %(app)s::text,
+       %(version)s::int8
+FROM t
 ON CONFLICT (id) DO UPDATE SET seen_at = excluded.seen_at, expires_at = excluded.expires_at, skew = excluded.skew,
   tenants = coalesce(%(tenants)b::text[], i.tenants), ids = coalesce(%(ids)b::text[], i.ids)
 RETURNING i.started_at = i.seen_at, (
@@ -17,6 +19,12 @@ RETURNING i.started_at = i.seen_at, (
 -- name: leave
 -- This instance ends. No row back, ever.
 DELETE FROM {schema}.job_instance WHERE id = %(id)s;
+
+-- name: newer
+-- The instances of higher versions of an app, also the dead of the last day. No row: there are none.
+SELECT i.id, i.seen_at, i.expires_at - i.seen_at, i.expires_at < coalesce(%(now)s::timestamptz, now())
+FROM {schema}.job_instance i
+WHERE i.app IS NOT DISTINCT FROM %(app)s::text AND i.version > coalesce(%(version)s::int8, -1);
 
 -- name: live
 -- The live instances that can run a job. No row: nobody can.
