@@ -43,6 +43,22 @@ CREATE TABLE job_tombstone (
   CONSTRAINT a_tenant_has_no_version CHECK (id <> '' OR num_nonnulls(app, version) = 0)
 );
 
+-- Tenants that are paused, that are being deleted, or that were paused once. While `deleting_at` is set, submitting and
+-- registering jobs of the tenant is refused. A submit locks the row of a paused tenant FOR KEY SHARE, which only the start
+-- of a deletion waits for. Deleting a tenant deletes its row here last.
+CREATE TABLE job_tenant (
+  tenant      text COLLATE "C" PRIMARY KEY CHECK (length(tenant) BETWEEN 1 AND 200),
+  paused_at   timestamptz,
+  deleting_at timestamptz,
+  CONSTRAINT only_a_paused_tenant_is_deleted CHECK (deleting_at IS NULL OR paused_at IS NOT NULL)
+);
+
+-- Statements that write jobs call it for a tenant that is being deleted: it raises, so that nothing is written.
+CREATE FUNCTION refuse_tenant(tenant text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+  RAISE EXCEPTION USING ERRCODE = 'TN001', MESSAGE = format('tenant %L is being deleted', tenant);
+END $$;
+
 -- The lease on the running fire of a job, one row for each job. The scheduler never deletes it, so the fence only grows
 -- and a fire at or before last_fire_at never runs again, also after the row of job is deleted. A claim writes it by INSERT
 -- .. ON CONFLICT DO UPDATE, and inserts a row that was deleted by hand.
@@ -74,7 +90,8 @@ CREATE TABLE job_lock (
   CONSTRAINT missed_whole_or_not_at_all CHECK ((missed_from IS NULL) = (missed_count = 0))
 ) WITH (fillfactor = 50);
 
--- The ledger: append-only, one row for every fire at its end, and audit rows. `at` is a fire's scheduled instant.
+-- The ledger: append-only, one row for every fire at its end, and audit rows. `at` is a fire's scheduled instant. The
+-- audit rows of a tenant itself have an empty job_id.
 CREATE TABLE job_history (
   at           timestamptz      NOT NULL,
   tenant       text COLLATE "C" NOT NULL,
@@ -107,7 +124,7 @@ CREATE TABLE job_history (
     WHEN 'fire' THEN outcome IN ('success', 'failed', 'timeout', 'crashed', 'skipped', 'queued')
     WHEN 'trigger' THEN outcome IN ('success', 'failed', 'timeout', 'crashed', 'queued')
     WHEN 'job' THEN outcome IN ('completed', 'failed', 'dead_letter', 'cancelled')
-    WHEN 'audit' THEN outcome IN ('registered', 'changed', 'unregistered', 'paused', 'resumed')
+    WHEN 'audit' THEN outcome IN ('registered', 'changed', 'unregistered', 'paused', 'resumed', 'deleted')
     ELSE false END),
   CONSTRAINT skipped_has_a_reason CHECK (outcome <> 'skipped' OR reason IS NOT NULL),
   CONSTRAINT only_a_run_has_a_fence CHECK (kind = 'job'
@@ -214,11 +231,13 @@ CREATE UNIQUE INDEX installation_single ON installation ((true));
 INSERT INTO installation DEFAULT VALUES;
 
 -- The queues that were ever fed, each with the mark that its Redis has. A Redis that lost its memory has not, and what
--- was fed is fed again, with the next mark. One that is paused is not fed.
+-- was fed is fed again, with the next mark. One that is paused is not fed. `tenant_pauses` grows when a tenant is paused:
+-- a feed that waited for the row meanwhile sees that it must read the paused tenants again.
 CREATE TABLE job_epoch (
-  queue     text COLLATE "C" PRIMARY KEY,
-  epoch     bigint NOT NULL,
-  paused_at timestamptz
+  queue         text COLLATE "C" PRIMARY KEY,
+  epoch         bigint NOT NULL,
+  paused_at     timestamptz,
+  tenant_pauses bigint NOT NULL DEFAULT 0
 );
 
 -- Dead letters: jobs that failed or died, written with their end, until they are retried or purged. What they were is in

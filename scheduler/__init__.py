@@ -40,6 +40,8 @@ from scheduler.errors import (
     StoreUnavailable,
     SubmissionError,
     TemporaryError,
+    TenantDeleting,
+    TenantNotPaused,
     UnknownDependency,
     UnknownJob,
     UnknownQueue,
@@ -129,6 +131,8 @@ __all__ = [
     "Submission",
     "SubmissionError",
     "TemporaryError",
+    "TenantDeleting",
+    "TenantNotPaused",
     "Timeouts",
     "Tls",
     "Totals",
@@ -143,6 +147,7 @@ __all__ = [
     "acancel",
     "acancel_job",
     "achain",
+    "adelete_tenant",
     "aexplain",
     "afan_out",
     "afind",
@@ -151,12 +156,14 @@ __all__ = [
     "ainitialise",
     "apause",
     "apause_queue",
+    "apause_tenant",
     "aqueue",
     "aqueues",
     "aregister",
     "aregister_many",
     "aresume",
     "aresume_queue",
+    "aresume_tenant",
     "aretry_job",
     "asubmit",
     "asubmit_many",
@@ -170,6 +177,7 @@ __all__ = [
     "cancel",
     "cancel_job",
     "chain",
+    "delete_tenant",
     "events",
     "explain",
     "fan_out",
@@ -181,12 +189,14 @@ __all__ = [
     "jobs",
     "pause",
     "pause_queue",
+    "pause_tenant",
     "queue",
     "queues",
     "register",
     "register_many",
     "resume",
     "resume_queue",
+    "resume_tenant",
     "retry_job",
     "submit",
     "submit_many",
@@ -271,6 +281,21 @@ def resume(tenant: str, job_id: str) -> datetime | None:
 def trigger(tenant: str, job_id: str) -> datetime:
     """Run a job soon, beside its schedule. See `Scheduler.trigger`."""
     return _initialised().trigger(tenant, job_id)
+
+
+def pause_tenant(tenant: str) -> datetime:
+    """Pause a tenant: nothing of it fires or is fed; return since when."""
+    return _initialised().pause_tenant(tenant)
+
+
+def resume_tenant(tenant: str) -> bool:
+    """Resume a paused tenant, and return whether it was paused."""
+    return _initialised().resume_tenant(tenant)
+
+
+def delete_tenant(tenant: str) -> dict[str, int]:
+    """Delete a paused tenant with its jobs and ledger; return how many rows of each table."""
+    return _initialised().delete_tenant(tenant)
 
 
 def explain(tenant: str, job_id: str) -> Explanation:
@@ -439,6 +464,9 @@ aunregister = in_thread(unregister)
 apause = in_thread(pause)
 aresume = in_thread(resume)
 atrigger = in_thread(trigger)
+apause_tenant = in_thread(pause_tenant)
+aresume_tenant = in_thread(resume_tenant)
+adelete_tenant = in_thread(delete_tenant)
 aexplain = in_thread(explain)
 ahistory = in_thread(history)
 achain = in_thread(chain)

@@ -252,6 +252,39 @@ class Scheduler(QueueCalls):
         """
         return self._steered(self._control().trigger(_key(tenant, job_id)))
 
+    def pause_tenant(self, tenant: str) -> datetime:
+        """Pause a tenant in the whole fleet; return since when it is paused.
+
+        Its recurring jobs do not fire and are not triggered, and none of its submitted jobs is
+        pushed into Redis. Jobs that are in queues of the dialect `standard` wait there; in other
+        dialects they run. Runs and attempts in progress end as they would have.
+        """
+        return self._steered(self._running().tenant_admin.pause(name(tenant, what="tenant")))
+
+    def resume_tenant(self, tenant: str) -> bool:
+        """Resume a paused tenant, and return whether it was paused.
+
+        Each recurring job continues with its first fire after now; those that passed are one
+        ledger row. Its submitted jobs run in the order in which they would have.
+        """
+        return self._steered(self._running().tenant_admin.resume(name(tenant, what="tenant")))
+
+    def delete_tenant(self, tenant: str) -> dict[str, int]:
+        """Delete a paused tenant with all its jobs, its ledger and what Redis has of it; return how
+        many rows of each table were deleted.
+
+        The audit rows of the tenant itself remain, and a tombstone: an instance that still has
+        functions of the tenant does not register its jobs again before it calls `register`. Results
+        of jobs in progress are dropped. If the call fails, or its process dies, call it again.
+
+        Raises:
+            TenantNotPaused: The tenant is not paused.
+        """
+        instance = self._running()
+        deleted = instance.tenant_admin.delete(name(tenant, what="tenant"))
+        instance.registry.forget_tenant(tenant)
+        return self._steered(deleted)
+
     def explain(self, tenant: str, job_id: str) -> Explanation:
         """Say what a job will do, what it did and why, and who can run it; `print` the answer."""
         return self._control().explain(_key(tenant, job_id))
@@ -341,6 +374,9 @@ class Scheduler(QueueCalls):
     apause = in_thread(pause)
     aresume = in_thread(resume)
     atrigger = in_thread(trigger)
+    apause_tenant = in_thread(pause_tenant)
+    aresume_tenant = in_thread(resume_tenant)
+    adelete_tenant = in_thread(delete_tenant)
     aexplain = in_thread(explain)
     ahistory = in_thread(history)
 

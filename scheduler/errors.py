@@ -20,6 +20,8 @@ SchedulerError
     InvalidJob                a job for Conveyor lacks something, or has it wrong
     MarshalError              a job cannot be written as bytes
   IllegalTransition
+  TenantNotPaused             only a paused tenant can be deleted
+  TenantDeleting              the tenant is being deleted; no job of it can be written
   UnknownQueue                there is no queue of that name; the message has those that there are
   WaitTimeout                 a job has not ended in the time that was given
   InvalidSignature            a callback is not signed with that secret, or too old
@@ -132,6 +134,14 @@ class MarshalError(SubmissionError):
 
 class IllegalTransition(SchedulerError):
     """A job cannot go from its state to that one."""
+
+
+class TenantNotPaused(SchedulerError):
+    """The tenant is not paused, so it cannot be deleted."""
+
+
+class TenantDeleting(SchedulerError):
+    """The tenant is being deleted."""
 
 
 class UnknownQueue(SchedulerError):

@@ -36,6 +36,7 @@ from scheduler.queueing.callbacks import Callbacks
 from scheduler.queueing.ledger import Ledger, alone
 from scheduler.queueing.ring import Ring
 from scheduler.queueing.services import RingServices
+from scheduler.queueing.tenants import Tenants
 from scheduler.service import Service
 from scheduler.sight import Sight, parts_of
 from scheduler.store import schema as store_schema
@@ -85,7 +86,7 @@ class Instance:
         self.database_clock = DatabaseClock(clock)
         self.database = Database.open(database, schema=settings.schema, prepare=settings.prepare)
         self.lease_database = self.database.separate(deadline=min(5.0, lease / 3))
-        label = settings.label or f"{socket.gethostname()}:{os.getpid()}"
+        self._label = label = settings.label or f"{socket.gethostname()}:{os.getpid()}"
         holder = Holder(owner=uuid4(), label=label, lease=settings.lease)
         jobs, instances = JobTable(self.database, now), InstanceTable(self.database, now)
         self.locks = LockTable(self.database, now, holder)
@@ -112,6 +113,7 @@ class Instance:
             processes=Processes(),
             ended=self._ended,
         )
+        self.tenant_admin = self._tenant_admin(None)
         self.control = Control(jobs=jobs, instances=instances, holder=label)
         self.presence = Presence(
             instances=instances,
@@ -192,6 +194,7 @@ class Instance:
         self.presence.announce()
         if self.settings.redis is not None:
             self.ring = self._ring(self.settings.redis)
+            self.tenant_admin = self._tenant_admin(self.ring.ring)
 
     def start(self) -> None:
         """Open, then start the threads."""
@@ -231,6 +234,9 @@ class Instance:
             quick=Client(redis.quick()),
             backoffs=backoffs,
         )
+
+    def _tenant_admin(self, ring: Ring | None) -> Tenants:
+        return Tenants(self.databases, self.queue, ring, holder=self._label)
 
     def look(self, known: Collection[str], others: int) -> Sight:
         """Look at the parts, and in Redis at the known queues and some others."""

@@ -178,13 +178,16 @@ class Outcomes(NamedTuple):
 
 
 class Depths(NamedTuple):
-    """How much there is in a queue; `unsettled`: ended, and not acknowledged."""
+    """How much there is in a queue; `unsettled`: ended, and not acknowledged; `stopped`: jobs of
+    paused tenants, which are not among the waiting.
+    """
 
     waiting: Mapping[Priority, int]
     retrying: int
     running: int
     unsettled: int
     dead: int
+    stopped: int = 0
 
 
 class Waits(NamedTuple):
@@ -201,6 +204,17 @@ class Paused(NamedTuple):
 
     ours: bool
     at_all: bool
+
+
+class StoppedTenants(NamedTuple):
+    """The tenants whose jobs a queue sets aside.
+
+    paused: by this ledger. released: no ledger pauses them any more, but some of their jobs are
+    still set aside, because the process that resumed them died.
+    """
+
+    paused: set[str]
+    released: set[str]
 
 
 class About(NamedTuple):
@@ -389,6 +403,26 @@ def unhandled_types(queue: object) -> Mapping[str, int]:
     no jobs, whose foreign workers do not report what they handle.
     """
     return queue.unhandled_types() if isinstance(queue, ParksTypes) else {}
+
+
+@runtime_checkable
+class StopsTenants(Protocol):
+    """A queue whose workers set the jobs of paused tenants aside. Also an `Admin`.
+
+    In queues of other dialects a paused tenant is not fed, and what Redis has of it runs.
+    """
+
+    def pause_tenant(self, tenant: str) -> None:
+        """Pause a tenant for this ledger. No call that begins later leases a job of it."""
+
+    def resume_tenant(self, tenant: str) -> None:
+        """Resume a tenant for this ledger, and enqueue the jobs that were set aside."""
+
+    def stopped_tenants(self) -> StoppedTenants:
+        """Return the tenants that are paused, or have jobs that are still set aside."""
+
+    def forget_tenant(self, tenant: str) -> None:
+        """Delete what the queue has of a tenant without jobs."""
 
 
 class Admin(Protocol):

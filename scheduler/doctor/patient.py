@@ -78,6 +78,13 @@ class Patient:
         return dict(self.tables.run(self._ring.epochs()))
 
     @cached_property
+    def paused_tenants(self) -> dict[str, tuple[timedelta, timedelta | None]]:
+        """The tenants that are paused: for how long, and for how long they have been deleted."""
+        return {
+            name: (paused, deleted) for name, paused, deleted in self.tables.rows("paused_tenants")
+        }
+
+    @cached_property
     def paused(self) -> dict[str, timedelta]:
         """The queues that somebody paused, and for how long."""
         return dict(self.tables.rows("paused_queues"))

@@ -80,7 +80,9 @@ def _draining(patient: Patient) -> Iterator[str]:
     late = [
         each
         for each in waits
-        if each.age > NOT_DRAINED * patient.late and each.queue not in patient.paused
+        if each.age > NOT_DRAINED * patient.late
+        and each.queue not in patient.paused
+        and each.key.tenant not in patient.paused_tenants
     ]
     for name, jobs in _by_queue(late).items():
         oldest = roughly(max(each.age for each in jobs))

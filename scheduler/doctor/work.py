@@ -106,6 +106,22 @@ def _paused(patient: Patient) -> Iterator[str]:
 
 
 @check(
+    "tenant-paused",
+    Severity.NOTE,
+    means="Its recurring jobs do not fire, and its submitted jobs are not fed.",
+    cure="`resume_tenant` of the Python API, once what it was paused for is over; "
+    "`delete_tenant` completes a deletion that was interrupted.",
+    unless=TABLES,
+)
+def _paused_tenants(patient: Patient) -> Iterator[str]:
+    for tenant, (paused, deleting) in patient.paused_tenants.items():
+        if deleting is None:
+            yield f"tenant {tenant} is paused since {roughly(paused)}"
+        else:
+            yield f"tenant {tenant} is being deleted since {roughly(deleting)}"
+
+
+@check(
     "callbacks-failing",
     Severity.WARNING,
     means="Receivers were not told how jobs ended; each is tried again for a day.",

@@ -8,7 +8,7 @@ DISAPPEARED = "its row had disappeared"  # why a job was registered again by a s
 
 
 class Outcome(StrEnum):
-    """What a row of the ledger says: how a fire ended, how a submitted job did, or (the last five)
+    """What a row of the ledger says: how a fire ended, how a submitted job did, or (the last six)
     what was changed.
     """
 
@@ -26,3 +26,4 @@ class Outcome(StrEnum):
     UNREGISTERED = "unregistered"
     PAUSED = "paused"
     RESUMED = "resumed"
+    DELETED = "deleted"

@@ -23,7 +23,8 @@ class QueueStats:
     not among them. unhandled: types of waiting jobs that no live worker handles, with their numbers
     of jobs, highest first, at most 1,000 types; known in the dialect `standard` only. ready: in
     Postgres, to be fed once they are due; oldest: since when the first of them could be. pending:
-    wait for other jobs.
+    wait for other jobs. stopped: jobs in Redis that wait for their tenant to be resumed, which are
+    not among the waiting; in the dialect `standard` only.
     """
 
     name: str
@@ -41,6 +42,7 @@ class QueueStats:
     ready: int = 0
     oldest: datetime | None = None
     pending: int = 0
+    stopped: int = 0
     error: str | None = None
 
 

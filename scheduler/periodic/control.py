@@ -97,7 +97,7 @@ class Control:
             job_id=key.job_id,
             schedule=str(plan),
             next_fires=() if spec.foreign else tuple(islice(_to_come(facts, plan), NEXT_FIRES)),
-            notes=tuple(_notes(facts, spec, runnable_on)),
+            notes=tuple(_notes(key.tenant, facts, spec, runnable_on)),
             paused_at=facts.paused_at,
             trigger_at=facts.trigger_at,
             running_fire_at=facts.running_fire_at,
@@ -154,11 +154,15 @@ def _to_come(facts: JobFacts, plan: Schedule) -> Iterator[datetime]:
     return fires(plan, first)
 
 
-def _notes(facts: JobFacts, spec: JobSpec, runnable_on: tuple[str, ...]) -> list[str]:
+def _notes(tenant: str, facts: JobFacts, spec: JobSpec, runnable_on: tuple[str, ...]) -> list[str]:
     notes = []
     if spec.foreign:
         notes.append(f"it is left alone here: {FOREIGN}")
-    if facts.paused_at is not None:
+    if facts.tenant_paused_at is not None:
+        notes.append(
+            f"its tenant is paused: nothing of it runs until resume_tenant({tenant!r}) is called"
+        )
+    elif facts.paused_at is not None:
         notes.append("it is paused: its fires pass it by until it is resumed")
     if facts.next_run_at is None:
         notes.append("nothing is to come: it was to fire once, and that moment has passed")

@@ -35,6 +35,7 @@ class Entry:
         "row",
         "spec",
         "spec_hash",
+        "tenant_paused",
         "text",
         "theirs",
         "tries",
@@ -54,7 +55,8 @@ class Entry:
         self.text: str | None = None
         self.version = NO_VERSION
         self.next_run_at: datetime | None = None
-        self.paused = False
+        self.paused = False  # itself, or its tenant
+        self.tenant_paused = False  # then it is not triggered either
         self.trigger_at: datetime | None = None
         self.fire_wait: datetime | None = None
         self.trigger_wait: datetime | None = None

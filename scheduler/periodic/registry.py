@@ -148,6 +148,14 @@ class Registry:
                 f"there is no job {key.job_id!r} of tenant {key.tenant!r} to unregister"
             )
 
+    def forget_tenant(self, tenant: str) -> None:
+        """Drop the jobs of a tenant that was deleted, with their functions."""
+        with self._lock:
+            known = {Key(tenant, job_id) for job_id in self._tenants.get(tenant, {})}
+            known |= {key for key in (*self._bodies, *self._dormant) if key.tenant == tenant}
+        for key in known:
+            self.forget(key, known=True)
+
     def epoch(self) -> int:
         """Mark a moment: what is written here after it is newer than what a sync reads now."""
         with self._lock:
@@ -329,9 +337,11 @@ class Registry:
         if mine is not None:
             self._adopt(mine, entry)
             self._compare(entry.key, entry.version, merged)
-        seen = (entry.next_run_at, entry.paused, entry.trigger_at)
+        seen = (entry.next_run_at, entry.paused, entry.tenant_paused, entry.trigger_at)
         entry.paused, entry.trigger_at = row.paused_at is not None, row.trigger_at
-        if entry.wake_at is None or seen != (row.next_run_at, entry.paused, entry.trigger_at):
+        entry.tenant_paused = row.tenant_paused
+        now = (row.next_run_at, entry.paused, entry.tenant_paused, entry.trigger_at)
+        if entry.wake_at is None or seen != now:
             entry.fire_wait = entry.trigger_wait = None
             self._schedule(entry, row.next_run_at)
 
@@ -417,7 +427,7 @@ class Registry:
             moments.append(
                 max(next_run_at, entry.fire_wait or entry.look_at(next_run_at, self._patience))
             )
-        if entry.trigger_at is not None:
+        if entry.trigger_at is not None and not entry.tenant_paused:
             moments.append(entry.trigger_wait or AT_ONCE)
         entry.wake_at = min(moments, default=None)
         if entry.wake_at is not None and entry.runnable:

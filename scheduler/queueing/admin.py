@@ -177,6 +177,7 @@ class QueueAdmin:
             retrying=depths.retrying,
             running=depths.running,
             unsettled=depths.unsettled,
+            stopped=depths.stopped,
             dead=dead,
             workers=crew.alive,
             breakers=Counter(

@@ -27,6 +27,7 @@ from scheduler.store.steps import Steps
 from scheduler.trace import current
 
 LOOK = 5000  # rows of either kind in a statement
+TENANT_PAUSED = "its tenant is paused until resume_tenant() is called"
 NOT_GONE = (Cancelling.RUNNING, Cancelling.FINISHED, Cancelling.REFUSED)
 RETRIABLE = frozenset({State.FAILED, State.DEAD_LETTER, State.CANCELLED})
 
@@ -260,6 +261,7 @@ def _live(tenant: str, row: Sequence[Any]) -> Job:
         waits,
         cancel_at,
         now,
+        tenant_paused_at,
         _,
     ) = row
     retry, timeouts = policy_of(policy)
@@ -287,6 +289,7 @@ def _live(tenant: str, row: Sequence[Any]) -> Job:
         retry=retry,
         timeouts=timeouts,
         attempts=named_attempts(id_, attempts),
+        reason=None if tenant_paused_at is None else TENANT_PAUSED,
         retried_from=retried_from,
         idempotency_key=idempotency_key,
         cancel_requested_at=cancel_at,

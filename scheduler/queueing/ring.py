@@ -139,6 +139,8 @@ class Ring:
             for place, known in zip(places, found, strict=True):
                 if known is not None and known.state is not None:
                     listed[place] = _refined(listed[place], known)
+                    if known.state is State.RUNNING or self.dialect(name) != DEFAULT["dialect"]:
+                        listed[place] = replace(listed[place], reason=None)  # nothing stops it
                 if known is not None and known.parked in unhandled:
                     reason = f'no live worker handles type "{known.parked}"'
                     listed[place] = replace(listed[place], reason=reason)

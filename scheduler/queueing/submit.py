@@ -153,7 +153,8 @@ def _depend(
             doomed.append(_refuse(draft, str(error)))
             continue
         doomed += _doom(draft, over)
-    yield table.submit(new)
+    # Children of a job that a settler ends are not refused: deleting the tenant deletes them too.
+    yield table.submit(new, refuse=refused is None)
     if edges:
         yield table.depend(edges)
     return doomed

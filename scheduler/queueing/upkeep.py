@@ -26,6 +26,7 @@ from scheduler.queueing.ending import Ended, end, propagate
 from scheduler.queueing.ledger import Ledger
 from scheduler.queueing.pausing import Pausing
 from scheduler.queueing.ring import Ring
+from scheduler.queueing.tenants import Tenants
 from scheduler.recovery import recover
 from scheduler.store.job_queue import Ending, JobKey
 from scheduler.store.ring import NIL, NOBODY
@@ -72,6 +73,7 @@ class Upkeep:
         self._edge = (NOBODY, NIL)
         self._asked: tuple[datetime | None, JobKey] = (None, NOBODY)
         self._pausing = Pausing(ledger, ring)
+        self._tenants = Tenants(ledger.databases, ledger.jobs, ring)
         self._backoffs = backoffs or {}
         self._queues: list[str] = []
         self._recover_at = 0.0
@@ -108,8 +110,10 @@ class Upkeep:
         """Pause in Redis what is paused in Postgres, and let the rest go on: whoever asked may not
         have got through.
         """
+        tenants = self._tenants.names()
         for name, paused in self._ledger.rows(self._ledger.jobs.queues.pauses()):
             self._pausing.align(name, paused=paused)
+            self._tenants.align(name, tenants)
 
     def recover(self) -> None:
         """Reclaim the jobs of dead workers, of all queues, once in each interval.

@@ -31,9 +31,11 @@ from sqlalchemy.pool import Pool, QueuePool
 from scheduler.errors import (
     ConfigError,
     InvalidData,
+    SchedulerError,
     SchemaMismatch,
     StoreError,
     StoreUnavailable,
+    TenantDeleting,
 )
 from scheduler.store.queries import statement
 
@@ -341,7 +343,9 @@ def translated() -> Iterator[None]:
         raise StoreUnavailable(f"no connection: {type(error).__name__}") from error
 
 
-def _error(error: psycopg.Error) -> ConfigError | StoreError:
+def _error(error: psycopg.Error) -> SchedulerError:
+    if error.sqlstate == "TN001":  # raised by refuse_tenant
+        return TenantDeleting(error.diag.message_primary)
     is_data = isinstance(error, psycopg.DataError)  # psycopg's own ones have no SQLSTATE
     if is_data or (error.sqlstate or "").startswith(_DATA_ERRORS):
         return InvalidData(f"Postgres refused a value: {_brief(error)}")

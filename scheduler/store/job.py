@@ -14,7 +14,9 @@ from scheduler.store.queries import statement
 
 
 class JobRow(NamedTuple):
-    """A job, its lease and its newest ledger row, as read for the mirror."""
+    """A job, its lease and its newest ledger row, as read for the mirror. paused_at: also of a job
+    whose tenant is paused.
+    """
 
     tenant: str
     job_id: str
@@ -28,6 +30,7 @@ class JobRow(NamedTuple):
     last_outcome: str | None
     last_finished_at: datetime | None
     spec: str
+    tenant_paused: bool
     app: str | None
     version: int | None
 
@@ -80,6 +83,7 @@ class JobFacts(NamedTuple):
     last_reason: str | None
     last_error: str | None
     now: datetime
+    tenant_paused_at: datetime | None
     app: str | None
     version: int | None
 

@@ -17,6 +17,7 @@ from scheduler.store.arrays import Packed, blobs, instants, integers, numbers, t
 from scheduler.store.queries import statement
 from scheduler.store.queues import QueuesTable
 from scheduler.store.steps import Statement
+from scheduler.store.tenants import TenantTable
 
 T = TypeVar("T")
 
@@ -80,10 +81,13 @@ class QueueTable:
         self._schema = schema
         self._now = now
         self.queues = QueuesTable(schema, now)
+        self.tenants = TenantTable(schema, now, queue_channel=queue_channel(schema))
 
-    def submit(self, drafts: Sequence[Draft], straight: Straight | None = None) -> Statement:
+    def submit(
+        self, drafts: Sequence[Draft], straight: Straight | None = None, *, refuse: bool = True
+    ) -> Statement:
         """Insert jobs; those that wait for nobody may be fed at once: (now, whether the caller
-        pushes them).
+        pushes them). refuse: raise if a tenant is being deleted.
         """
         first = drafts[0]
         labels = _labels(first)
@@ -93,7 +97,10 @@ class QueueTable:
                 blobs([draft.payload for draft in drafts]),
             )
             return self._statement(
-                "submit_alike", **self._one(first, straight), ids=ids, payloads=payloads
+                "submit_alike",
+                **self._one(first, straight, refuse=refuse),
+                ids=ids,
+                payloads=payloads,
             )
         return self._statement(
             "submit",
@@ -117,7 +124,7 @@ class QueueTable:
             previous=_sparse(draft.previous_attempt_id for draft in drafts),
             traces=_sparse(draft.trace for draft in drafts),
             keys=_sparse(draft.key for draft in drafts),
-            **self._how(straight),
+            **self._how(straight, refuse=refuse),
         )
 
     def submit_one(self, draft: Draft, straight: Straight | None = None) -> Statement:
@@ -126,11 +133,14 @@ class QueueTable:
             "submit_one", **self._one(draft, straight), id=draft.id, payload=draft.payload
         )
 
-    def _how(self, straight: Straight | None) -> dict[str, object]:
+    def _how(self, straight: Straight | None, *, refuse: bool) -> dict[str, object]:
         queue, epoch = straight or (None, None)
-        return {"straight": queue, "epoch": epoch, "channel": queue_channel(self._schema)}
+        channel = queue_channel(self._schema)
+        return {"straight": queue, "epoch": epoch, "channel": channel, "refuse": refuse}
 
-    def _one(self, draft: Draft, straight: Straight | None) -> dict[str, object]:
+    def _one(
+        self, draft: Draft, straight: Straight | None, *, refuse: bool = True
+    ) -> dict[str, object]:
         return {
             "tenant": draft.tenant,
             "type": draft.type,
@@ -149,7 +159,7 @@ class QueueTable:
             "previous_attempt_id": draft.previous_attempt_id,
             "trace": draft.trace,
             "key": draft.key,
-            **self._how(straight),
+            **self._how(straight, refuse=refuse),
         }
 
     def depend(self, edges: Sequence[Dependency]) -> Statement:

@@ -5,17 +5,20 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 from scheduler.dialects.client import Client, script
-from scheduler.dialects.interface import Crew, Depths, Paused
+from scheduler.dialects.interface import Crew, Depths, Paused, StoppedTenants
 from scheduler.dialects.looking import AT_ONCE, entry_of, erased, glob, scanned, sized, unreadable
 from scheduler.dialects.standard import messages
 from scheduler.dialects.standard.keys import Keys
 from scheduler.dialects.standard.queue import StandardQueue
 from scheduler.errors import WireError
+from scheduler.model.labels import Priority
 from scheduler.model.queues import QueueEntry, QueueKey
 
 LEVEL_SPAN = 2**50
 SCORE_DIGITS = 16
 MAX_REASONS = 1000  # whose blocked jobs `peek` reads
+MAX_RELEASED = 500  # jobs that one call releases
+STOPPED = b"tenant:"
 
 
 class StandardAdmin:
@@ -52,7 +55,10 @@ class StandardAdmin:
     def _parked(self, n: int) -> list[tuple[int, int, bytes]]:
         blocked, counts = self._keys.named("blocked", "blocked:counts")
         found = []
-        for reason in self._client.call("HKEYS", counts)[:MAX_REASONS]:
+        reasons = [
+            each for each in self._client.call("HKEYS", counts) if not each.startswith(STOPPED)
+        ]
+        for reason in reasons[:MAX_REASONS]:
             low, high = b"[%b\0" % reason, b"(%b\0:" % reason  # a score is of digits, before ":"
             for member in self._client.call("ZRANGEBYLEX", blocked, low, high, "LIMIT", 0, n):
                 rest = member[len(reason) + 1 :]
@@ -138,6 +144,40 @@ class StandardAdmin:
         [paused] = self._keys.named("paused")
         ours = bool(self._client.call("HEXISTS", paused, self._installation))
         return Paused(ours, ours or bool(self._client.call("EXISTS", paused)))
+
+    def pause_tenant(self, tenant: str) -> None:
+        """Pause a tenant for this ledger: workers set its jobs aside."""
+        keys = self._keys.named("paused:tenants")
+        self._client.run(script("standard", "tenant"), keys, [tenant, self._installation])
+
+    def resume_tenant(self, tenant: str) -> None:
+        """Resume a tenant for this ledger, and enqueue the jobs that were set aside."""
+        keys = self._keys.named(
+            *("paused:tenants", "waiting", "turns", "blocked", "blocked:counts", "state", "marker")
+        )
+        args = [tenant, self._installation, MAX_RELEASED]
+        while self._client.run(script("standard", "release"), keys, args):
+            pass
+
+    def stopped_tenants(self) -> StoppedTenants:
+        """Return the tenants that this ledger has paused, and those whose jobs are set aside
+        although no ledger pauses them.
+        """
+        keys = self._keys.named("paused:tenants", "blocked:counts")
+        paused, released = self._client.run(
+            script("standard", "tenants"), keys, [self._installation]
+        )
+        return StoppedTenants(
+            {each.decode() for each in paused}, {each.decode() for each in released}
+        )
+
+    def forget_tenant(self, tenant: str) -> None:
+        """Delete what the queue has of a tenant without jobs: its pause by this ledger, and the
+        next starts of its levels.
+        """
+        self.resume_tenant(tenant)
+        [turns] = self._keys.named("turns")
+        self._client.call("ZREM", turns, *(f"{level:d}:{tenant}" for level in Priority))
 
     def keys(self) -> list[QueueKey]:
         """List the keys of the queue with their sizes."""

@@ -228,6 +228,7 @@ class FinishScript:
                 self._keys.leased(worker),
                 *self._after,
                 self._keys.status(worker),
+                *self._keys.named("paused:tenants"),
             ]
             self._named = worker, keys
         handled = fetch.handled

@@ -339,16 +339,16 @@ class StandardQueue:
         )
 
     def depths(self) -> Depths:
-        """Count the jobs of the queue; parked jobs are waiting."""
+        """Count the jobs of the queue; parked jobs are waiting, jobs of paused tenants are not."""
         keys = self._keys.named(
             *("waiting", "blocked", "blocked:counts", "retrying", "leases", "finished"),
             "dead_letter",
         )
-        *waiting, retrying, running, unsettled, dead = self._client.run(
+        *waiting, retrying, running, unsettled, dead, stopped = self._client.run(
             script("standard", "depths"), keys, []
         )
         levels = dict(zip(Priority, waiting, strict=True))
-        return Depths(levels, retrying, running, unsettled, dead)
+        return Depths(levels, retrying, running, unsettled, dead, stopped)
 
     def workers(self, n: int) -> Crew:
         """List live workers, at most n."""
@@ -379,7 +379,7 @@ class StandardQueue:
 
     def waits(self) -> Waits:
         """Count waiting jobs, and identify the first of each level."""
-        keys = self._keys.named("waiting", "blocked")
+        keys = self._keys.named("waiting", "blocked", "blocked:counts")
         waiting, *heads = self._client.run(script("standard", "waits"), keys, [])
         return Waits(waiting, tuple(heads))
 

@@ -64,7 +64,8 @@ SELECT j.tenant, j.id, j.spec::text FROM {schema}.job j ORDER BY j.tenant, j.id 
 -- name: stranded
 -- Jobs with fires to come, or a trigger, that no live instance can run. No row: all is well.
 SELECT j.tenant, j.id FROM {schema}.job j
-WHERE ((j.paused_at IS NULL AND j.next_run_at IS NOT NULL) OR j.trigger_at IS NOT NULL)
+WHERE NOT EXISTS (SELECT FROM {schema}.job_tenant n WHERE n.tenant = j.tenant AND n.paused_at IS NOT NULL)
+  AND ((j.paused_at IS NULL AND j.next_run_at IS NOT NULL) OR j.trigger_at IS NOT NULL)
   AND CASE WHEN j.spec ? 'work' THEN NOT EXISTS (
       SELECT FROM {schema}.job_instance i WHERE i.expires_at >= now())
     ELSE (j.tenant, j.id) NOT IN (
@@ -89,7 +90,9 @@ UNION ALL
 -- name: expired_leases
 -- Leases that ran out long ago, and nobody took. No row: all is well.
 SELECT l.tenant, l.id, l.description, now() - l.expires_at FROM {schema}.job_lock l
-WHERE l.expires_at < now() - %(late)s::interval ORDER BY l.expires_at LIMIT %(limit)s;
+WHERE l.expires_at < now() - %(late)s::interval
+  AND NOT EXISTS (SELECT FROM {schema}.job_tenant n WHERE n.tenant = l.tenant AND n.paused_at IS NOT NULL)
+ORDER BY l.expires_at LIMIT %(limit)s;
 
 -- name: failing
 -- Jobs whose newest runs all went wrong. No row: all is well.
@@ -117,13 +120,20 @@ UNION ALL
 -- name: unfed
 -- Queues with jobs that have been due for long and are not in Redis, though nobody paused them. No row: all is well.
 SELECT r.queue, count(*), now() - min(r.run_at) FROM (
-  SELECT r.queue, r.run_at FROM {schema}.job_ready r WHERE r.run_at < now() - %(late)s::interval LIMIT 10000) r
+  SELECT r.queue, r.run_at FROM {schema}.job_ready r WHERE r.run_at < now() - %(late)s::interval
+    AND NOT EXISTS (SELECT FROM {schema}.job_tenant n WHERE n.tenant = r.tenant AND n.paused_at IS NOT NULL)
+  LIMIT 10000) r
 WHERE NOT EXISTS (SELECT FROM {schema}.job_epoch e WHERE e.queue = r.queue AND e.paused_at IS NOT NULL)
 GROUP BY r.queue ORDER BY r.queue;
 
 -- name: paused_queues
 -- Queues that somebody paused, and for how long. No row: all is well.
 SELECT e.queue, now() - e.paused_at FROM {schema}.job_epoch e WHERE e.paused_at IS NOT NULL ORDER BY e.queue LIMIT 100;
+
+-- name: paused_tenants
+-- Tenants that somebody paused, for how long, and for how long they have been deleted. No row: all is well.
+SELECT n.tenant, now() - n.paused_at, now() - n.deleting_at FROM {schema}.job_tenant n
+WHERE n.paused_at IS NOT NULL ORDER BY n.tenant LIMIT 100;
 
 -- name: letters
 -- How many dead letters of the ledger each queue has, as far as one counts. No row: none.

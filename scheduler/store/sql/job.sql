@@ -7,22 +7,23 @@ SELECT coalesce(%(now)s::timestamptz, clock_timestamp());
 
 -- name: mirror
 -- Jobs, leases and the newest ledger row of the named tenants (NULL: of all). No row: the job is gone.
-SELECT j.tenant, j.id, j.spec_hash, j.next_run_at, j.paused_at, j.trigger_at,
+SELECT j.tenant, j.id, j.spec_hash, j.next_run_at, coalesce(j.paused_at, n.paused_at), j.trigger_at,
        l.fire_at, l.description, h.at, h.outcome, h.finished_at,
-       j.spec::text, j.app, j.version
+       j.spec::text, n.paused_at IS NOT NULL, j.app, j.version
 FROM {schema}.job j
 LEFT JOIN {schema}.job_lock l ON l.tenant = j.tenant AND l.id = j.id
 LEFT JOIN LATERAL (
   SELECT h.at, h.outcome, h.finished_at FROM {schema}.job_history h
   WHERE h.tenant = j.tenant AND h.job_id = j.id AND h.kind <> 'audit' ORDER BY h.at DESC LIMIT 1) h ON true
+LEFT JOIN {schema}.job_tenant n ON n.tenant = j.tenant AND n.paused_at IS NOT NULL
 WHERE %(tenants)b::text[] IS NULL OR j.tenant = ANY(%(tenants)b::text[]);
 
 -- name: page
 -- The same of one tenant, by id, from the one after `after` on. No row: that was all. The newest end is looked for in the
 -- partitions of the last day first: in all of them, each has to be asked.
-SELECT j.tenant, j.id, j.spec_hash, j.next_run_at, j.paused_at, j.trigger_at,
+SELECT j.tenant, j.id, j.spec_hash, j.next_run_at, coalesce(j.paused_at, n.paused_at), j.trigger_at,
        l.fire_at, l.description, h.at, h.outcome, h.finished_at,
-       j.spec::text, j.app, j.version
+       j.spec::text, n.paused_at IS NOT NULL, j.app, j.version
 FROM (
   SELECT j.* FROM {schema}.job j WHERE j.tenant = %(tenant)s AND j.id > %(after)s
   ORDER BY j.tenant, j.id LIMIT %(limit)s) j
@@ -37,6 +38,9 @@ LEFT JOIN LATERAL (
   (SELECT h.at, h.outcome, h.finished_at FROM {schema}.job_history h
    WHERE h.tenant = j.tenant AND h.job_id = j.id AND h.kind <> 'audit'
    ORDER BY h.tenant, h.job_id, h.at DESC LIMIT 1) LIMIT 1) h ON true
+LEFT JOIN LATERAL (
+  SELECT n.paused_at FROM {schema}.job_tenant n
+  WHERE n.tenant = %(tenant)s AND n.paused_at IS NOT NULL LIMIT 1) n ON true
 ORDER BY j.tenant, j.id;
 
 -- name: lookup
@@ -66,6 +70,7 @@ ORDER BY p.ord;
 -- New jobs with their lock rows, in this order: only the transaction that holds a job inserts its lock row. No row back:
 -- another instance registered that job first; or it has fired or was unregistered since it was looked up, so its first
 -- fire was computed from old values. Read it again.
+-- It raises if a tenant is being deleted: the deletion waits for this statement, or is seen by it.
 WITH p AS MATERIALIZED (
   SELECT * FROM unnest((SELECT %(tenants)b::text[]), (SELECT %(ids)b::text[]), (SELECT %(specs)b::text[]),
                        (SELECT %(hashes)b::bytea[]), (SELECT %(deliveries)b::text[]), (SELECT %(overlaps)b::text[]),
@@ -74,6 +79,10 @@ WITH p AS MATERIALIZED (
                        (SELECT %(deleted)b::timestamptz[]))
     AS p(tenant, id, spec, spec_hash, delivery, overlap, next_run_at, last_fire_at, app, version, paused_at, deleted_at)
   ORDER BY p.tenant COLLATE "C", p.id COLLATE "C"),
+stopped AS MATERIALIZED (
+  SELECT n.tenant, n.deleting_at FROM (SELECT DISTINCT p.tenant FROM p) p CROSS JOIN LATERAL (
+    SELECT n.tenant, n.deleting_at FROM {schema}.job_tenant n
+    WHERE n.tenant = p.tenant AND n.paused_at IS NOT NULL FOR KEY SHARE) n),
 new AS (
   INSERT INTO {schema}.job (tenant, id, spec, spec_hash, delivery, overlap, next_run_at, created_at, updated_at,
     paused_at, app, version, last_fire_at, fence)
@@ -96,7 +105,9 @@ audit AS (
     WHERE y.tenant = n.tenant AND y.job_id = n.id AND y.kind = 'audit' AND y.at >= n.created_at) last
   ORDER BY last.at  -- so all are looked for before one is written: else each look may go through those
   ON CONFLICT DO NOTHING)
-SELECT tenant, id, pg_notify(%(channel)s, '') FROM new;
+SELECT new.tenant, new.id, pg_notify(%(channel)s, ''), (
+  SELECT {schema}.refuse_tenant(n.tenant) FROM stopped n WHERE n.deleting_at IS NOT NULL LIMIT 1)
+FROM new;
 
 -- name: change
 -- New definitions of known jobs, compare-and-set. A definition that only another version registers is no change: only its
@@ -229,13 +240,15 @@ FROM held h LEFT JOIN named n ON true;
 
 -- name: explain
 -- Everything that is known of one job. No row: there is no such job.
-SELECT j.spec::text, j.next_run_at, j.paused_at, j.trigger_at, l.fire_at, l.description, l.expires_at,
-       h.at, h.outcome, h.reason, h.error, coalesce(%(now)s::timestamptz, now()), j.app, j.version
+SELECT j.spec::text, j.next_run_at, coalesce(j.paused_at, n.paused_at), j.trigger_at, l.fire_at, l.description,
+       l.expires_at, h.at, h.outcome, h.reason, h.error, coalesce(%(now)s::timestamptz, now()),
+       n.paused_at, j.app, j.version
 FROM {schema}.job j
 LEFT JOIN {schema}.job_lock l ON l.tenant = j.tenant AND l.id = j.id
 LEFT JOIN LATERAL (
   SELECT h.* FROM {schema}.job_history h
   WHERE h.tenant = j.tenant AND h.job_id = j.id AND h.kind <> 'audit' ORDER BY h.at DESC LIMIT 1) h ON true
+LEFT JOIN {schema}.job_tenant n ON n.tenant = j.tenant
 WHERE j.tenant = %(tenant)s AND j.id = %(id)s;
 
 -- name: changes

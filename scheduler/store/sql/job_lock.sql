@@ -8,6 +8,7 @@
 -- evaluated on the newest row version, after the lock. Lock order: job, then job_lock.
 -- A lock row that was deleted is inserted, if the snapshot has none and no transaction has raised the fence of the job
 -- since. Every transaction that inserts a lock row holds the row of job and raises its fence, so two never insert one.
+-- Nothing is claimed for a paused tenant by a statement that begins after the pause was committed.
 WITH due AS MATERIALIZED (
   SELECT p.*, j.delivery, greatest(j.fence, l.fence) + 1 AS fence, CASE
     WHEN j.fence IS NULL THEN NULL
@@ -29,6 +30,7 @@ WITH due AS MATERIALIZED (
     SELECT j.last_fire_at, j.fence, j.overlap, j.delivery FROM {schema}.job j
     WHERE j.tenant = p.tenant AND j.id = p.id AND j.next_run_at = p.seen AND j.spec_hash = p.spec_hash
       AND j.paused_at IS NULL AND p.fire_at >= p.seen AND p.fire_at <= p.now
+      AND NOT EXISTS (SELECT FROM {schema}.job_tenant n WHERE n.tenant = p.tenant AND n.paused_at IS NOT NULL)
       AND (p.next_run_at IS NULL OR p.next_run_at > p.fire_at)
     FOR NO KEY UPDATE SKIP LOCKED) j ON true
   LEFT JOIN LATERAL (
@@ -58,11 +60,13 @@ skipped AS (
     (at, tenant, job_id, kind, outcome, reason, holder, finished_at, missed_from, missed_count)
   SELECT fire_at, tenant, id, 'fire', 'skipped', coalesce(skipped, 'overlap'), %(label)s, now, missed_from, missed_count
   FROM due WHERE verdict = 'skip' ON CONFLICT DO NOTHING)
-SELECT d.ord, d.verdict, d.fence, d.now, j.next_run_at, j.spec_hash, j.paused_at
+SELECT d.ord, d.verdict, d.fence, d.now, j.next_run_at, j.spec_hash, coalesce(j.paused_at, n.paused_at)
 FROM due d
 LEFT JOIN LATERAL (
   SELECT j.next_run_at, j.spec_hash, j.paused_at FROM {schema}.job j
-  WHERE d.verdict IS NULL AND j.tenant = d.tenant AND j.id = d.id) j ON true;
+  WHERE d.verdict IS NULL AND j.tenant = d.tenant AND j.id = d.id) j ON true
+LEFT JOIN LATERAL (
+  SELECT n.paused_at FROM {schema}.job_tenant n WHERE d.verdict IS NULL AND n.tenant = d.tenant LIMIT 1) n ON true;
 
 -- name: moved
 -- The jobs whose next fire is not the one that was seen, as their rows are now. No row back for one: nobody took it.
@@ -86,6 +90,7 @@ due AS MATERIALIZED (
   FROM t CROSS JOIN {schema}.job j LEFT JOIN {schema}.job_lock l ON l.tenant = j.tenant AND l.id = j.id
   LEFT JOIN LATERAL (SELECT q.id FROM {schema}.job_queue q WHERE q.tenant = j.tenant AND q.id = j.queued_id) q ON true
   WHERE j.tenant = %(tenant)s AND j.id = %(id)s AND j.spec_hash = %(spec_hash)s AND %(fire)s::timestamptz <= t.now
+    AND NOT EXISTS (SELECT FROM {schema}.job_tenant n WHERE n.tenant = %(tenant)s AND n.paused_at IS NOT NULL)
     AND CASE WHEN %(triggered)s::bool THEN j.trigger_at = %(seen)s::timestamptz AND q.id IS NULL
         ELSE j.next_run_at = %(seen)s::timestamptz AND j.paused_at IS NULL
           AND (%(next)s::timestamptz IS NULL OR %(next)s::timestamptz > %(fire)s::timestamptz)
@@ -119,10 +124,11 @@ ledger AS (
     %(missed_from)s, %(missed_count)s,
     CASE d.verdict WHEN 'queue' THEN jsonb_build_object('id', %(queued_id)s::uuid, 'queue', %(queue)s::text) END
   FROM due d WHERE d.verdict <> 'pass' ON CONFLICT DO NOTHING)
-SELECT d.verdict, t.now, j.next_run_at, j.spec_hash, j.paused_at, j.trigger_at,
+SELECT d.verdict, t.now, j.next_run_at, j.spec_hash, coalesce(j.paused_at, n.paused_at), j.trigger_at,
        CASE d.verdict WHEN 'queue' THEN pg_notify(%(channel)s, '') END
 FROM t LEFT JOIN due d ON true
-LEFT JOIN {schema}.job j ON d.verdict IS NULL AND j.tenant = %(tenant)s AND j.id = %(id)s;
+LEFT JOIN {schema}.job j ON d.verdict IS NULL AND j.tenant = %(tenant)s AND j.id = %(id)s
+LEFT JOIN {schema}.job_tenant n ON d.verdict IS NULL AND n.tenant = %(tenant)s;
 
 -- name: claim_triggers
 -- One row per trigger asked for. A NULL fence: not ours (taken, or the job runs), with the present row to heal the
@@ -143,6 +149,7 @@ WITH due AS MATERIALIZED (
   LEFT JOIN LATERAL (
     SELECT j.fence, j.delivery FROM {schema}.job j
     WHERE j.tenant = p.tenant AND j.id = p.id AND j.trigger_at = p.trigger_at AND j.spec_hash = p.spec_hash
+      AND NOT EXISTS (SELECT FROM {schema}.job_tenant n WHERE n.tenant = p.tenant AND n.paused_at IS NOT NULL)
     FOR NO KEY UPDATE SKIP LOCKED) j ON true
   LEFT JOIN LATERAL (
     SELECT l.fence FROM {schema}.job_lock l
@@ -223,7 +230,7 @@ SELECT ord FROM mine;
 
 -- name: record
 -- Record runs whose finish found no lease. The ledger row is written if the lock row was deleted: neither a lease nor a
--- ledger row is for the fire. A ledger row that this run wrote before is returned too: only the answer was lost. No row
+-- ledger row is for the fire, and the tenant was not deleted since. A ledger row that this run wrote before is returned too: only the answer was lost. No row
 -- back for one: another process runs or has ended the fire.
 WITH p AS MATERIALIZED (
   SELECT * FROM unnest((SELECT %(tenants)b::text[]), (SELECT %(ids)b::text[]), (SELECT %(fences)b::int8[]),
@@ -241,6 +248,8 @@ ledger AS (
     p.missed_from, p.missed_count, p.error
   FROM p WHERE (
     SELECT l.fence FROM {schema}.job_lock l WHERE l.tenant = p.tenant AND l.id = p.id AND l.fire_at = p.fire_at) IS NULL
+    AND NOT EXISTS (
+      SELECT FROM {schema}.job_tombstone t WHERE t.tenant = p.tenant AND t.id = '' AND t.deleted_at >= p.fire_at)
   ON CONFLICT DO NOTHING RETURNING tenant, job_id, at, kind)
 SELECT p.ord FROM p
 LEFT JOIN LATERAL (
@@ -267,7 +276,7 @@ FROM mine m WHERE l.tenant = m.tenant AND l.id = m.id;
 
 -- name: overdue
 -- Expired leases, then leases that expire within `ahead`, each in random order, so that leases of functions that this
--- process does not have do not hide the others. No row: every process is alive.
+-- process does not have do not hide the others. Those of paused tenants wait. No row: every process is alive.
 SELECT l.tenant, l.id, l.fence, l.fire_at, l.starts, l.begun, l.expires_at, l.expires_at = 'epoch', x.expired,
        j.delivery
 FROM {schema}.job_lock l
@@ -275,6 +284,7 @@ CROSS JOIN LATERAL (SELECT l.expires_at < coalesce(%(now)s::timestamptz, now()) 
 LEFT JOIN {schema}.job j ON j.tenant = l.tenant AND j.id = l.id
 WHERE l.owner IS NOT NULL AND l.expires_at < coalesce(%(now)s::timestamptz, now()) + %(ahead)s::interval
   AND (%(tenants)b::text[] IS NULL OR l.tenant = ANY(%(tenants)b::text[]))
+  AND NOT EXISTS (SELECT FROM {schema}.job_tenant n WHERE n.tenant = l.tenant AND n.paused_at IS NOT NULL)
 ORDER BY NOT x.expired, random() LIMIT %(limit)s;
 
 -- name: redrive
@@ -291,6 +301,7 @@ WITH lost AS MATERIALIZED (
     SELECT l.* FROM {schema}.job_lock l
     WHERE l.tenant = p.tenant AND l.id = p.id AND l.fence = p.fence AND l.fire_at = p.fire_at AND l.owner IS NOT NULL
       AND l.expires_at < coalesce(%(now)s::timestamptz, now())
+      AND NOT EXISTS (SELECT FROM {schema}.job_tenant n WHERE n.tenant = l.tenant AND n.paused_at IS NOT NULL)
     FOR NO KEY UPDATE SKIP LOCKED) l),
 taken AS (
   UPDATE {schema}.job_lock l SET owner = %(owner)s, fence = l.fence + 1, created_at = x.now,
@@ -315,6 +326,7 @@ WITH lost AS MATERIALIZED (
   WHERE j.tenant = %(tenant)s AND j.id = %(id)s AND j.spec_hash = %(spec_hash)s AND q.id IS NULL
     AND l.fence = %(fence)s AND l.fire_at = %(fire_at)s AND l.owner IS NOT NULL
     AND l.expires_at < coalesce(%(now)s::timestamptz, now())
+    AND NOT EXISTS (SELECT FROM {schema}.job_tenant n WHERE n.tenant = %(tenant)s AND n.paused_at IS NOT NULL)
   FOR NO KEY UPDATE OF j, l SKIP LOCKED),
 advance AS (
   UPDATE {schema}.job j SET queued_id = %(queued_id)s FROM lost x WHERE j.tenant = x.tenant AND j.id = x.id),

@@ -1,10 +1,11 @@
 -- Statements of a unit are planned anew each time, with the statistics of the moment: a queue is empty now and has a
--- million rows in a minute. `submit` alone, which reads no table, is prepared.
+-- million rows in a minute. `submit` alone, which reads no table but job_tenant, is prepared.
 
 -- name: submit
 -- New jobs, and those of them that wait for nobody into job_ready, in the order given; or `straight`: the caller pushes
 -- them after its commit. That needs the mark that the caller knows of, a queue that is not paused, and no older job that
--- waits to be fed for the same tenant and priority. Always one row: now, and whether it is so.
+-- waits to be fed for the same tenant and priority. Nor may the tenant be paused. `refuse`: raise if a tenant is being
+-- deleted. Always one row: now, and whether the caller pushes them.
 WITH p AS MATERIALIZED (
   SELECT p.*, t.now, coalesce(p.given_run_at, t.now + p.delay, t.now) AS run_at
   FROM (SELECT coalesce(%(now)s::timestamptz, now()) AS now) t CROSS JOIN unnest(
@@ -17,9 +18,13 @@ WITH p AS MATERIALIZED (
       (SELECT %(keys)b::text[]))
     AS p(tenant, id, type, queue, priority, given_run_at, delay, lifetime, open_dependencies, depth,
       json, payload, policy, tags, correlation_id, callback_url, retried_from, previous_attempt_id, trace, key)),
+stopped AS MATERIALIZED (
+  SELECT t.tenant, t.deleting_at FROM (SELECT DISTINCT p.tenant FROM p) p CROSS JOIN LATERAL (
+    SELECT n.tenant, n.deleting_at FROM {schema}.job_tenant n
+    WHERE n.tenant = p.tenant AND n.paused_at IS NOT NULL FOR KEY SHARE) t),
 straight AS MATERIALIZED (
   SELECT FROM {schema}.job_epoch e WHERE e.queue = %(straight)s::text AND e.epoch = %(epoch)s::int8
-    AND e.paused_at IS NULL AND NOT EXISTS (
+    AND e.paused_at IS NULL AND NOT EXISTS (SELECT FROM stopped) AND NOT EXISTS (
       SELECT FROM (SELECT DISTINCT p.queue, p.priority, p.tenant, p.now FROM p) p CROSS JOIN LATERAL (
         SELECT FROM {schema}.job_ready r WHERE r.queue = p.queue AND r.priority = p.priority AND r.tenant = p.tenant
           AND r.run_at <= p.now LIMIT 1) r)),
@@ -36,7 +41,8 @@ ready AS (
   SELECT queue, priority, tenant, run_at, seq, id FROM queued
   WHERE open_dependencies = 0 AND NOT EXISTS (SELECT FROM straight))
 SELECT t.now, t.straight, CASE WHEN NOT t.straight THEN  -- let the feeders look; once for a transaction
-  pg_notify(%(channel)s, '') END
+  pg_notify(%(channel)s, '') END, CASE WHEN %(refuse)s::bool THEN (
+  SELECT {schema}.refuse_tenant(n.tenant) FROM stopped n WHERE n.deleting_at IS NOT NULL LIMIT 1) END
 FROM (SELECT coalesce(%(now)s::timestamptz, now()) AS now, EXISTS (SELECT FROM straight) AS straight) t;
 
 -- name: submit_alike
@@ -45,9 +51,12 @@ FROM (SELECT coalesce(%(now)s::timestamptz, now()) AS now, EXISTS (SELECT FROM s
 WITH t AS (
   SELECT n.now, coalesce(%(run_at)s::timestamptz, n.now + %(delay)s::interval, n.now) AS run_at
   FROM (SELECT coalesce(%(now)s::timestamptz, now()) AS now) n),
+stopped AS MATERIALIZED (
+  SELECT n.tenant, n.deleting_at FROM {schema}.job_tenant n
+  WHERE n.tenant = %(tenant)s AND n.paused_at IS NOT NULL FOR KEY SHARE),
 straight AS MATERIALIZED (
   SELECT FROM {schema}.job_epoch e WHERE e.queue = %(straight)s::text AND e.epoch = %(epoch)s::int8
-    AND e.paused_at IS NULL AND NOT EXISTS (
+    AND e.paused_at IS NULL AND NOT EXISTS (SELECT FROM stopped) AND NOT EXISTS (
       SELECT FROM {schema}.job_ready r WHERE r.queue = %(queue)s AND r.priority = %(priority)s::int2
         AND r.tenant = %(tenant)s AND r.run_at <= (SELECT now FROM t))),
 queued AS (
@@ -62,7 +71,9 @@ queued AS (
 ready AS (
   INSERT INTO {schema}.job_ready (queue, priority, tenant, run_at, seq, id)
   SELECT queue, priority, tenant, run_at, seq, id FROM queued WHERE NOT EXISTS (SELECT FROM straight))
-SELECT t.now, s.straight, CASE WHEN NOT s.straight THEN pg_notify(%(channel)s, '') END
+SELECT t.now, s.straight, CASE WHEN NOT s.straight THEN pg_notify(%(channel)s, '') END,
+  CASE WHEN %(refuse)s::bool THEN (
+    SELECT {schema}.refuse_tenant(n.tenant) FROM stopped n WHERE n.deleting_at IS NOT NULL) END
 FROM t CROSS JOIN (SELECT EXISTS (SELECT FROM straight) AS straight) s;
 
 -- name: submit_one
@@ -70,9 +81,12 @@ FROM t CROSS JOIN (SELECT EXISTS (SELECT FROM straight) AS straight) s;
 WITH t AS (
   SELECT n.now, coalesce(%(run_at)s::timestamptz, n.now + %(delay)s::interval, n.now) AS run_at
   FROM (SELECT coalesce(%(now)s::timestamptz, now()) AS now) n),
+stopped AS MATERIALIZED (
+  SELECT n.tenant, n.deleting_at FROM {schema}.job_tenant n
+  WHERE n.tenant = %(tenant)s AND n.paused_at IS NOT NULL FOR KEY SHARE),
 straight AS MATERIALIZED (
   SELECT FROM {schema}.job_epoch e WHERE e.queue = %(straight)s::text AND e.epoch = %(epoch)s::int8
-    AND e.paused_at IS NULL AND NOT EXISTS (
+    AND e.paused_at IS NULL AND NOT EXISTS (SELECT FROM stopped) AND NOT EXISTS (
       SELECT FROM {schema}.job_ready r WHERE r.queue = %(queue)s AND r.priority = %(priority)s::int2
         AND r.tenant = %(tenant)s AND r.run_at <= (SELECT now FROM t))),
 queued AS (
@@ -86,7 +100,9 @@ queued AS (
 ready AS (
   INSERT INTO {schema}.job_ready (queue, priority, tenant, run_at, seq, id)
   SELECT queue, priority, tenant, run_at, seq, id FROM queued WHERE NOT EXISTS (SELECT FROM straight))
-SELECT t.now, s.straight, CASE WHEN NOT s.straight THEN pg_notify(%(channel)s, '') END
+SELECT t.now, s.straight, CASE WHEN NOT s.straight THEN pg_notify(%(channel)s, '') END,
+  CASE WHEN %(refuse)s::bool THEN (
+    SELECT {schema}.refuse_tenant(n.tenant) FROM stopped n WHERE n.deleting_at IS NOT NULL) END
 FROM t CROSS JOIN (SELECT EXISTS (SELECT FROM straight) AS straight) s;
 
 -- name: depend
@@ -158,9 +174,11 @@ WITH RECURSIVE groups AS (
     ORDER BY r.queue, r.priority, r.tenant, r.run_at, r.seq LIMIT 1) n
   WHERE g.turn < %(limit)s::int4)
 SELECT g.queue, g.priority, g.tenant, g.run_at, g.run_at <= coalesce(%(now)s::timestamptz, now()) AS due,
-  e.paused IS NOT NULL AS paused
+  coalesce(e.paused, n.paused) IS NOT NULL AS paused
 FROM groups g LEFT JOIN LATERAL (
   SELECT true AS paused FROM {schema}.job_epoch e WHERE e.queue = g.queue AND e.paused_at IS NOT NULL LIMIT 1) e ON true
+LEFT JOIN LATERAL (
+  SELECT true AS paused FROM {schema}.job_tenant n WHERE n.tenant = g.tenant AND n.paused_at IS NOT NULL LIMIT 1) n ON true
 ORDER BY g.turn;
 
 -- name: feed
@@ -168,9 +186,12 @@ ORDER BY g.turn;
 -- feeder holds are passed over. The rows of job_queue are only read. By priority, then the tenants in turn. Each with
 -- the mark of the queue, which is held first: nobody declares its Redis lost until this transaction ends, and a feed
 -- that began before such a declaration is committed before it. No row: the queue was never fed. One without a tenant:
--- nothing is due, or the queue is paused. A NULL type: the job has ended meanwhile.
+-- nothing is due, or the queue or the tenants are paused. A NULL type: the job has ended meanwhile.
+-- A pause of a tenant updates the mark before it commits. So it waits for every feed that may not have seen it, and a
+-- feed that waits for the pause finds another `tenant_pauses` in the mark than in its snapshot: it takes nothing.
 -- By ctid, which is safe here: a row of job_ready is never updated, and we hold it.
-WITH mark AS MATERIALIZED (SELECT epoch, paused_at FROM {schema}.job_epoch WHERE queue = %(queue)s FOR SHARE),
+WITH mark AS MATERIALIZED (
+  SELECT epoch, paused_at, tenant_pauses FROM {schema}.job_epoch WHERE queue = %(queue)s FOR SHARE),
 due AS MATERIALIZED (
   SELECT r.* FROM mark CROSS JOIN unnest((SELECT %(priorities)b::int2[]), (SELECT %(tenants)b::text[]),
       (SELECT %(counts)b::int4[]))
@@ -181,7 +202,9 @@ due AS MATERIALIZED (
       AND r.run_at <= coalesce(%(now)s::timestamptz, now())
     ORDER BY r.queue, r.priority, r.tenant, r.run_at, r.seq LIMIT s.count
     FOR UPDATE SKIP LOCKED) r
-  WHERE mark.paused_at IS NULL),
+  WHERE mark.paused_at IS NULL
+    AND mark.tenant_pauses = (SELECT e.tenant_pauses FROM {schema}.job_epoch e WHERE e.queue = %(queue)s)
+    AND NOT EXISTS (SELECT FROM {schema}.job_tenant n WHERE n.tenant = s.tenant AND n.paused_at IS NOT NULL)),
 taken AS (
   DELETE FROM {schema}.job_ready r WHERE r.ctid = ANY(ARRAY(SELECT place FROM due)))
 SELECT m.epoch, d.tenant, d.id::text, d.priority, q.type, q.feed, q.attempt, q.json, q.payload, q.policy, q.tags,
@@ -317,11 +340,13 @@ ON CONFLICT DO NOTHING RETURNING tenant, id;
 -- One live job, with whether it waits to be fed. No row: it has ended, or there is none.
 SELECT q.id, q.type, q.queue, q.priority, q.run_at, q.created_at, q.updated_at, q.expires_at, q.attempt, q.retrying,
        q.open_dependencies, q.json, q.payload, q.policy, q.tags, q.correlation_id, q.callback_url, q.retried_from,
-       q.idempotency_key, q.attempts, r.id IS NOT NULL AS waits, q.cancel_requested_at, coalesce(%(now)s::timestamptz, now()), q.seq
+       q.idempotency_key, q.attempts, r.id IS NOT NULL AS waits, q.cancel_requested_at, coalesce(%(now)s::timestamptz, now()), n.paused_at,
+       q.seq
 FROM {schema}.job_queue q
 LEFT JOIN LATERAL (
   SELECT r.id FROM {schema}.job_ready r WHERE r.queue = q.queue AND r.priority = q.priority AND r.tenant = q.tenant
     AND r.run_at = q.run_at AND r.seq = q.seq LIMIT 1) r ON true
+LEFT JOIN LATERAL (SELECT n.paused_at FROM {schema}.job_tenant n WHERE n.tenant = q.tenant LIMIT 1) n ON true
 WHERE q.tenant = %(tenant)s AND q.id = %(id)s;
 
 -- name: over
@@ -336,7 +361,8 @@ WHERE h.tenant = %(tenant)s AND h.job_id = %(id)s AND h.kind = 'job' LIMIT 1;
 -- among these; the last of them also if it does not fit: the look stopped there. No row: that was all.
 SELECT q.id, q.type, q.queue, q.priority, q.run_at, q.created_at, q.updated_at, q.expires_at, q.attempt, q.retrying,
        q.open_dependencies, q.json, q.payload, q.policy, q.tags, q.correlation_id, q.callback_url, q.retried_from,
-       q.idempotency_key, q.attempts, r.id IS NOT NULL AS waits, q.cancel_requested_at, coalesce(%(now)s::timestamptz, now()), q.seq,
+       q.idempotency_key, q.attempts, r.id IS NOT NULL AS waits, q.cancel_requested_at, coalesce(%(now)s::timestamptz, now()), n.paused_at,
+       q.seq,
        q.fits, q.place
 FROM (
   SELECT q.*, f.fits FROM (
@@ -360,6 +386,7 @@ FROM (
 LEFT JOIN LATERAL (
   SELECT r.id FROM {schema}.job_ready r WHERE r.queue = q.queue AND r.priority = q.priority AND r.tenant = q.tenant
     AND r.run_at = q.run_at AND r.seq = q.seq LIMIT 1) r ON true
+LEFT JOIN LATERAL (SELECT n.paused_at FROM {schema}.job_tenant n WHERE n.tenant = q.tenant LIMIT 1) n ON true
 ORDER BY q.seq DESC;
 
 -- name: find_over

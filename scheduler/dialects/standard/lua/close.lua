@@ -14,7 +14,7 @@
 -- for each byte, so it is done only if some of them are refused.
 local VALUES = {dead = 2, retry = 2, ['return'] = 2, unreadable = 2}
 local FILLER = ':' .. string.rep('-', 48) -- a mark is longer than 64 bytes: Redis searches small hashes of short values
-local ledgers = #KEYS - 19
+local ledgers = #KEYS - 20
 local PUBLISHED = FIRST + 2 * count + (tonumber(ARGV[11]) or 0) + 2 * tonumber(ARGV[12])
 local value = PUBLISHED + 2 * ledgers
 local gone, kept, stale, retries, states, closed = {}, {}, {}, {}, {}, {}
@@ -106,7 +106,7 @@ for ledger, all in pairs(complete) do
     end
     text = #accepted > 0 and '[' .. table.concat(accepted, ',') .. ']'
   end
-  if text then entries[ledger] = redis.call('XADD', KEYS[19 + ledger], '*', '1', text) end
+  if text then entries[ledger] = redis.call('XADD', KEYS[20 + ledger], '*', '1', text) end
 end
 if #gone > 0 then
   redis.call('HDEL', jobs, unpack(gone))

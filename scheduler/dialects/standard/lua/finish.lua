@@ -18,7 +18,8 @@
 -- KEYS[17] hash: notes, id -> progress
 -- KEYS[18] hash: paused, by which ledgers
 -- KEYS[19] string: status report of the worker
--- KEYS[20] stream: results of the first ledger; those of more ledgers follow
+-- KEYS[20] hash: paused:tenants, tenant -> the ledgers that paused it
+-- KEYS[21] stream: results of the first ledger; those of more ledgers follow
 -- ARGV[1] worker
 -- ARGV[2] duration of the lease in ms
 -- ARGV[3] number of jobs to lease
@@ -53,7 +54,7 @@ if recovering and tonumber(redis.call('ZSCORE', workers, worker) or 0) > now the
 -- The first write needs no memory, so a full Redis refuses no later one. With results it is SREM.
 if count == 0 then redis.call('PEXPIRE', KEYS[19], duration) end
 -- Keys that most queues do not have are checked by one command, because a command costs more than leasing a job.
-local rare = redis.call('EXISTS', counts, state, retrying, cancels, notes, KEYS[18]) > 0
+local rare = redis.call('EXISTS', counts, state, retrying, cancels, notes, KEYS[18], KEYS[20]) > 0
 
 -- include: formats
 

@@ -15,6 +15,7 @@ if ARGV[11] ~= '' then
 end
 for i = LIMITS + 1, LIMITS + 2 * tonumber(ARGV[12]), 2 do free[ARGV[i]] = tonumber(ARGV[i + 1]) end
 local every = not handled and ARGV[12] == '0'
+local stopped = rare and redis.call('EXISTS', KEYS[20]) == 1 and {} -- tenant -> whether it is paused
 
 local function can_take(kind)
   return (not handled or handled[kind]) and (not free[kind] or free[kind] > 0)
@@ -32,6 +33,20 @@ end
 local function admit(found, parked)
   local sub, find = string.sub, string.find
   local ids, entries, scores, written, known, kept, number, place = {}, {}, {}, {}, {}, {}, 0, #taken
+  local tenants = stopped and {}
+  if tenants then -- read which tenants of the entries are paused
+    local names = {}
+    for i = 1, #found, 2 do
+      local name = string.match(found[i], '^1\31[^\31]*\31[^\31]*\31([^\31]*)')
+      tenants[i] = name
+      if name and stopped[name] == nil then
+        stopped[name] = false
+        names[#names + 1] = name
+      end
+    end
+    local by = #names > 0 and redis.call('HMGET', KEYS[20], unpack(names)) or {}
+    for i, name in ipairs(names) do stopped[name] = by[i] ~= false end
+  end
   for i = 1, #found, 2 do
     local entry, kind = found[i], nil
     local id = id_of(entry)
@@ -46,6 +61,8 @@ local function admit(found, parked)
     local reason = not id and newer_format(entry)
     if reason then
       reason = 'format:' .. reason
+    elseif id and tenants and stopped[tenants[i]] then
+      reason = 'tenant:' .. tenants[i]
     elseif kind and not can_take(kind) then
       reason = 'type:' .. kind
     end
