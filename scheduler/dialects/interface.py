@@ -406,6 +406,14 @@ def unhandled_types(queue: object) -> Mapping[str, int]:
 
 
 @runtime_checkable
+class ForgetsTenants(Protocol):
+    """A queue that has more of a tenant than jobs that can be cancelled. Also an `Admin`."""
+
+    def forget_tenant(self, tenant: str) -> None:
+        """Delete what the queue has of a tenant whose jobs were cancelled."""
+
+
+@runtime_checkable
 class StopsTenants(Protocol):
     """A queue whose workers set the jobs of paused tenants aside. Also an `Admin`.
 
@@ -420,9 +428,6 @@ class StopsTenants(Protocol):
 
     def stopped_tenants(self) -> StoppedTenants:
         """Return the tenants that are paused, or have jobs that are still set aside."""
-
-    def forget_tenant(self, tenant: str) -> None:
-        """Delete what the queue has of a tenant without jobs."""
 
 
 class Admin(Protocol):

@@ -20,9 +20,10 @@ class Job:
     state: derived from where the job is. attempt: the newest that is known, from 1; 0 before the
     first. attempts: each with its `attempt_id`, `previous_attempt_id`, outcome and times. reason:
     why it ended without running to its end, why its result was left out, or why a job that waits
-    cannot run: its tenant is paused, or no live worker handles its type. scheduled_at, started_at: of the attempt that runs,
-    or of the last. completed_at: when it reached its final state. idempotency_key: the key with
-    which it was submitted. progress, message: the last report of `ctx.progress()`, while it runs.
+    cannot run: its tenant is paused, or no live worker handles its type. scheduled_at, started_at:
+    of the attempt that runs, or of the last. completed_at: when it reached its final state.
+    idempotency_key: the key with which it was submitted. progress, message: the last report of
+    `ctx.progress()`, while it runs.
     """
 
     id: UUID

@@ -1,8 +1,8 @@
 """Tenants: pause, resume and delete one, with its recurring and its submitted jobs.
 
-A row of `job_tenant` stops claims and feeds, and in queues of the dialect `standard` a flag in Redis
-stops the workers. Why nothing begins after `pause` returned, except fires and jobs that a call
-leased that had begun before:
+A row of `job_tenant` stops claims and feeds. In queues of the dialect `standard` a flag in Redis
+stops the workers. Why nothing begins after `pause` returned, except fires and jobs that were leased
+by a call that had begun before:
 
 - A claim reads the row in its snapshot: a claim that begins after the commit sees it.
 - A pause locks all queues before it commits, so every feed in progress has ended, and its jobs are
@@ -24,7 +24,7 @@ from datetime import datetime
 from typing import TypeVar
 from uuid import UUID
 
-from scheduler.dialects.interface import StopsTenants
+from scheduler.dialects.interface import ForgetsTenants, StopsTenants
 from scheduler.errors import (
     ConfigError,
     QueueError,
@@ -199,8 +199,8 @@ class Tenants:
         queues = yield self._table.hold_queues()
         yield self._table.end_deletion(tenant, holder=self._holder)
         for (name,) in queues:
-            admin = self._admin(name)
-            if admin is not None:
+            admin: object = None if self._ring is None else self._ring.admin(name)
+            if isinstance(admin, ForgetsTenants):
                 admin.forget_tenant(tenant)
 
     def _notify(self, queues: Sequence[Row], act: Callable[[StopsTenants], None]) -> None:

@@ -30,9 +30,9 @@ class JobRow(NamedTuple):
     last_outcome: str | None
     last_finished_at: datetime | None
     spec: str
-    tenant_paused: bool
-    app: str | None
-    version: int | None
+    tenant_paused: bool = False
+    app: str | None = None
+    version: int | None = None
 
 
 class KnownJob(NamedTuple):

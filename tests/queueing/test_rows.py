@@ -51,6 +51,7 @@ GOOD: dict[str, dict[str, Any]] = {
         "version": 7,
         "deleted_at": START,
     },
+    "job_tenant": {"tenant": "acme", "paused_at": START, "deleting_at": START},
     "job_history": {
         "at": START,
         "tenant": "acme",
@@ -187,6 +188,8 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("job_history", {**FIRE, "kind": "trigger", "outcome": "queued"}, "only_jobs_are_described"),
     ("job_history", {"missed_from": START}, "missed_whole_or_not_at_all"),
     ("job_history", {"missed_count": 1}, "missed_whole_or_not_at_all"),
+    ("job_tenant", {"tenant": ""}, "job_tenant_tenant_check"),
+    ("job_tenant", {"paused_at": None}, "only_a_paused_tenant_is_deleted"),
     ("job_tombstone", {"tenant": ""}, "job_tombstone_tenant_check"),
     ("job_tombstone", {"id": "x" * 201}, "job_tombstone_id_check"),
     ("job_tombstone", {"id": ""}, "a_tenant_has_no_version"),

@@ -44,10 +44,8 @@ class ConveyorAdmin:
 
     def peek(self, n: int) -> list[QueueEntry]:
         """Read the next jobs."""
-        lists = [self._keys.ring(self.name, level.name.lower()) for level in Priority]
-        lists[Priority.NORMAL] = self._keys.queue(self.name)
         found: list[bytes] = []
-        for each in lists:
+        for each in self._lists():
             if len(found) < n:
                 found += reversed(self._client.call("LRANGE", each, len(found) - n, -1))
         return [self._entry(raw) for raw in found]
@@ -124,6 +122,16 @@ class ConveyorAdmin:
         ours = bool(self._client.call("HEXISTS", self._paused, self._installation))
         return Paused(ours, ours or bool(self._client.call("EXISTS", self._paused)))
 
+    def forget_tenant(self, tenant: str) -> None:
+        """Remove the entries of a tenant's cancelled jobs, with their payloads. Workers of ours
+        would drop them when they meet them; others would run them.
+        """
+        for name in self._lists():
+            for raw in self._entries_of(tenant, "LRANGE", name):
+                self._client.call("LREM", name, 0, raw)
+        for raw in self._entries_of(tenant, "ZRANGE", self._keys.scheduled):
+            self._client.call("ZREM", self._keys.scheduled, raw)
+
     def keys(self) -> list[QueueKey]:
         """List the keys."""
         return sized(self._client, sorted(name for names in self.names() for name in names))
@@ -140,6 +148,31 @@ class ConveyorAdmin:
     def erase(self, names: Sequence[str]) -> int:
         """Remove keys."""
         return erased(self._client, names)
+
+    def _lists(self) -> list[str]:
+        """Return the lists of the levels, the highest first."""
+        lists = [self._keys.ring(self.name, level.name.lower()) for level in Priority]
+        lists[Priority.NORMAL] = self._keys.queue(self.name)
+        return lists
+
+    def _entries_of(self, tenant: str, command: str, key: str) -> list[bytes]:
+        """List the entries of this ledger's jobs of a tenant."""
+        found: list[bytes] = []
+        start = 0
+        while page := self._client.call(command, key, start, start + AT_ONCE - 1):
+            for raw in page:
+                try:
+                    job: Any = Job.FromString(raw)
+                except wire.READ:
+                    continue
+                if (job.queue, job.installation, job.tenant) == (
+                    self.name,
+                    self._installation,
+                    tenant,
+                ):
+                    found.append(raw)
+            start += len(page)
+        return found
 
     def _letters(self) -> Iterator[tuple[bytes, Any]]:
         """Go through the failed jobs of this queue, newest first."""

@@ -204,7 +204,8 @@ due AS MATERIALIZED (
     FOR UPDATE SKIP LOCKED) r
   WHERE mark.paused_at IS NULL
     AND mark.tenant_pauses = (SELECT e.tenant_pauses FROM {schema}.job_epoch e WHERE e.queue = %(queue)s)
-    AND NOT EXISTS (SELECT FROM {schema}.job_tenant n WHERE n.tenant = s.tenant AND n.paused_at IS NOT NULL)),
+    AND (SELECT true FROM {schema}.job_tenant n  -- LIMIT: a probe each
+         WHERE n.tenant = s.tenant AND n.paused_at IS NOT NULL LIMIT 1) IS NULL),
 taken AS (
   DELETE FROM {schema}.job_ready r WHERE r.ctid = ANY(ARRAY(SELECT place FROM due)))
 SELECT m.epoch, d.tenant, d.id::text, d.priority, q.type, q.feed, q.attempt, q.json, q.payload, q.policy, q.tags,

@@ -20,8 +20,9 @@ SELECT e.queue FROM {schema}.job_epoch e WHERE e.queue = %(queue)s FOR SHARE;
 -- Pause a tenant; one that is paused stays as it is. Always one row: since when it is paused.
 WITH before AS MATERIALIZED (
   SELECT n.paused_at FROM {schema}.job_tenant n WHERE n.tenant = %(tenant)s FOR NO KEY UPDATE),
-paused AS (
-  INSERT INTO {schema}.job_tenant AS n (tenant, paused_at) VALUES (%(tenant)s, coalesce(%(now)s::timestamptz, now()))
+paused AS (  -- reads `before`, which must not run after it
+  INSERT INTO {schema}.job_tenant AS n (tenant, paused_at)
+  SELECT %(tenant)s, coalesce(max(b.paused_at), %(now)s::timestamptz, now()) FROM before b
   ON CONFLICT (tenant) DO UPDATE SET paused_at = coalesce(n.paused_at, excluded.paused_at) RETURNING n.paused_at),
 audit AS (
   INSERT INTO {schema}.job_history (at, tenant, job_id, kind, outcome, holder, finished_at)
@@ -103,9 +104,9 @@ SELECT h.now - h.paused_at, pg_notify(%(channel)s, '') FROM held h;
 
 -- name: delete_job
 -- Delete some recurring jobs, waiting for claims that hold them: none is claimed after that. Always one row: how many.
-WITH some AS MATERIALIZED (
+WITH chosen AS MATERIALIZED (
   SELECT j.tenant, j.id FROM {schema}.job j WHERE j.tenant = %(tenant)s ORDER BY j.tenant, j.id LIMIT %(limit)s FOR UPDATE),
-gone AS (DELETE FROM {schema}.job j USING some s WHERE j.tenant = s.tenant AND j.id = s.id RETURNING 1)
+gone AS (DELETE FROM {schema}.job j USING chosen s WHERE j.tenant = s.tenant AND j.id = s.id RETURNING 1)
 SELECT count(*) FROM gone;
 
 -- name: hold_jobs
@@ -129,43 +130,43 @@ SELECT count(*) FROM gone;
 -- name: delete_job_ready
 -- Delete some ready rows that have no job any more. Always one row: how many.
 WITH queues AS MATERIALIZED (SELECT e.queue FROM {schema}.job_epoch e),
-some AS MATERIALIZED (
+chosen AS MATERIALIZED (
   SELECT r.queue, r.priority, r.tenant, r.run_at, r.seq
   FROM queues q CROSS JOIN generate_series(0, 4) AS level CROSS JOIN LATERAL (
     SELECT * FROM {schema}.job_ready r
     WHERE r.queue = q.queue AND r.priority = level AND r.tenant = %(tenant)s LIMIT %(limit)s) r
   LIMIT %(limit)s),
 gone AS (
-  DELETE FROM {schema}.job_ready r USING some s
+  DELETE FROM {schema}.job_ready r USING chosen s
   WHERE r.queue = s.queue AND r.priority = s.priority AND r.tenant = s.tenant AND r.run_at = s.run_at AND r.seq = s.seq
   RETURNING 1)
 SELECT count(*) FROM gone;
 
 -- name: delete_job_dependency
 -- Delete some edges. Always one row: how many.
-WITH some AS MATERIALIZED (
+WITH chosen AS MATERIALIZED (
   SELECT d.tenant, d.job_id, d.depends_on, d.kind FROM {schema}.job_dependency d WHERE d.tenant = %(tenant)s
   ORDER BY d.tenant, d.job_id, d.depends_on, d.kind LIMIT %(limit)s FOR UPDATE),
 gone AS (
-  DELETE FROM {schema}.job_dependency d USING some s
+  DELETE FROM {schema}.job_dependency d USING chosen s
   WHERE d.tenant = s.tenant AND d.job_id = s.job_id AND d.depends_on = s.depends_on AND d.kind = s.kind RETURNING 1)
 SELECT count(*) FROM gone;
 
 -- name: delete_job_lock
 -- Delete some lock rows, also those of runs in progress, whose results are dropped. Always one row: how many.
-WITH some AS MATERIALIZED (
+WITH chosen AS MATERIALIZED (
   SELECT l.tenant, l.id FROM {schema}.job_lock l WHERE l.tenant = %(tenant)s
   ORDER BY l.tenant, l.id LIMIT %(limit)s FOR UPDATE),
-gone AS (DELETE FROM {schema}.job_lock l USING some s WHERE l.tenant = s.tenant AND l.id = s.id RETURNING 1)
+gone AS (DELETE FROM {schema}.job_lock l USING chosen s WHERE l.tenant = s.tenant AND l.id = s.id RETURNING 1)
 SELECT count(*) FROM gone;
 
 -- name: delete_job_history
 -- Delete some rows of the ledger; the audit rows of the tenant itself stay. Always one row: how many.
-WITH some AS MATERIALIZED (
+WITH chosen AS MATERIALIZED (
   SELECT h.tenant, h.job_id, h.at, h.kind FROM {schema}.job_history h WHERE h.tenant = %(tenant)s AND h.job_id <> ''
   LIMIT %(limit)s),
 gone AS (
-  DELETE FROM {schema}.job_history h USING some s
+  DELETE FROM {schema}.job_history h USING chosen s
   WHERE h.tenant = s.tenant AND h.job_id = s.job_id AND h.at = s.at AND h.kind = s.kind RETURNING 1)
 SELECT count(*) FROM gone;
 
@@ -183,35 +184,35 @@ SELECT count(*) FROM gone;
 
 -- name: delete_job_callback
 -- Delete some callbacks that were not sent. Always one row: how many.
-WITH some AS MATERIALIZED (
+WITH chosen AS MATERIALIZED (
   SELECT c.tenant, c.job_id FROM {schema}.job_callback c WHERE c.tenant = %(tenant)s
   ORDER BY c.tenant, c.job_id LIMIT %(limit)s FOR UPDATE),
-gone AS (DELETE FROM {schema}.job_callback c USING some s WHERE c.tenant = s.tenant AND c.job_id = s.job_id RETURNING 1)
+gone AS (DELETE FROM {schema}.job_callback c USING chosen s WHERE c.tenant = s.tenant AND c.job_id = s.job_id RETURNING 1)
 SELECT count(*) FROM gone;
 
 -- name: delete_job_key
 -- Delete some idempotency keys. Always one row: how many.
-WITH some AS MATERIALIZED (
+WITH chosen AS MATERIALIZED (
   SELECT k.tenant, k.type, k.key FROM {schema}.job_key k WHERE k.tenant = %(tenant)s
   ORDER BY k.tenant, k.type, k.key LIMIT %(limit)s FOR UPDATE),
 gone AS (
-  DELETE FROM {schema}.job_key k USING some s WHERE k.tenant = s.tenant AND k.type = s.type AND k.key = s.key RETURNING 1)
+  DELETE FROM {schema}.job_key k USING chosen s WHERE k.tenant = s.tenant AND k.type = s.type AND k.key = s.key RETURNING 1)
 SELECT count(*) FROM gone;
 
 -- name: delete_job_alias
 -- Delete some aliases. Always one row: how many.
-WITH some AS MATERIALIZED (
+WITH chosen AS MATERIALIZED (
   SELECT a.tenant, a.id FROM {schema}.job_alias a WHERE a.tenant = %(tenant)s
   ORDER BY a.tenant, a.id LIMIT %(limit)s FOR UPDATE),
-gone AS (DELETE FROM {schema}.job_alias a USING some s WHERE a.tenant = s.tenant AND a.id = s.id RETURNING 1)
+gone AS (DELETE FROM {schema}.job_alias a USING chosen s WHERE a.tenant = s.tenant AND a.id = s.id RETURNING 1)
 SELECT count(*) FROM gone;
 
 -- name: delete_job_tombstone
 -- Delete some tombstones of single jobs: that of the tenant stands for them. Always one row: how many.
-WITH some AS MATERIALIZED (
+WITH chosen AS MATERIALIZED (
   SELECT t.tenant, t.id FROM {schema}.job_tombstone t WHERE t.tenant = %(tenant)s AND t.id <> ''
   ORDER BY t.tenant, t.id LIMIT %(limit)s FOR UPDATE),
-gone AS (DELETE FROM {schema}.job_tombstone t USING some s WHERE t.tenant = s.tenant AND t.id = s.id RETURNING 1)
+gone AS (DELETE FROM {schema}.job_tombstone t USING chosen s WHERE t.tenant = s.tenant AND t.id = s.id RETURNING 1)
 SELECT count(*) FROM gone;
 
 -- name: end_deletion

@@ -1,4 +1,4 @@
--- Resume a tenant for a ledger. If no other ledger pauses it, enqueue its blocked jobs, as a push does.
+-- Resume a tenant for a ledger, and enqueue its blocked jobs as a push does, unless another ledger pauses it.
 -- A crash between two calls leaves blocked jobs of a tenant that is not paused: `tenants` finds them.
 -- KEYS[1] hash: paused:tenants, tenant -> the ledgers that paused it, each followed by a space
 -- KEYS[2] zset: waiting, entries by level and start time

@@ -2,7 +2,8 @@
 -- KEYS[1] zset: waiting, entries by level and start time
 -- KEYS[2] zset: blocked, entries that a worker could not take, by reason
 -- KEYS[3] hash: blocked:counts, reason -> number of entries
--- Returns the number of waiting and blocked jobs, without those of paused tenants, then for each level the SHA-1 of its first waiting entry or empty
+-- Returns the number of waiting and blocked jobs, without those of paused tenants, then for each level the SHA-1 of its
+-- first waiting entry or empty
 local SPAN = 2 ^ 50
 local found = {redis.call('ZCARD', KEYS[1]) + redis.call('ZCARD', KEYS[2])}
 local counts = redis.call('HGETALL', KEYS[3])
