@@ -274,6 +274,13 @@ def queue_paused(world: World) -> None:
     world.late = NOW
 
 
+def tenant_paused(world: World) -> None:
+    scheduler, _ = world.fed()
+    scheduler.pause_tenant("acme")
+    scheduler.submit("acme", "work", None, queue="mail")
+    world.late = NOW
+
+
 def callbacks_failing(world: World) -> None:
     scheduler = world.make(redis=world.url, callback_secret="s" * 32)
     job = scheduler.submit("acme", "work", None, callback_url="http://127.0.0.1:1/", delay="1h")
@@ -453,6 +460,7 @@ FAULTS: dict[Callable[[World], object], str] = {
     job_failing: "job-failing",
     jobs_not_fed: "jobs-not-fed",
     queue_paused: "queue-paused",
+    tenant_paused: "tenant-paused",
     callbacks_failing: "callbacks-failing",
     redis_away: "redis-away",
     redis_refused: "redis-refused",
@@ -559,6 +567,11 @@ def test_dead_letters_that_somebody_has_seen_to_are_no_finding(world: World) -> 
 def test_jobs_of_a_paused_queue_may_wait(world: World) -> None:
     queue_paused(world)
     assert {each.check for each in world.examined()} == {"queue-paused", "redis-forgets"}
+
+
+def test_jobs_of_a_paused_tenant_may_wait(world: World) -> None:
+    tenant_paused(world)
+    assert {each.check for each in world.examined()} == {"tenant-paused", "redis-forgets"}
 
 
 def test_jobs_of_an_unhandled_type_are_reported_once(world: World) -> None:

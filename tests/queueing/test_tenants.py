@@ -299,9 +299,9 @@ def test_a_redis_that_is_away_gets_the_pause_later(
     assert "reaches Redis later" in caplog.text
     admin = ring.queue("mail").redis
     assert isinstance(admin, StopsTenants)
-    wait_for(lambda: admin.stopped_tenants().paused == {"acme"}, "it hears of it")
+    wait_for(lambda: admin.stopped_tenants().paused == {"acme"}, "Redis has it")
     Tenants(instance.databases, instance.queue, nobody).resume("acme")
-    wait_for(lambda: admin.stopped_tenants().paused == set(), "it hears of it")
+    wait_for(lambda: admin.stopped_tenants().paused == set(), "Redis has it")
 
 
 def values(redis: Client) -> Iterator[tuple[bytes, bytes]]:

@@ -131,7 +131,7 @@ GROUP BY r.queue ORDER BY r.queue;
 SELECT e.queue, now() - e.paused_at FROM {schema}.job_epoch e WHERE e.paused_at IS NOT NULL ORDER BY e.queue LIMIT 100;
 
 -- name: paused_tenants
--- Tenants that somebody paused, for how long, and for how long they have been deleted. No row: all is well.
+-- Tenants that are paused: for how long, and for how long their deletion takes. No row: none is.
 SELECT n.tenant, now() - n.paused_at, now() - n.deleting_at FROM {schema}.job_tenant n
 WHERE n.paused_at IS NOT NULL ORDER BY n.tenant LIMIT 100;
 

@@ -70,7 +70,7 @@ ORDER BY p.ord;
 -- New jobs with their lock rows, in this order: only the transaction that holds a job inserts its lock row. No row back:
 -- another instance registered that job first; or it has fired or was unregistered since it was looked up, so its first
 -- fire was computed from old values. Read it again.
--- It raises if a tenant is being deleted: the deletion waits for this statement, or is seen by it.
+-- Raises if a tenant is being deleted; a deletion that begins meanwhile waits for this statement.
 WITH p AS MATERIALIZED (
   SELECT * FROM unnest((SELECT %(tenants)b::text[]), (SELECT %(ids)b::text[]), (SELECT %(specs)b::text[]),
                        (SELECT %(hashes)b::bytea[]), (SELECT %(deliveries)b::text[]), (SELECT %(overlaps)b::text[]),

@@ -17,7 +17,7 @@ RETURNING e.queue;
 SELECT e.queue FROM {schema}.job_epoch e WHERE e.queue = %(queue)s FOR SHARE;
 
 -- name: pause
--- Pause a tenant; one that is paused stays as it is. Always one row: since when it is paused.
+-- Pause a tenant, unless it is paused. Always one row: since when it is paused.
 WITH before AS MATERIALIZED (
   SELECT n.paused_at FROM {schema}.job_tenant n WHERE n.tenant = %(tenant)s FOR NO KEY UPDATE),
 paused AS (  -- reads `before`, which must not run after it
@@ -48,7 +48,7 @@ ORDER BY j.tenant, j.id LIMIT %(limit)s;
 
 -- name: skip
 -- Skip fires that passed while the tenant was paused, as `resume` in job.sql does for one job. No row back for one: it has
--- changed; look again.
+-- changed; read it again.
 WITH p AS MATERIALIZED (
   SELECT * FROM unnest((SELECT %(ids)b::text[]), (SELECT %(hashes)b::bytea[]), (SELECT %(seen)b::timestamptz[]),
                        (SELECT %(fires)b::timestamptz[]), (SELECT %(nexts)b::timestamptz[]),
@@ -89,7 +89,7 @@ audit AS (
 SELECT w.paused_at IS NOT NULL, pg_notify(%(channel)s, ''), pg_notify(%(queue_channel)s, '') FROM was w;
 
 -- name: begin_deletion
--- Begin to delete a tenant that is paused, or go on with it; waits for transactions that submit or register jobs of it.
+-- Begin or continue to delete a tenant that is paused; waits for transactions that submit or register jobs of it.
 -- The tombstone keeps instances from registering its jobs again. One row: for how long it has been paused. No row: it is
 -- not paused.
 WITH held AS MATERIALIZED (
