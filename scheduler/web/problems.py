@@ -14,6 +14,7 @@ from scheduler.errors import (
     SchedulerError,
     StoreUnavailable,
     SubmissionError,
+    TenantDeleting,
     UnknownJob,
     UnknownQueue,
 )
@@ -42,6 +43,7 @@ _CODE_OF: tuple[tuple[type[SchedulerError], str], ...] = (
     (RegistrationError, "refused"),
     (SubmissionError, "refused"),
     (IllegalTransition, "conflict"),
+    (TenantDeleting, "conflict"),
     (StoreUnavailable, "unavailable"),
     (QueueUnavailable, "unavailable"),
     (Conflict, "unavailable"),

@@ -230,8 +230,9 @@ SELECT ord FROM mine;
 
 -- name: record
 -- Record runs whose finish found no lease. The ledger row is written if the lock row was deleted: neither a lease nor a
--- ledger row is for the fire, and the tenant was not deleted since. A ledger row that this run wrote before is returned too: only the answer was lost. No row
--- back for one: another process runs or has ended the fire.
+-- ledger row is for the fire, and the tenant was not deleted since. A ledger row that this run wrote before is returned
+-- too: only the answer was lost. No row back for one: another process runs or has ended the fire, or the tenant was
+-- deleted.
 WITH p AS MATERIALIZED (
   SELECT * FROM unnest((SELECT %(tenants)b::text[]), (SELECT %(ids)b::text[]), (SELECT %(fences)b::int8[]),
                        (SELECT %(fires)b::timestamptz[]), (SELECT %(kinds)b::text[]), (SELECT %(attempts)b::int4[]),
