@@ -16,8 +16,6 @@ from tests.periodic.conftest import Road
 from tests.periodic.test_policies import HOUR, MINUTE, Body, Make, told
 from tests.support.waiting import wait_for
 
-__all__ = ["clock", "make"]
-
 
 @pytest.fixture
 def clock() -> ManualClock:
@@ -170,6 +168,28 @@ def test_a_claim_that_began_before_the_pause_was_committed_is_the_last(
     assert instance.advance("1h") == []
 
 
+def test_a_mirror_that_does_not_know_the_pause_claims_nothing(
+    make: Make, dsn: str, schema: str, clock: ManualClock
+) -> None:
+    instance, other, body = make(), make(), Body()
+    instance.register("acme", "x", body, every="1h")
+    instance.register("acme", "queued", every="1h", queue="mail")
+    instance.trigger("acme", "x")
+    instance.trigger("acme", "queued")
+    instance._running().sync.sync()
+    other.pause_tenant("acme")
+    for _ in range(2):  # the triggers, then the fires
+        instance._running().claimer.claim()
+        clock.advance("1h")
+    assert rows(dsn, schema, "job_queue") == 0
+    assert (told(instance), told(instance, "queued")) == ([], [])
+    with psycopg.connect(dsn) as connection:
+        found = connection.execute(
+            f'SELECT fence, owner, last_fire_at FROM "{schema}".job_lock'.encode()
+        )
+        assert found.fetchall() == [(0, None, None)] * 2
+
+
 def test_a_resume_that_dies_between_its_steps_leaves_the_tenant_paused(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -280,14 +300,15 @@ def test_while_a_tenant_is_deleted_nothing_of_it_is_written(
     instance.submit("acme", "x")
 
 
+@pytest.mark.parametrize("types", [["x"], ["x", "x"], ["x", "y"]])
 def test_a_deletion_waits_for_submitters_that_saw_the_pause(
-    make: Make, dsn: str, schema: str
+    make: Make, dsn: str, schema: str, types: list[str]
 ) -> None:
     instance = make()
     instance.pause_tenant("acme")
     deleting = threading.Thread(target=instance.delete_tenant, args=("acme",))
     with psycopg.connect(dsn) as connection:
-        instance.submit("acme", "x", connection=connection)
+        instance.submit_many([NewJob("acme", each) for each in types], connection=connection)
         deleting.start()
         with psycopg.connect(dsn, autocommit=True) as looking:
             wait_for(
