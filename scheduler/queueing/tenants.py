@@ -14,7 +14,8 @@ by a call that had begun before:
 
 `resume` first skips the fires that passed, while nothing is claimed yet; a crash leaves the tenant
 paused. `delete` can be repeated after a crash at any point: `deleting_at` stays until nothing is
-left, and refuses new jobs. Each batch removes its jobs from Redis before it deletes their rows.
+left, and refuses new jobs. Each batch removes its jobs from Redis before it deletes their rows, and
+deletes nothing once another process has completed the deletion.
 """
 
 import logging
@@ -177,6 +178,8 @@ class Tenants:
         raise StoreUnavailable(f"jobs of tenant {tenant!r} kept changing; try again")
 
     def _delete_some(self, table: str, tenant: str) -> Steps[int]:
+        if not (yield self._table.hold_deletion(tenant)):
+            return 0
         if table == "job_queue":
             held = yield self._table.hold("jobs", tenant, limit=MAX_BATCH_ROWS)
             for queue, ids in _by_queue(held).items():
@@ -197,8 +200,8 @@ class Tenants:
 
     def _end_deletion(self, tenant: str) -> Steps[None]:
         queues = yield self._table.hold_queues()
-        yield self._table.end_deletion(tenant, holder=self._holder)
-        for (name,) in queues:
+        ended = yield self._table.end_deletion(tenant, holder=self._holder)
+        for (name,) in queues if ended else ():
             admin: object = None if self._ring is None else self._ring.admin(name)
             if isinstance(admin, ForgetsTenants):
                 admin.forget_tenant(tenant)

@@ -96,6 +96,10 @@ class TenantTable:
         """Begin to delete a tenant: (for how long it has been paused), if it is paused."""
         return self._statement("begin_deletion", tenant=tenant)
 
+    def hold_deletion(self, tenant: str) -> Statement:
+        """Lock a tenant that is being deleted: (tenant), if it still is."""
+        return self._statement("hold_deletion", tenant=tenant)
+
     def hold(self, what: str, tenant: str, *, limit: int) -> Statement:
         """Lock some `jobs` or `letters`: (id, queue) each."""
         return self._statement(f"hold_{what}", tenant=tenant, limit=limit)

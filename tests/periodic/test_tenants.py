@@ -326,6 +326,18 @@ def test_a_deletion_waits_for_submitters_that_saw_the_pause(
     assert rows(dsn, schema, "job_queue") == 0
 
 
+def test_a_deletion_that_another_process_completed_deletes_no_new_jobs(make: Make) -> None:
+    instance, body = make(), Body()
+    instance.register("acme", "x", body, every="1h")
+    instance.pause_tenant("acme")
+    instance.delete_tenant("acme")
+    instance.register("acme", "x", body, every="1h")
+    tenants = instance._running().tenant_admin
+    for table in DELETED:  # a second process is between two batches
+        assert tenants._run(tenants._delete_some(table, "acme")) == 0
+    assert len(instance.advance("1h")) == 1
+
+
 @pytest.mark.parametrize("batch", [1, 500])
 def test_a_deletion_that_dies_anywhere_is_completed_by_the_next(
     make: Make, dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch, batch: int

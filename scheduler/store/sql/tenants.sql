@@ -102,6 +102,11 @@ tombstone AS (
   ON CONFLICT (tenant, id) DO UPDATE SET deleted_at = excluded.deleted_at)
 SELECT h.now - h.paused_at, pg_notify(%(channel)s, '') FROM held h;
 
+-- name: hold_deletion
+-- Keep the deletion of a tenant from ending until this transaction does. No row: another process has ended it, and the
+-- tenant may have jobs again.
+SELECT n.tenant FROM {schema}.job_tenant n WHERE n.tenant = %(tenant)s AND n.deleting_at IS NOT NULL FOR SHARE;
+
 -- name: delete_job
 -- Delete some recurring jobs, waiting for claims that hold them: none is claimed after that. Always one row: how many.
 WITH chosen AS MATERIALIZED (
