@@ -38,7 +38,8 @@ def _place(cursor: str) -> HistoryPlace:
         moment = datetime.fromisoformat(at)
         if kind not in KINDS or moment.tzinfo is None:
             raise ValueError(kind)
-        return HistoryPlace(moment, name(job_id, what="job_id"), kind)
+        job = "" if job_id == "" else name(job_id, what="job_id")  # "": an audit row of the tenant
+        return HistoryPlace(moment, job, kind)
     except (ValueError, TypeError, binascii.Error):
         raise InvalidOption("cursor is not one that a page of the ledger gave") from None
 
