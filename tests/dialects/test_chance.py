@@ -197,4 +197,4 @@ def test_each_job_ends_exactly_once_whatever_happens(make_queue: MakeQueue, seed
     }
     assert Counter(end.job_id for end in world.settled if end.state.terminal) == +world.over
     assert world.reaper.known(list(world.jobs)) == [None] * len(world.jobs)
-    assert last.depths() == (dict.fromkeys(Priority, 0), 0, 0, 0, last.depths().dead)
+    assert last.depths() == (dict.fromkeys(Priority, 0), 0, 0, 0, last.depths().dead, 0)

@@ -1207,7 +1207,7 @@ def test_a_later_feed_fences_the_earlier_one_and_runs_once(
     assert other.finish([ended(delivery)])[0] == [True]
     assert fetch_all(other) == []
     assert {end.feed for end in settle(queue) if end.state is State.COMPLETED} == {2}
-    assert queue.depths()[1:] == (0, 0, 0, 0)
+    assert queue.depths()[1:] == (0, 0, 0, 0, 0)
 
 
 def test_what_a_silent_worker_held_and_was_fed_again_comes_back_once(make_queue: MakeQueue) -> None:
@@ -1531,11 +1531,11 @@ def test_depths(make_queue: MakeQueue, protocol: Protocol) -> None:
         ]
     )
     found, at_once = queue.depths(), protocol.retries_at_once
-    assert found[1:] == (2 - at_once, 0, 2, 1)
+    assert found[1:] == (2 - at_once, 0, 2, 1, 0)
     assert list(found.waiting.values()) == [0, 2 + at_once, 3, 3, 3]
     queue.fetch(1, timeout=0)
     found = queue.depths()
-    assert found[1:] == (1, 1, 2, 1)
+    assert found[1:] == (1, 1, 2, 1, 0)
     assert sum(found.waiting.values()) == 11
 
 
@@ -1564,7 +1564,7 @@ def test_dead_letters_and_completed_are_bounded(
         while taken := queue.fetch(15, timeout=0):
             queue.finish([ended(each, state, error="so") for each in taken])
     queue.fetch(1, timeout=0)
-    assert queue.depths() == (dict.fromkeys(Priority, 0), 0, 0, 0, 10)
+    assert queue.depths() == (dict.fromkeys(Priority, 0), 0, 0, 0, 10, 0)
     assert sum(house.everywhere("DBSIZE")) - before < 12 + 20 * protocol.keys_of_a_job
 
 

@@ -187,7 +187,7 @@ def test_a_job_of_the_originals_producer_is_worked(
     assert queue.finish([ended(delivery)])[0] == [True]
     assert plain.lrange(keys.completed, 0, -1) == [text]
     assert plain.llen(keys.processing("w1")) == 0
-    assert queue.depths()[1:] == (0, 0, 0, 0)
+    assert queue.depths()[1:] == (0, 0, 0, 0, 0)
 
 
 def test_a_job_of_the_original_is_retried_put_back_and_buried(

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 import scheduler
-from scheduler import NewJob, Scheduler, State, TemporaryError, handler
+from scheduler import NewJob, Scheduler, State, TemporaryError, handler, testing
 from scheduler.dialects.client import Client, script
 from scheduler.dialects.interface import StopsTenants
 from scheduler.embedded.redis import EmbeddedRedis
@@ -148,7 +148,7 @@ def test_a_pause_waits_for_a_feed_in_progress(
 
 
 def test_a_feed_that_waits_for_the_pause_takes_nothing(
-    instance: Scheduler, dsn: str, schema: str
+    instance: testing.Scheduler, dsn: str, schema: str
 ) -> None:
     """Its snapshot is older than the pause: it sees that in the row of its queue."""
     table = instance._running().queue
