@@ -276,7 +276,7 @@ class Registrar:
                 next_run_at=next_run_at,
                 known=known,
                 version=self.version if lost else entry.version,
-                paused_at=entry.row.paused_at if entry.paused and entry.row else None,
+                paused_at=entry.row.paused_at if entry.row and not entry.tenant_paused else None,
                 note=DISAPPEARED,
             )
 

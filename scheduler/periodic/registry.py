@@ -152,7 +152,7 @@ class Registry:
         """Drop the jobs of a tenant that was deleted, with their functions."""
         with self._lock:
             known = {Key(tenant, job_id) for job_id in self._tenants.get(tenant, {})}
-            known |= {key for key in (*self._bodies, *self._dormant) if key.tenant == tenant}
+            known |= {key for key in (*self._registered, *self._dormant) if key.tenant == tenant}
         for key in known:
             self.forget(key, known=True)
 

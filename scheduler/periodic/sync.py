@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from scheduler.clock import Clock, DatabaseClock
-from scheduler.errors import StoreError, StoreUnavailable
+from scheduler.errors import StoreError, StoreUnavailable, TenantDeleting
 from scheduler.events import Events, Synced
 from scheduler.periodic.registry import Merged, Registry
 from scheduler.store.job import JobTable
@@ -58,6 +58,6 @@ class Sync:
             self._reconcile(merged)
         except StoreUnavailable:
             raise
-        except StoreError as error:
+        except (StoreError, TenantDeleting) as error:
             logger.warning("definitions of jobs could not be written after a sync: %s", error)
         self._events.emit(Synced(jobs=merged.jobs, skew=self._database_clock.skew()))

@@ -14,9 +14,7 @@ AT = datetime(2030, 1, 1, tzinfo=UTC)
 KEY = Key("acme", "x")
 SPEC = JobSpec(schedule=Every(every=timedelta(hours=1)))
 BODY = Body.of(lambda: None)
-ROW = JobRow(
-    *KEY, SPEC.hash(), AT, None, None, None, None, None, None, None, SPEC.to_json(), None, None
-)
+ROW = JobRow(*KEY, SPEC.hash(), AT, None, None, None, None, None, None, None, SPEC.to_json())
 
 
 def mine() -> Registered:

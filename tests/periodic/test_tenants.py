@@ -267,6 +267,49 @@ def test_a_deleted_tenant_can_be_registered_again(make: Make) -> None:
     assert len(instance.advance("1h")) == 1
 
 
+def test_a_sync_does_not_register_jobs_of_a_deleted_tenant(
+    make: Make, dsn: str, schema: str
+) -> None:
+    instance, other, body = make(), make(), Body()
+    for one in (instance, other):
+        one.register("acme", "x", body, every="1h")
+    instance.pause_tenant("acme")
+    instance.delete_tenant("acme")
+    for one in (instance, other):
+        one._running().sync.sync()
+    assert rows(dsn, schema, "job") == 0
+    assert instance.jobs("acme") == []
+
+
+def test_a_sync_during_a_deletion_registers_no_job(make: Make, dsn: str, schema: str) -> None:
+    instance, shop = make(), Body()
+    instance.register("acme", "x", Body(), every="1h")
+    instance.register("shop", "x", shop, every="1h")
+    instance.pause_tenant("acme")
+    with psycopg.connect(dsn, options=f"-c search_path={schema}") as connection:
+        connection.execute("UPDATE job_tenant SET deleting_at = now() WHERE tenant = 'acme'")
+        connection.execute("DELETE FROM job WHERE tenant = 'acme'")
+    instance._running().sync.sync()
+    assert rows(dsn, schema, "job") == 0
+    instance.advance("1h")
+    assert len(shop.fires) == 1
+
+
+def test_a_job_that_disappears_while_its_tenant_is_paused_fires_when_it_resumes(
+    make: Make, dsn: str, schema: str
+) -> None:
+    instance, body = make(), Body()
+    instance.register("acme", "x", body, every="1h")
+    instance.pause_tenant("acme")
+    instance._running().sync.sync()
+    with psycopg.connect(dsn, options=f"-c search_path={schema}") as connection:
+        connection.execute("DELETE FROM job WHERE tenant = 'acme'")
+    instance._running().sync.sync()
+    assert rows(dsn, schema, "job") == 1
+    instance.resume_tenant("acme")
+    assert len(instance.advance("1h")) == 1
+
+
 def test_while_a_tenant_is_deleted_nothing_of_it_is_written(
     make: Make, dsn: str, schema: str
 ) -> None:
