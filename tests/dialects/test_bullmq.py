@@ -21,6 +21,7 @@ from scheduler.dialects.bullmq.options import keep, read_options
 from scheduler.dialects.bullmq.queue import BullMQQueue
 from scheduler.dialects.client import Client, script
 from scheduler.dialects.interface import (
+    BegunMark,
     Cancelling,
     Delivery,
     Handled,
@@ -354,6 +355,47 @@ def test_a_job_of_others_that_is_lost_too_often_fails_without_being_run(
     assert "defa" not in found
 
 
+def test_a_mark_is_only_of_leases_of_the_worker_that_set_it(
+    client: Client, open_queue: MakeOpen
+) -> None:
+    """A worker of BullMQ without a name counts its start, and leaves the name of the one before."""
+    queue, dead, seen = open_queue(), open_queue("dead", lease=SOON), []
+    jobs = [job(), job()]
+    queue.push(jobs, epoch="")
+    dead.fetch(2, timeout=0, first=1, begun=BegunMark(1, 0))
+    client.call("HINCRBY", f"bull:mail:{jobs[0].id}", "ats", 1)
+
+    def decide(delivery: Delivery) -> Result:
+        seen.append((delivery.job.id, delivery.begun))
+        return retried(delivery)
+
+    moved = 0
+
+    def look() -> bool:
+        nonlocal moved
+        moved += queue.recover(decide)
+        return moved == 2
+
+    wait_for(look, "both are reclaimed")
+    assert seen == [(jobs[0].id, True)]
+
+
+def test_a_redelivered_job_is_next_and_keeps_the_counters_of_bullmq(
+    client: Client, open_queue: MakeOpen
+) -> None:
+    queue, dead = open_queue(), open_queue("dead", lease=SOON)
+    jobs = [job(), job()]
+    queue.push(jobs, epoch="")
+    dead.fetch(1, timeout=0, first=1, begun=BegunMark(1, 0))
+    wait_for(lambda: queue.recover(retried) == 1, "it is redelivered")
+    fields = client.call("HMGET", f"bull:mail:{jobs[0].id}", "atm", "stc", "uncharged", "attempt")
+    assert fields == [b"0", None, b"1", b"1"]
+    events = [each for _, each in client.call("XRANGE", "bull:mail:events", "-", "+")[-2:]]
+    assert [each[b"event"] for each in events] == [b"waiting", b"stalled"]
+    assert {each[b"jobId"] for each in events} == {jobs[0].id.encode()}
+    assert [each.job.id for each in queue.fetch(2, timeout=0)] == [each.id for each in jobs]
+
+
 def test_instance_leaves_foreign_jobs_and_their_check_alone(
     client: Client, open_queue: MakeOpen
 ) -> None:
@@ -550,7 +592,7 @@ def test_few_rights_are_enough(lone: House, client: Client) -> None:
     assert ring.depths().unsettled == 2
     queue.leave()
     lost = BullMQQueue(as_worker, "mail", worker="w2", lease=SOON)
-    assert len(lost.fetch(1, timeout=1)) == 1
+    assert len(lost.fetch(1, timeout=1, begun=BegunMark(1, 0))) == 1
     ring._stalled_ms = 1
     client.call("DEL", "bull:mail:stalled-check")
     wait_for(lambda: ring.recover(back, foreign=False), "the job is reclaimed")

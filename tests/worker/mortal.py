@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from scheduler import JobContext, ReaperRule, Worker, handler
+from scheduler.dialects.bullmq.queue import BullMQQueue
 from scheduler.dialects.conveyor.queue import ConveyorQueue
 from scheduler.dialects.reliable.queue import ReliableQueue
 from scheduler.dialects.standard.queue import StandardQueue
@@ -24,6 +25,7 @@ url, dialect, queue, point, journal, deaths = sys.argv[1:]
 QUEUES: dict[str, Any] = {
     "standard": StandardQueue,
     "reliable": ReliableQueue,
+    "bullmq": BullMQQueue,
     "conveyor": ConveyorQueue,
 }
 Queue = QUEUES[dialect]

@@ -89,7 +89,7 @@ class Trial:
         return Outcome(len(starts), ended.attempt, ended.attempt - uncharged, ended.state)
 
 
-@pytest.mark.parametrize("dialect", ["standard", "reliable", "conveyor"])
+@pytest.mark.parametrize("dialect", ["standard", "reliable", "bullmq", "conveyor"])
 def test_jobs_of_killed_workers_are_charged_for_attempts_that_began(
     dsn: str, schema: str, redis_server: EmbeddedRedis, tmp_path: Path, redis: object, dialect: str
 ) -> None:

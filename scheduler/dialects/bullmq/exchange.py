@@ -75,6 +75,7 @@ class Exchange:
             "wake" if wake else "",
             fetch.first,
             fetch.limits,
+            fetch.begun,
             *written,
         ]
         answer, wait, _, told, passed = self._client.run(
@@ -135,12 +136,14 @@ def calls(results: Sequence[Result]) -> Iterator[list[Any]]:
     yield written
 
 
-def written_of(result: Result) -> tuple[Any, ...]:
-    """Write one end, as the script reads it."""
+def written_of(result: Result, *, redelivered: bool = False) -> tuple[Any, ...]:
+    """Write one end, as the script reads it. redelivered: it returns an orphaned lease."""
     delivery, end = cast("Taken", result.delivery), result.end
     job, rules = delivery.job, delivery.rules
     if end is None:
         verb = "return" if result.begun else "back"
+        if redelivered:
+            verb = "redeliver"
         if result.unhandled or result.delay is not None:
             verb = "later"
         delay = (result.delay or NO_DELAY) // wire.MILLISECOND

@@ -44,7 +44,7 @@ from scheduler.dialects.interface import (
     Result,
     Waits,
 )
-from scheduler.dialects.leasing import SequenceNumbers, jobs_of_calls
+from scheduler.dialects.leasing import SequenceNumbers, jobs_of_calls, mark_bytes, mark_of
 from scheduler.dialects.looks import NextLook
 from scheduler.dialects.queue_options import DEFAULT_OPTIONS, QueueOptions
 from scheduler.dialects.settling.fence import Fence, log_missing_results, pushed
@@ -153,14 +153,14 @@ class BullMQQueue:
         timeout: float,
         handled: Handled = EVERY_TYPE,
         first: int | None = None,
-        begun: BegunMark | None = None,  # noqa: ARG002 - its leases all count as begun
+        begun: BegunMark | None = None,
     ) -> list[Delivery]:
         """Lease jobs, or wait for one; with n = 0 only wait."""
         end = time.monotonic() + timeout
         if n <= 0:
             self._wait(end)
             return []
-        fetch = self._numbers.fetch(n, handled, first)
+        fetch = self._numbers.fetch(n, handled, first, begun)
         while True:
             began = time.monotonic()
             answer = self._exchange.run([], self.lease, fetch)
@@ -186,11 +186,11 @@ class BullMQQueue:
         fetch: int = 0,
         handled: Handled = EVERY_TYPE,
         first: int | None = None,
-        begun: BegunMark | None = None,  # noqa: ARG002 - its leases all count as begun
+        begun: BegunMark | None = None,
     ) -> tuple[list[bool], list[Delivery]]:
         """End deliveries and lease the next jobs."""
         wake = not results and not fetch
-        wanted, began = self._numbers.fetch(fetch, handled, first), time.monotonic()
+        wanted, began = self._numbers.fetch(fetch, handled, first, begun), time.monotonic()
         parts = [*calls(results)][::-1]  # put-backs keep their order: the last part goes first
         answers = [
             self._exchange.run(part, self.lease, wanted._replace(n=n), wake=wake)
@@ -208,12 +208,13 @@ class BullMQQueue:
         *,
         lease: timedelta,
         about: About | None = None,
-        begun: BegunMark | None = None,  # noqa: ARG002 - its leases all count as begun
+        begun: BegunMark | None = None,
     ) -> list[Renewed]:
         """Keep deliveries."""
+        report, mark = about_bytes(about), mark_bytes(begun)
         found: list[Renewed] = []
-        for batch in list(_batches(list(notes.items()))) or ([[]] if about is not None else []):
-            args: list[Any] = [self._worker, lease // wire.MILLISECOND, about_bytes(about)]
+        for batch in list(_batches(list(notes.items()))) or [[]]:
+            args: list[Any] = [self._worker, lease // wire.MILLISECOND, report, mark]
             for delivery, note in batch:
                 args += (delivery.job.id, delivery.raw, note_bytes(note), wire.progress_bytes(note))
             answer = self._client.run(script("bullmq", "renew"), [self._keys.meta], args)
@@ -236,16 +237,27 @@ class BullMQQueue:
 
         With `foreign` this is the check for stalled jobs that each worker of BullMQ makes. Without
         it, only jobs of ledgers are reclaimed, and only while no worker checks.
+
+        A lease of a worker of ours that it had not begun is redelivered without a charge, but only
+        once for each job. The mark is read with the job. If the worker lives and sets a newer mark
+        afterwards, its renewal or its result sets or ends the lease too. Then `finish` refuses what
+        was decided here, as it refuses all but the first decision of several processes.
         """
         keys, moved = [self._keys.meta], 0
         if foreign:
             args = [self._compat, self._stalled_ms, MOST_STALLED, MOST_TAKEN_BACK]
-            moved, told = self._client.run(script("bullmq", "stalled"), keys, args)
+            moved, told, marked = self._client.run(script("bullmq", "stalled"), keys, args)
         else:
             args = [self._stalled_ms, MOST_TAKEN_BACK]
-            told = self._client.run(script("bullmq", "abandoned"), keys, args)
-        found, unreadable = self._exchange.deliveries(told)
-        written = [*unreadable, *(value for each in found for value in written_of(decide(each)))]
+            told, marked = self._client.run(script("bullmq", "abandoned"), keys, args)
+        marks = dict(zip(marked[::2], marked[1::2], strict=True))
+        found, written = self._exchange.deliveries(told)
+        for each in found:
+            mark = mark_of(marks.get(each.job.id.encode()))
+            each.begun = mark is None or mark.includes(each.sequence)
+            redelivered = not each.begun and not each.redelivered
+            result = Result(each, None) if redelivered else decide(each)
+            written += written_of(result, redelivered=redelivered)
         return int(moved) + (
             sum(self._exchange.run(written, self.lease, dead=True).accepted) if written else 0
         )

@@ -24,15 +24,19 @@ TRAVEL = (
     *("policy", "tags", "correlation_id", "checkpoint", "trace", "idempotency_key"),
     "previous_attempt_id",
 )
-TOLD = 17  # values of a job, as scripts tell it
+TOLD = 18  # values of a job, as scripts tell it
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Taken(Delivery):
-    """A delivery whose end is bound by the options of its job; `raw` is its token."""
+    """A delivery whose end is bound by the options of its job; `raw` is its token.
+
+    redelivered: an orphaned lease of the job was redelivered without a charge.
+    """
 
     rules: Rules
     scheduler: str = ""
+    redelivered: bool = False
 
     def is_last_chance(self, retry: RetryPolicy) -> bool:
         """Return whether the job ends if it loses this worker too. BullMQ fails a job that stalls
@@ -89,13 +93,14 @@ def delivery_of(queue: str, told: Sequence[bytes]) -> Taken:
         rjk,
         uncharged,
         stalled,
+        redelivered,
         previous,
     ) = told
     try:
         worker, _, number, _, began, _, sequence = token.rsplit(b":", 6)
         not_charged = int(uncharged or 0)
         lease = int(number), instant_of(int(began)), token, int(sequence), not_charged
-        holder, orphaned = worker.decode(errors="replace"), int(stalled or 0) > 0
+        holder, orphaned = worker.decode(errors="replace"), int(stalled or 0) > 0 or bool(redelivered)
         level = Priority(min(int(priority or 0), Priority.BULK))
         if not ring:
             policy, rules = read_options(opts)
@@ -146,7 +151,14 @@ def delivery_of(queue: str, told: Sequence[bytes]) -> Taken:
         if note:  # the attempt before may have left a checkpoint
             job.checkpoint = orjson.loads(note)[2]
         rules = FED if installation else read_options(opts)[1]
-        return Taken(job, *lease, worker=holder, orphaned=orphaned, rules=rules)
+        return Taken(
+            job,
+            *lease,
+            worker=holder,
+            orphaned=orphaned,
+            rules=rules,
+            redelivered=bool(redelivered),
+        )
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
         raise WireError(
             f"a job of queue {queue!r} cannot be read: {type(error).__name__}"

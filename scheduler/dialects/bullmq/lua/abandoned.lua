@@ -2,7 +2,7 @@
 -- KEYS[1] hash: meta of the queue; the names of all other keys begin as this does
 -- ARGV[1] how long an instance does not check again, in ms; 0: check now
 -- ARGV[2] maximum of jobs
--- Returns the values of each job that `tell_job` appends
+-- Returns {the values of each job that `tell_job` appends; id and mark of those whose worker has one}
 --
 -- Workers check for stalled jobs as long as one of them lives: each check sets `stalled-check` for its interval. While
 -- that key exists, this script leaves all jobs to them. It never sets the key, or it would keep workers from checking;
@@ -15,13 +15,13 @@ local CHUNK = 5000
 -- include: job
 -- include: lost
 
-if redis.call('EXISTS', base .. 'active') == 0 then return {} end
+if redis.call('EXISTS', base .. 'active') == 0 then return {{}, {}} end
 if interval > 0 then
-  if redis.call('EXISTS', base .. 'stalled-check') == 1 then return {} end
-  if not redis.call('SET', base .. 'ring:stalled-check', now, 'PX', interval, 'NX') then return {} end
+  if redis.call('EXISTS', base .. 'stalled-check') == 1 then return {{}, {}} end
+  if not redis.call('SET', base .. 'ring:stalled-check', now, 'PX', interval, 'NX') then return {{}, {}} end
 end
 
-local stalled, seen, found, told, count = base .. 'ring:stalled', {}, {}, {}, 0
+local stalled, seen, found, told, marks, count = base .. 'ring:stalled', {}, {}, {}, {}, 0
 for _, each in ipairs(redis.call('SMEMBERS', stalled)) do seen[each] = true end
 for _, id in ipairs(redis.call('LRANGE', base .. 'active', 0, -1)) do
   local job = redis.call('EXISTS', base .. id .. ':lock') == 0 and read_job(base .. id, BRIEF)
@@ -29,7 +29,7 @@ for _, id in ipairs(redis.call('LRANGE', base .. 'active', 0, -1)) do
     local start = (job.ats or 0) .. ':' .. id -- a lease that began after the last check is not one that was seen
     found[#found + 1] = start
     if seen[start] and count < tonumber(ARGV[2]) then
-      tell_lost(told, id, read_job(base .. id, FIELDS))
+      tell_lost(told, marks, id, read_job(base .. id, FIELDS))
       count = count + 1
     end
   end
@@ -38,4 +38,4 @@ redis.call('DEL', stalled)
 for first = 1, #found, CHUNK do
   redis.call('SADD', stalled, unpack(found, first, math.min(first + CHUNK - 1, #found)))
 end
-return told
+return {told, marks}

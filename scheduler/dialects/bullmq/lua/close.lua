@@ -83,13 +83,14 @@ end
 -- Put-backs come after the fetch, which does not lease them. The first of them is the next to be leased.
 local function put_back()
   for i = #backs, 1, -1 do
-    local id, priority, score = unpack(backs[i])
+    local id, priority, score, stalled = unpack(backs[i], 1, 4)
     if priority > 0 then
       redis.call('ZADD', base .. 'prioritized', score or priority * PRIORITY, id)
     else
       redis.call('RPUSH', facts(base).list, id)
     end
     say(base, 'waiting', 'jobId', id, 'prev', 'active')
+    if stalled then say(base, 'stalled', 'jobId', id) end
     ready[base] = true
   end
 end

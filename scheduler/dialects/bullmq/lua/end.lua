@@ -1,9 +1,9 @@
 -- Part of finish: end deliveries, each if it is still the worker's.
--- ARGV[11..] 7 values for each: id; verb:delay:attempts:traces:count:age:most, or verb:delay:0:traces:previous; token;
+-- ARGV[12..] 7 values for each: id; verb:delay:attempts:traces:count:age:most, or verb:delay:0:traces:previous; token;
 -- value, the result or the reason; trace; progress as JSON, or empty; end as JSON, or empty. Verbs: completed, failed,
--- retry, first (a retry that goes first), back, return (back, after the attempt had begun), later (back with a delay,
--- before the handler was called; 0: it grows, because the worker has no handler). previous: the id of the last attempt
--- that had begun.
+-- retry, first (a retry that goes first), back, return (back, after the attempt had begun), redeliver (back, of an
+-- orphaned lease that had not begun), later (back with a delay, before the handler was called; 0: it grows, because the
+-- worker has no handler). previous: the id of the last attempt that had begun.
 local RESULT, closed, handled = 7, {}, {}
 
 -- A lock that ran out is nobody's as long as nobody took the job since.
@@ -83,10 +83,12 @@ local function end_one(id, lock, head, token, value, trace, progress, text)
     redis.call('HSET', key, 'delay', due - now)
     put_later(base, id, due)
     note_previous(key, job, keep)
-  elseif verb == 'back' or verb == 'return' then
+  elseif verb == 'back' or verb == 'return' or verb == 'redeliver' then
     note_previous(key, job, keep)
-    if verb == 'return' then count_return(id, key, job, token) end
-    backs[#backs + 1] = {id, tonumber(job.priority) or 0, tonumber(string.match(token, '([^:]*):%d+$'))}
+    if verb ~= 'back' then count_return(id, key, job, token) end
+    if verb == 'redeliver' then redis.call('HSET', key, 'redelivered', 1) end
+    local score = tonumber(string.match(token, '([^:]*):%d+$'))
+    backs[#backs + 1] = {id, tonumber(job.priority) or 0, score, verb == 'redeliver'}
     returned[id] = true
   elseif verb == 'retry' or verb == 'first' then
     try_again(id, job, tonumber(delay), value, trace, tonumber(limit), verb == 'first' or taking_back, taking_back)
@@ -102,11 +104,11 @@ end
 local function end_all()
   if count == 0 then return '' end
   local answer, locks = {}, {}
-  for i = 1, count do locks[i] = base .. ARGV[RESULT * i + 4] .. ':lock' end
+  for i = 1, count do locks[i] = base .. ARGV[RESULT * i + 5] .. ':lock' end
   local held = redis.call('MGET', unpack(locks))
   for i = 1, count do
-    local id = ARGV[RESULT * i + 4]
-    answer[i] = closed[id] and '0' or end_one(id, held[i], unpack(ARGV, RESULT * i + 5, RESULT * i + 10))
+    local id = ARGV[RESULT * i + 5]
+    answer[i] = closed[id] and '0' or end_one(id, held[i], unpack(ARGV, RESULT * i + 6, RESULT * i + 11))
     closed[id] = closed[id] or answer[i] == '1'
   end
   forget_returns(base .. 'ring:unhandled', handled)

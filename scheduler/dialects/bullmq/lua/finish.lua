@@ -10,7 +10,8 @@
 -- ARGV[8] wake, if those who wait should look again; or empty
 -- ARGV[9] sequence number of the first lease; the next leases get the next numbers
 -- ARGV[10] JSON object of types and how many jobs of each may be leased; empty: any number of any type
--- ARGV[11..] 7 values for each result, as `end` reads them
+-- ARGV[11] mark of the leases that have begun; empty: not reported
+-- ARGV[12..] 7 values for each result, as `end` reads them
 -- Returns {1 or 0 for each result; ms until one should look again or -1; now in ms; {of each that was taken what `job`
 -- tells}; how many jobs of full types were passed over}
 local base, worker, lease, wanted = string.sub(KEYS[1], 1, -5), ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
@@ -26,6 +27,7 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 -- include: close
 -- include: end
 -- include: take
+-- include: begun
 
 local function drained()
   if facts(base).paused then return false end
@@ -34,6 +36,7 @@ end
 
 local answer, told = end_all(), {}
 write()
+set_begun(ARGV[11])
 local full = redis.call('HLEN', base .. 'ring:finished') >= tonumber(ARGV[5])
 if wanted > 0 then
   gather()

@@ -2,14 +2,14 @@
 -- A token says whose attempt it is: worker:feed:attempt:starts:when it began in ms:the place it had among
 -- priorities:sequence number of the lease.
 -- Jobs that a ledger fed have fields of ours: `attempt`, how many attempts were settled or put back; `uncharged`, how
--- many of them are not charged; `lease`, starts:sequence number of our last lease; `previous`, starts:id of the last
--- attempt that had begun, or starts:worker:sequence. They are of the last start only if `starts` is `ats`, which
--- BullMQ's workers count too.
-local TOLD = 14
+-- many of them are not charged; `redelivered`, set if one of these was an orphaned lease; `lease`, starts:sequence
+-- number of our last lease; `previous`, starts:id of the last attempt that had begun, or starts:worker:sequence. The
+-- last two are of the last start only if `starts` is `ats`, which BullMQ's workers count too.
+local TOLD = 15
 local FIELDS = {
   'name', 'data', 'opts', 'timestamp', 'priority', 'tenant', 'feed', 'installation', 'attempt', 'ring', 'note', 'rjk',
-  'uncharged', 'stc', 'atm', 'ats', 'attemptsMade', 'defa', 'parentKey', 'parent', 'deid', 'pb', 'processedOn',
-  'previous', 'lease',
+  'uncharged', 'stc', 'redelivered', 'atm', 'ats', 'attemptsMade', 'defa', 'parentKey', 'parent', 'deid', 'pb',
+  'processedOn', 'previous', 'lease',
 }
 
 -- Without what is only told: data may be large.

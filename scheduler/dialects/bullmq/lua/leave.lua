@@ -1,4 +1,4 @@
--- Remove a worker that ends, and its retry policy after an hour if it still has a job.
+-- Remove a worker that ends; its retry policy and its begun mark after an hour if it still has a job.
 -- KEYS[1] hash: meta of the queue; the names of all other keys begin as this does
 -- ARGV[1] worker
 -- Returns nothing
@@ -18,4 +18,5 @@ end
 
 redis.call('DEL', base .. 'ring:said:' .. ARGV[1])
 redis.call('ZREM', base .. 'ring:workers', ARGV[1])
-redis.call('PEXPIRE', base .. 'ring:retry:' .. ARGV[1], has_job() and HOUR or 0)
+local left = has_job() and HOUR or 0
+for _, what in ipairs({'retry:', 'begun:'}) do redis.call('PEXPIRE', base .. 'ring:' .. what .. ARGV[1], left) end

@@ -44,7 +44,7 @@ end
 local function feed_again(id, priority, before, starts)
   local key, lists = base .. id, {base .. 'wait', base .. 'paused', base .. 'active'}
   redis.call('HSET', key, 'previous', (starts or 0) .. ':')
-  redis.call('HDEL', key, 'stc', 'defa', 'cancel', 'note', 'progress', 'failedReason', 'stacktrace')
+  redis.call('HDEL', key, 'stc', 'redelivered', 'defa', 'cancel', 'note', 'progress', 'failedReason', 'stacktrace')
   if redis.call('ZSCORE', base .. 'delayed', id) then return end
   local waits = redis.call('ZSCORE', base .. 'prioritized', id)
   for i = 1, 2 do waits = waits or redis.call('LPOS', lists[i], id) end

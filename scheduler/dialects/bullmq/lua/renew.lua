@@ -3,9 +3,12 @@
 -- ARGV[1] worker
 -- ARGV[2] lease, in ms
 -- ARGV[3] what the worker says of itself, or empty: nothing new
--- ARGV[4..] 4 values for each delivery: id, token, note as JSON or empty, progress as JSON or empty
+-- ARGV[4] mark of the leases that have begun; empty: not reported
+-- ARGV[5..] 4 values for each delivery: id, token, note as JSON or empty, progress as JSON or empty
 -- Returns for each k (kept), l (lost) or c (cancel)
 local base, worker, lease = string.sub(KEYS[1], 1, -5), ARGV[1], ARGV[2]
+
+-- include: begun
 
 -- A lock that ran out is nobody's as long as nobody took the job since.
 local function holds(id, token, lock, job)
@@ -15,7 +18,7 @@ local function holds(id, token, lock, job)
 end
 
 local answer, kept = {}, {}
-for i = 4, #ARGV, 4 do
+for i = 5, #ARGV, 4 do
   local id, token, note, progress = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
   local key = base .. id
   local job = redis.call('HMGET', key, 'pb', 'ats', 'cancel', 'name')
@@ -33,6 +36,7 @@ for i = 4, #ARGV, 4 do
   end
 end
 if #kept > 0 then redis.call('SREM', base .. 'stalled', unpack(kept)) end
+set_begun(ARGV[4])
 if ARGV[3] ~= '' then
   local time, workers = redis.call('TIME'), base .. 'ring:workers'
   local now = time[1] * 1000 + math.floor(time[2] / 1000)

@@ -4,7 +4,8 @@
 -- ARGV[2] how long nobody needs to look again, in ms; 0: anybody may at once
 -- ARGV[3] how often a job may be lost before it fails
 -- ARGV[4] most that are told
--- Returns {how many went back to be the next; {of each that a ledger fed, which is to be decided on, what `job` tells}}
+-- Returns {how many went back to be the next; {of each that a ledger fed, which is to be decided on, what `job` tells};
+-- {id and mark of those whose worker has one}}
 local base, compat, interval = string.sub(KEYS[1], 1, -5), ARGV[1], tonumber(ARGV[2])
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -14,7 +15,7 @@ local CHUNK = 5000
 -- include: job
 -- include: lost
 
-if interval > 0 and not redis.call('SET', base .. 'stalled-check', now, 'PX', interval, 'NX') then return {0, {}} end
+if interval > 0 and not redis.call('SET', base .. 'stalled-check', now, 'PX', interval, 'NX') then return {0, {}, {}} end
 
 local function lives(scheduler)
   if not scheduler then return false end
@@ -35,7 +36,7 @@ end
 
 local active = {}
 for _, id in ipairs(redis.call('LRANGE', base .. 'active', 0, -1)) do active[id] = true end
-local moved, told, fed = 0, {}, 0
+local moved, told, marks, fed = 0, {}, {}, 0
 for _, id in ipairs(redis.call('SMEMBERS', base .. 'stalled')) do
   if active[id] and fed < tonumber(ARGV[4]) and redis.call('EXISTS', base .. id .. ':lock') == 0 then
     local job = read_job(base .. id, FIELDS)
@@ -45,7 +46,7 @@ for _, id in ipairs(redis.call('SMEMBERS', base .. 'stalled')) do
       put_first(id, job)
       moved = moved + 1
     else
-      tell_lost(told, id, job)
+      tell_lost(told, marks, id, job)
       fed = fed + 1
     end
   end
@@ -56,4 +57,4 @@ for first = 1, #ids, CHUNK do
   redis.call('SADD', base .. 'stalled', unpack(ids, first, math.min(first + CHUNK - 1, #ids)))
 end
 tell()
-return {moved, told}
+return {moved, told, marks}
