@@ -42,7 +42,7 @@ BEHIND = (
 )
 ROWS = (
     "SELECT job_id, min(outcome), max(coalesce(attempt, 0)), extract(epoch FROM max(at))::float8, count(*),"
-    " min(queue), (array_agg(attempts))[1] FROM scheduler.job_history"
+    " (array_agg(attempts))[1] FROM scheduler.job_history"
     " WHERE kind = 'job' GROUP BY job_id"
 )
 FED = (
@@ -210,8 +210,8 @@ def _judge(house: House, folder: Path, options: Options, outcome: Outcome, until
         fed = frozenset(job_id for (job_id,) in connection.execute(FED))
         apart = time.time() - time.monotonic()
         ended = {
-            job_id: Ended.from_row(how, attempt, at - apart, rows, queue, shown)
-            for job_id, how, attempt, at, rows, queue, shown in connection.execute(ROWS)
+            job_id: Ended.from_row(how, attempt, at - apart, rows, shown)
+            for job_id, how, attempt, at, rows, shown in connection.execute(ROWS)
         }
         verdict.wrong["left behind"] += [
             f"{n} in {name}" for name, n in connection.execute(LEFTOVERS) if n

@@ -225,17 +225,8 @@ def test_an_attempt_without_a_start_is_an_orphaned_lease(
         (Ended(outcome="dead_letter", attempt=2, shown={2: "system"}, uncharged=1), False),
         (Ended(outcome="dead_letter", attempt=1, shown={1: "system"}), True),
         (Ended(outcome="dead_letter", attempt=2, shown={1: "system", 2: "system"}), True),
-        (
-            Ended(
-                outcome="dead_letter",
-                attempt=2,
-                shown={1: "system", 2: "system"},
-                queue="video",
-            ),
-            False,
-        ),
     ],
-    ids=["two unmarked leases", "one lease", "marked leases", "BullMQ has no marks"],
+    ids=["two unmarked leases", "one lease", "marked leases"],
 )
 def test_a_dead_job_without_a_start_needs_two_unmarked_leases(ended: Ended, wrong: bool) -> None:
     poison = order(fails=-1)._replace(poison=True)

@@ -17,7 +17,7 @@ from typing import Any
 from tests.chaos.attack import Done
 from tests.chaos.diary import Line, Order, Page
 from tests.chaos.pauses import Pause
-from tests.chaos.plan import CONCURRENCY, LEASE, QUEUES, Fault
+from tests.chaos.plan import CONCURRENCY, LEASE, Fault
 
 ONE_TICK = 0.05
 CLOCK_ERROR = 0.01  # of the difference between two clocks
@@ -37,14 +37,11 @@ class Ended:
     attempt: int
     at: float = float("inf")
     rows: int = 1
-    queue: str = "work"
     shown: Mapping[int, str | None] = field(default_factory=dict)
     uncharged: int = 0
 
     @classmethod
-    def from_row(
-        cls, outcome: str, attempt: int, at: float, rows: int, queue: str, attempts: Any
-    ) -> "Ended":
+    def from_row(cls, outcome: str, attempt: int, at: float, rows: int, attempts: Any) -> "Ended":
         """Make it of a row, whose list leaves out a last attempt that completed plainly."""
         listed: list[dict[str, Any]] = attempts or []
         shown = {each["attempt"]: each.get("category") for each in listed}
@@ -56,7 +53,6 @@ class Ended:
             attempt=attempt,
             at=at,
             rows=rows,
-            queue=queue,
             shown=shown,
             uncharged=uncharged,
         )
@@ -241,12 +237,9 @@ def _check_attempts(
     """Check that the attempts in the ledger are the starts, and leases that were orphaned before.
 
     A job can be dead without a start only after two leases that were not marked as begun: the first
-    was redelivered uncharged. A Redis that forgot a job counts its attempts anew. BullMQ has no
-    marks: there a number can belong to a lease that never began and that no row mentions.
+    was redelivered uncharged. A Redis that forgot a job counts its attempts anew.
     """
     if ended is None or _forgotten(submitted, ended.at, faults):
-        return
-    if QUEUES[ended.queue]["dialect"] == "bullmq":
         return
     wrong = verdict.wrong["attempts"]
     started = {line.attempt for line in lines if line.what == "start"}

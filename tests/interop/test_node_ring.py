@@ -5,6 +5,7 @@ them.
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import timedelta
 from uuid import UUID
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from scheduler import IllegalTransition, RetryPolicy, Scheduler, State, UnsupportedByDialect
 from scheduler.dialects.bullmq.queue import BullMQQueue
 from scheduler.dialects.client import Client
-from scheduler.dialects.interface import Cancelling, Known
+from scheduler.dialects.interface import BegunMark, Cancelling, Known
 from scheduler.dialects.queue_options import QueueOptions
 from scheduler.embedded.redis import EmbeddedRedis
 from scheduler.model.attempts import AttemptEnd, QueuedJob
@@ -225,6 +226,46 @@ def test_a_job_that_node_loses_too_often_is_a_dead_letter(
     [last] = settled(queue, 1)
     assert (last.attempt, last.state, last.category) == (3, State.DEAD_LETTER, "system")
     assert last.error == "job stalled more than allowable limit"
+
+
+def orphan(redis_url: str, queue: BullMQQueue, fed: QueuedJob) -> None:
+    """Lease a job to a worker of this library that dies before it begins the job."""
+    queue.push([fed], epoch="")
+    client = Client(redis_url)
+    dead = BullMQQueue(client, "mail", worker="dead", lease=timedelta(milliseconds=100))
+    assert len(dead.fetch(1, timeout=0, begun=BegunMark(1, 0))) == 1
+    client.close()
+
+
+def test_node_gives_all_its_attempts_to_a_job_that_we_have_redelivered(
+    queue: BullMQQueue, node: Peer, redis_server: EmbeddedRedis
+) -> None:
+    policy = {"max_attempts": 2, "initial_delay_us": 100_000, "jitter": False}
+    fed = job(payload=b'{"fails":9}', policy=policy)
+    orphan(redis_server.url, queue, fed)
+    wait_for(lambda: queue.recover(retried) == 1, "it is redelivered")
+    node.work("mail")
+    last = settled(queue, 2)[-1]
+    assert (last.state, last.attempt, last.uncharged) == (State.DEAD_LETTER, 3, 1)
+    assert len(node.ran) == 2
+
+
+def test_node_charges_an_unbegun_lease_that_it_finds_first(
+    queue: BullMQQueue, node: Peer, redis_server: EmbeddedRedis
+) -> None:
+    """Its check for stalled jobs knows no begun marks."""
+    fed = job(payload=b'{"value":1}')
+    orphan(redis_server.url, queue, fed)
+    node.work("mail", lockDuration=1000, stalledInterval=100, maxStalledCount=1)
+    found: list[AttemptEnd] = []
+
+    def has_ended() -> bool:
+        for each in queue.outcomes(100, timeout=0.05):
+            found.extend(each.ends)
+        return bool(found) and found[-1].state.terminal
+
+    wait_for(has_ended, "it has ended", timeout=60)
+    assert (found[-1].state, found[-1].attempt, found[-1].uncharged) == (State.COMPLETED, 2, 0)
 
 
 def test_jobs_go_round_the_ring_through_node(

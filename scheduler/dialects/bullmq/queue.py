@@ -238,10 +238,10 @@ class BullMQQueue:
         With `foreign` this is the check for stalled jobs that each worker of BullMQ makes. Without
         it, only jobs of ledgers are reclaimed, and only while no worker checks.
 
-        A lease of a worker of ours that it had not begun is redelivered without a charge, but only
-        once for each job. The mark is read with the job. If the worker lives and sets a newer mark
-        afterwards, its renewal or its result sets or ends the lease too. Then `finish` refuses what
-        was decided here, as it refuses all but the first decision of several processes.
+        A lease that a worker of this library had not begun is redelivered without a charge, but
+        only once for each job. The script reads the mark together with the job. A worker that
+        lives and reports a newer mark afterwards also sets the lock of the job, or ends it. Then
+        `finish` refuses this decision, as it refuses all but the first of several processes.
         """
         keys, moved = [self._keys.meta], 0
         if foreign:

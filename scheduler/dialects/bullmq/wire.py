@@ -24,7 +24,7 @@ TRAVEL = (
     *("policy", "tags", "correlation_id", "checkpoint", "trace", "idempotency_key"),
     "previous_attempt_id",
 )
-TOLD = 18  # values of a job, as scripts tell it
+TOLD = 18  # values of a job that `tell_job` appends
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -100,7 +100,10 @@ def delivery_of(queue: str, told: Sequence[bytes]) -> Taken:
         worker, _, number, _, began, _, sequence = token.rsplit(b":", 6)
         not_charged = int(uncharged or 0)
         lease = int(number), instant_of(int(began)), token, int(sequence), not_charged
-        holder, orphaned = worker.decode(errors="replace"), int(stalled or 0) > 0 or bool(redelivered)
+        holder, orphaned = (
+            worker.decode(errors="replace"),
+            int(stalled or 0) > 0 or bool(redelivered),
+        )
         level = Priority(min(int(priority or 0), Priority.BULK))
         if not ring:
             policy, rules = read_options(opts)

@@ -2,7 +2,7 @@
 -- KEYS[1] hash: meta of the queue; the names of all other keys begin as this does
 -- ARGV[1] how long an instance does not check again, in ms; 0: check now
 -- ARGV[2] maximum of jobs
--- Returns {the values of each job that `tell_job` appends; id and mark of those whose worker has one}
+-- Returns {the values of each job that `tell_lost` appends; id and begun mark of those whose worker has one}
 --
 -- Workers check for stalled jobs as long as one of them lives: each check sets `stalled-check` for its interval. While
 -- that key exists, this script leaves all jobs to them. It never sets the key, or it would keep workers from checking;

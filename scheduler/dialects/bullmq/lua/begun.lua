@@ -1,7 +1,7 @@
 -- Part of finish and renew: store which leases of a worker have begun, in the format of `attempts/begun`.
--- Each worker has a string of its own, which expires a week after its last renewal: nobody needs to look for marks of
--- dead workers. It stays as long as their retry policies do (`RetryDefaults`). The highest ordinal stays, because a call
--- can overtake another. A Redis without memory refuses the mark alone: an older one is still right about its leases.
+-- Each worker has its own string, which expires a week after the last renewal. So no script has to find the marks of
+-- dead workers, and a mark lives as long as the retry policy of its worker (`RetryDefaults`). The highest ordinal
+-- stays, because a call can overtake another. If Redis has no memory, only the mark is refused: an older one is valid.
 local WEEK = 604800000
 
 local function set_begun(mark)

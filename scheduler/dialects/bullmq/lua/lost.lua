@@ -1,11 +1,11 @@
 -- Part of some: tell of a job whose worker was lost.
 -- BullMQ's own workers have no name unless they are given one.
--- marks: id and begun mark of the job are appended if its last lease is one of ours, and the worker reported a mark. A
--- worker of BullMQ counts the start in `ats` and does not write `lease`, but without a name it leaves our name in `pb`.
+-- marks: id and begun mark of the job are appended if the field `lease` describes the last lease, and its worker has
+-- reported a mark. A worker of BullMQ counts its start in `ats` and writes no `lease`; without a name it writes no `pb`.
 local function tell_lost(told, marks, id, job)
   local began, sequence = job.processedOn or now, sequence_of(job)
-  local is_ours = job.pb and string.match(job.lease or '', '^(%d+):%d+$') == job.ats
-  local mark = is_ours and redis.call('GET', base .. 'ring:begun:' .. job.pb)
+  local has_sequence = job.pb and string.match(job.lease or '', '^(%d+):%d+$') == job.ats
+  local mark = has_sequence and redis.call('GET', base .. 'ring:begun:' .. job.pb)
   if mark then
     marks[#marks + 1] = id
     marks[#marks + 1] = mark

@@ -4,8 +4,8 @@
 -- ARGV[2] how long nobody needs to look again, in ms; 0: anybody may at once
 -- ARGV[3] how often a job may be lost before it fails
 -- ARGV[4] most that are told
--- Returns {how many went back to be the next; {of each that a ledger fed, which is to be decided on, what `job` tells};
--- {id and mark of those whose worker has one}}
+-- Returns {how many went back to be the next; the values of each job that `tell_lost` appends: those that a ledger fed,
+-- for which the caller decides; id and begun mark of those whose worker has one}
 local base, compat, interval = string.sub(KEYS[1], 1, -5), ARGV[1], tonumber(ARGV[2])
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -15,7 +15,9 @@ local CHUNK = 5000
 -- include: job
 -- include: lost
 
-if interval > 0 and not redis.call('SET', base .. 'stalled-check', now, 'PX', interval, 'NX') then return {0, {}, {}} end
+if interval > 0 and not redis.call('SET', base .. 'stalled-check', now, 'PX', interval, 'NX') then
+  return {0, {}, {}}
+end
 
 local function lives(scheduler)
   if not scheduler then return false end
