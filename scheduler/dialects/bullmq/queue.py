@@ -239,9 +239,9 @@ class BullMQQueue:
         it, only jobs of ledgers are reclaimed, and only while no worker checks.
 
         A lease that a worker of this library had not begun is redelivered without a charge, but
-        only once for each job. The script reads the mark together with the job. A worker that
-        lives and reports a newer mark afterwards also sets the lock of the job, or ends it. Then
-        `finish` refuses this decision, as it refuses all but the first of several processes.
+        only once for each job. The script reads the mark together with the job. If the worker lives
+        and renews or ends the lease afterwards, `finish` refuses this decision, as it refuses all
+        but the first of several processes.
         """
         keys, moved = [self._keys.meta], 0
         if foreign:
