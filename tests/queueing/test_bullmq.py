@@ -3,6 +3,8 @@
 import threading
 import time
 from contextlib import closing
+from datetime import timedelta
+from typing import Any
 
 import orjson
 import pytest
@@ -12,13 +14,20 @@ import scheduler
 from scheduler import RetryPolicy, Scheduler, State, Worker, handler
 from scheduler.dialects.bullmq.add import NewJob, add
 from scheduler.dialects.bullmq.keys import Keys
+from scheduler.dialects.bullmq.queue import BullMQQueue
 from scheduler.dialects.client import Client, script
+from scheduler.dialects.interface import BegunMark
+from scheduler.dialects.queue_options import QueueOptions
 from scheduler.embedded.redis import EmbeddedRedis
 from scheduler.errors import ConfigError
+from scheduler.recovery import orphaned_result
+from tests.dialects.values import AT_ONCE, ended
 from tests.queueing.conftest import MakeWorker
 from tests.support.waiting import rest, wait_for
 
 MAIL, OTHER = Keys("mail"), Keys("other")
+SOON = RetryPolicy(backoff="constant", initial_delay="10ms", jitter=False)
+CHECKS_AT_ONCE = QueueOptions(reaper=AT_ONCE)
 
 
 @pytest.fixture
@@ -72,6 +81,31 @@ def test_queues_of_one_worker_may_be_of_several_dialects(
         )
     finally:
         worker.stop(grace=1)
+
+
+def test_a_redelivered_lease_is_in_the_ledger_whatever_is_settled_first(
+    dsn: str, schema: str, redis: Client, redis_server: EmbeddedRedis
+) -> None:
+    """The end of a charged lease is lost if an instance settles it after the end of its job. A
+    redelivery has no end of its own.
+    """
+    queues = {"mail": {"dialect": "bullmq"}}
+    with Scheduler(dsn, schema=schema, redis=redis_server.url, queues=queues) as feeder:
+        made = feeder.submit("acme", "send", {}, queue="mail", retry=SOON)
+        key = f"bull:mail:{made.id}"
+        installation = wait_for(lambda: redis.call("HGET", key, "installation"), "it is fed")
+    options: dict[str, Any] = {"installation": installation.decode(), "options": CHECKS_AT_ONCE}
+    dead = BullMQQueue(redis, "mail", worker="dead", lease=timedelta(milliseconds=50), **options)
+    assert len(dead.fetch(1, timeout=60, first=1, begun=BegunMark(1, 0))) == 1
+    queue = BullMQQueue(redis, "mail", worker="w", **options)
+    wait_for(lambda: queue.recover(orphaned_result) == 1, "it is redelivered")
+    queue.outcomes(10, timeout=0.1)  # another instance has read what there is, and hangs
+    [delivery] = queue.fetch(1, timeout=60)
+    queue.finish([ended(delivery, uncharged=delivery.uncharged)])
+    with Scheduler(dsn, schema=schema, redis=redis_server.url, queues=queues) as settler:
+        job = settler.wait("acme", made.id, timeout=60)
+    assert (job.state, job.attempt) == (State.COMPLETED, 2)
+    assert job.attempts[-1]["uncharged"] == 1
 
 
 def test_a_worker_that_stops_keeps_nothing_that_it_takes_meanwhile(
