@@ -37,7 +37,6 @@ PARTS = (
     "limiter",
     "repeat",
 )
-NOT_READ = (b"",) * 5  # values that only workers need
 FIELDS = (
     b"name",
     b"data",
@@ -50,6 +49,7 @@ FIELDS = (
     b"attempt",
     b"ring",
 )
+NOT_READ = (b"",) * (wire.TOLD - 2 - len(FIELDS))  # values that only workers need
 JOBS = "<id>"
 CONNECTION = re.compile(r" addr=(\S+) .*? name=(\S+) age=(\d+) ")
 
