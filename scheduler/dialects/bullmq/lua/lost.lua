@@ -1,8 +1,8 @@
 -- Part of some: tell of a job whose worker was lost.
 -- BullMQ's own workers have no name unless they are given one.
 -- marks: id and begun mark of the job are appended if the field `lease` describes the last lease, and its worker has
--- reported a mark. A worker of BullMQ counts its start in `ats` and writes no `lease`. A worker without a name writes no
--- `pb` either.
+-- reported a mark. A worker of BullMQ counts its start in `ats` and writes no `lease`. Without a name it leaves `pb` as
+-- it was.
 local function tell_lost(told, marks, id, job)
   local began, sequence = job.processedOn or now, sequence_of(job)
   local has_sequence = job.pb and string.match(job.lease or '', '^(%d+):%d+$') == job.ats
