@@ -119,6 +119,16 @@ def test_a_released_start_that_never_was_leaves_no_trace_in_the_ledger(
     assert (row[0], [start["attempt"] for start in row[1]]) == (2, [1])
 
 
+def test_a_start_that_never_was_is_discounted_once(locks: LockTable, moment: Moment) -> None:
+    """Also of a job that runs at most once by now."""
+    claim(locks)
+    for _ in range(2):
+        moment.now += timedelta(minutes=1)
+        (taken,) = locks.redrive(expired(locks), once=[True])
+        assert taken.starts == 2
+        locks.release([taken], started=[False])
+
+
 def test_an_expired_lease_is_for_its_own_fire_only(locks: LockTable, moment: Moment) -> None:
     claim(locks)
     moment.now += timedelta(hours=1)

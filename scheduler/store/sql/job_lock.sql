@@ -260,7 +260,8 @@ LEFT JOIN LATERAL (
 WHERE h.fence IS NOT NULL OR (p.tenant, p.id, p.fire_at, p.kind) IN (SELECT tenant, job_id, at, kind FROM ledger);
 
 -- name: release
--- Hand fires back that this process will not end: they are re-driven at once. unstarted ones count no start.
+-- Release the leases of fires that this process will not end, so that they can be reclaimed immediately. An unstarted fire
+-- counts no start. If `begun` is false, `redrive` discounts it.
 WITH mine AS MATERIALIZED (
   SELECT p.* FROM (
     SELECT * FROM unnest((SELECT %(tenants)b::text[]), (SELECT %(ids)b::text[]), (SELECT %(fences)b::int8[]),
@@ -272,7 +273,7 @@ WITH mine AS MATERIALIZED (
     WHERE l.tenant = p.tenant AND l.id = p.id AND l.owner = %(owner)s AND l.fence = p.fence AND l.fire_at = p.fire_at
     FOR NO KEY UPDATE) l)
 UPDATE {schema}.job_lock l
-SET expires_at = 'epoch', starts = CASE WHEN m.started THEN l.starts ELSE l.starts - 1 END
+SET expires_at = 'epoch', starts = CASE WHEN m.started OR l.begun IS FALSE THEN l.starts ELSE l.starts - 1 END
 FROM mine m WHERE l.tenant = m.tenant AND l.id = m.id;
 
 -- name: overdue
@@ -319,8 +320,8 @@ SELECT ord, fire_at, triggered, missed_from, missed_count, fence + 1, starts, no
 -- Submit the fire of an expired lease as a job, because its job now has a queue, and free the lease. No row back: another
 -- instance was faster, the definition has changed, or the job before it still lives. Lock order: job, then job_lock.
 WITH lost AS MATERIALIZED (
-  SELECT j.tenant, j.id, l.fence, l.fire_at, l.starts, l.description, l.created_at, l.missed_from, l.missed_count,
-    l.attempts, CASE WHEN l.triggered THEN 'trigger' ELSE 'fire' END AS kind,
+  SELECT j.tenant, j.id, l.fence, l.fire_at, l.starts, l.begun, l.description, l.created_at, l.missed_from,
+    l.missed_count, l.attempts, CASE WHEN l.triggered THEN 'trigger' ELSE 'fire' END AS kind,
     coalesce(%(now)s::timestamptz, now()) AS now
   FROM {schema}.job j JOIN {schema}.job_lock l ON l.tenant = j.tenant AND l.id = j.id
   LEFT JOIN LATERAL (SELECT q.id FROM {schema}.job_queue q WHERE q.tenant = j.tenant AND q.id = j.queued_id) q ON true
@@ -350,7 +351,7 @@ ledger AS (
   INSERT INTO {schema}.job_history
     (at, tenant, job_id, kind, outcome, holder, finished_at, missed_from, missed_count, attempts, job)
   SELECT x.fire_at, x.tenant, x.id, x.kind, 'queued', %(label)s, x.now, x.missed_from, x.missed_count,
-    CASE WHEN jsonb_array_length(x.attempts) >= x.starts THEN nullif(x.attempts, '[]')
+    CASE WHEN x.begun IS FALSE OR jsonb_array_length(x.attempts) >= x.starts THEN nullif(x.attempts, '[]')
       ELSE x.attempts || jsonb_build_object('attempt', x.starts, 'fence', x.fence, 'outcome', 'lost',
                                             'holder', x.description, 'started_at', x.created_at) END,
     jsonb_build_object('id', %(queued_id)s::uuid, 'queue', %(queue)s::text)
