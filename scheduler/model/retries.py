@@ -75,19 +75,22 @@ class RetryPolicy:
         self, attempt: int, *, rng: random.Random, backoffs: Mapping[str, Backoff] | None = None
     ) -> timedelta:
         """Return how long to wait after a failed attempt, counted from 1; never longer than
-        `max_delay`.
+        `max_delay`, also if the number is too large for a timedelta.
         """
         first = duration(self.initial_delay, name="retry: initial_delay")
         longest = duration(self.max_delay, name="retry: max_delay")
         custom = (backoffs or {}).get(self.backoff)
-        if custom is not None:
-            waits = custom(attempt, first, longest)
-        elif self.backoff == "constant":
-            waits = first
-        elif self.backoff == "linear":
-            waits = first * attempt
-        else:  # also a name that this worker does not know
-            waits = first * min(self.multiplier ** (attempt - 1), longest / first + 1)
+        try:
+            if custom is not None:
+                waits = custom(attempt, first, longest)
+            elif self.backoff == "constant":
+                waits = first
+            elif self.backoff == "linear":
+                waits = first * attempt
+            else:  # also a name that this worker does not know
+                waits = first * min(self.multiplier ** (attempt - 1), longest / first + 1)
+        except OverflowError:
+            waits = longest
         waits = min(max(waits, timedelta(0)), longest)
         return min(waits * rng.uniform(1 - JITTER, 1 + JITTER), longest) if self.jitter else waits
 

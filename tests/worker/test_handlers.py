@@ -32,6 +32,16 @@ def test_a_backoff_is_registered_by_name_and_held_to_its_limit(
         scheduler.backoff("")
 
 
+@pytest.mark.parametrize("name", ["endless", "exponential"])
+def test_a_delay_too_long_for_a_timedelta_is_the_maximum(name: str) -> None:
+    def endless(attempt: int, initial: timedelta, longest: timedelta) -> timedelta:
+        return timedelta(seconds=1e300)
+
+    policy = RetryPolicy(backoff=name, jitter=False, multiplier=1000.0, max_delay="4s")
+    delay = policy.delay(10**6, rng=random.Random(1), backoffs={"endless": endless})
+    assert delay == timedelta(seconds=4)
+
+
 def test_a_handler_of_all_types_cannot_have_a_concurrency() -> None:
     with pytest.raises(InvalidOption, match="cannot have a concurrency"):
         handlers.handler("*", queue="mail", concurrency=2)
