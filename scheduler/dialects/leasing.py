@@ -13,7 +13,7 @@ import orjson
 
 from scheduler.dialects.interface import BegunMark, Delivery, Handled, Result
 from scheduler.model.attempts import QueuedJob
-from scheduler.model.oneshot import attempt_id
+from scheduler.model.oneshot import attempt_id, previous_id_of
 
 MAX_RANGES = 50
 _RETURNED = re.compile(rb"(\d{1,18}):(\d{1,9}):(\d):\d+:?([^:]*)")
@@ -143,7 +143,7 @@ def returned_of(text: bytes | None, job: QueuedJob) -> Returned:
             orphaned=False,
             previous_attempt_id=job.previous_attempt_id,
         )
-    previous = found[4].decode() or job.previous_attempt_id
+    previous = found[4].decode(errors="replace") or job.previous_attempt_id
     return Returned(int(found[2]), found[3] == b"1", found[3] != b"0", previous)
 
 
@@ -156,7 +156,8 @@ def previous_of_next(result: Result) -> str:
     job = delivery.job
     has_begun = result.begun and delivery.begun and result.delay is None
     if result.end is None and not has_begun:
-        return job.previous_attempt_id or ""
+        previous = previous_id_of(job)
+        return "" if previous is None else str(previous)
     try:
         job_id = UUID(job.id)
     except ValueError:  # a job of a foreign producer

@@ -12,7 +12,7 @@ from scheduler.log import JobLogger, Keys
 from scheduler.model.body import Cancelled, Executor, importable
 from scheduler.model.ids import derived_id
 from scheduler.model.labels import Priority
-from scheduler.model.oneshot import attempt_id
+from scheduler.model.oneshot import attempt_id, previous_id_of
 from scheduler.model.payloads import LARGEST_LIMIT, decode, encode
 from scheduler.model.submission import Draft, NewJob, Submission, SubmitOptions, drafts
 from scheduler.model.texts import storable
@@ -178,8 +178,7 @@ class JobContext:
         does not. After Redis lost its data it is the last attempt that was settled. In a job that
         `retry_job` submitted, the first attempt follows the last one of the job that was retried.
         """
-        previous = self._job.previous_attempt_id
-        return None if previous is None else UUID(previous)
+        return previous_id_of(self._job)
 
     @property
     def logger(self) -> JobLogger:

@@ -1,16 +1,20 @@
 """A submitted job as one sees it: the row of a live one, or the ledger's of one that has ended."""
 
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 from uuid import UUID, uuid5
 
+from scheduler.log import keys
 from scheduler.model.labels import Priority
 from scheduler.model.payloads import decode
 from scheduler.model.policies import Timeouts
 from scheduler.model.retries import RetryPolicy
 from scheduler.model.states import State
+
+logger = logging.getLogger("scheduler")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +72,13 @@ class Job:
         return None if self.raw_result is None else decode("json", self.raw_result)
 
 
+class PreviousAttempt(Protocol):
+    """A job that can have an earlier attempt."""
+
+    id: str
+    previous_attempt_id: str | None
+
+
 class JobChange(NamedTuple):
     """A submitted job changed its state, or its handler reported progress.
 
@@ -93,6 +104,21 @@ def attempt_id(job_id: UUID, worker: str, sequence: int, *, feed: int, attempt: 
     of the attempt tell its leases apart.
     """
     return uuid5(job_id, f"{worker}:{sequence or f'{feed}:{attempt}'}")
+
+
+def previous_id_of(job: PreviousAttempt) -> UUID | None:
+    """Return the id of the attempt before, as Redis has it; None, and a log line: it is malformed,
+    because another client of Redis wrote it.
+    """
+    found: object = job.previous_attempt_id
+    if found is None or found == "":
+        return None
+    try:
+        return UUID(found)  # type: ignore[arg-type]
+    except (ValueError, AttributeError, TypeError):
+        said = "job %s: the id of its previous attempt is malformed, so it has none"
+        logger.warning(said, job.id, extra=keys(job_id=job.id))
+        return None
 
 
 def attempt_id_of(job_id: UUID, stored: Mapping[str, Any]) -> UUID:

@@ -34,6 +34,7 @@ from scheduler.dialects.interface import (
 from scheduler.dialects.queue_options import QueueOptions
 from scheduler.errors import ConfigError, QueueError
 from scheduler.model.labels import Priority
+from scheduler.model.oneshot import previous_id_of
 from scheduler.model.policies import RETRY
 from scheduler.model.reaper import ReaperRule
 from scheduler.model.states import State
@@ -225,6 +226,18 @@ def test_a_replaced_job_does_not_block_the_results_of_others(
     assert results_of(queue) == sorted(
         [(bad.job.id, State.COMPLETED, b"7"), (good.job.id, State.COMPLETED, b"1")]
     )
+
+
+@pytest.mark.parametrize("value", ["0:w:x", "0:w:", "0:\xff", "0:w:1.5"])
+def test_a_malformed_previous_attempt_does_not_make_a_job_unreadable(
+    client: Client, open_queue: MakeOpen, value: str
+) -> None:
+    queue, one = open_queue(), job()
+    queue.push([one], epoch="")
+    client.call("HSET", f"bull:mail:{one.id}", "previous", value.encode("latin-1"))
+    [delivery] = fetch_all(queue)
+    assert previous_id_of(delivery.job) is None
+    assert queue.finish([ended(delivery)])[0] == [True]
 
 
 @pytest.mark.parametrize("value", ["-9", "1.5", "1e300", "x"])

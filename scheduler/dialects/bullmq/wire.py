@@ -170,12 +170,16 @@ def delivery_of(queue: str, told: Sequence[bytes]) -> Taken:
 
 def _previous_id(job_id: str, previous: bytes) -> str:
     """Return the id of the attempt before. If a worker of BullMQ ended that attempt, scripts return
-    worker:sequence.
+    worker:sequence. A malformed value is returned unchanged; it is not an id.
     """
-    worker, separator, sequence = previous.decode(errors="replace").rpartition(":")
-    if not separator:
-        return sequence
-    return str(attempt_id(UUID(job_id), worker, int(sequence), feed=0, attempt=0))
+    text = previous.decode(errors="replace")
+    worker, separator, sequence = text.rpartition(":")
+    try:
+        if not separator:
+            return text
+        return str(attempt_id(UUID(job_id), worker, int(sequence), feed=0, attempt=0))
+    except ValueError:
+        return text
 
 
 def progress_bytes(note: Note | None) -> bytes:

@@ -162,7 +162,7 @@ class Exchange:
                     if counted:
                         delivery.uncharged, delivery.orphaned = int(counted), orphaned != b"0"
                     if previous:
-                        delivery.job.previous_attempt_id = previous.decode()
+                        delivery.job.previous_attempt_id = previous.decode(errors="replace")
                     if note:
                         delivery.job.checkpoint = orjson.loads(note)[2]
                 found.append(delivery)

@@ -244,7 +244,7 @@ class Exchange:
                     if counted:
                         delivery.uncharged, delivery.orphaned = int(counted), orphaned != b"0"
                     if previous:
-                        job.previous_attempt_id = previous.decode()
+                        job.previous_attempt_id = previous.decode(errors="replace")
                     job.checkpoint = orjson.loads(note)[2] if note else job.checkpoint
                 delivery.worker = worker
                 found.append(delivery)

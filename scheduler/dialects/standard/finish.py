@@ -299,7 +299,7 @@ class FinishScript:
                     number = int(attempt)
                     uncharged = number - int(charged)
                     if previous:
-                        job.previous_attempt_id = previous.decode()
+                        job.previous_attempt_id = previous.decode(errors="replace")
                     if note:
                         job.checkpoint = _checkpoint(note)
                 delivery = Delivery(job, number, started, b"", sequence, uncharged)

@@ -192,7 +192,7 @@ def lease_of(value: bytes) -> Lease | None:
             int(charged),
             orphaned != b"0",
             orphaned == b"1",
-            previous.decode(),
+            previous.decode(errors="replace"),
             worker.decode(),
             epoch,
             attempt,
