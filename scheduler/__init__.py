@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 from uuid import UUID
 
 from scheduler.app import F, Scheduler, in_thread
@@ -398,19 +398,27 @@ def update_job(
     tenant: str,
     job_id: UUID | str,
     *,
+    run_at: datetime | None = None,
+    delay: timedelta | str | None = None,
     priority: Priority | None = None,
     tags: Mapping[str, str] | None = None,
     correlation_id: str | None = None,
     callback_url: str | None = None,
+    idempotency_key: Literal[""] | None = None,
 ) -> Job:
-    """Change a live job; its priority until it is fed."""
+    """Change a live job. Its handler sees the new values if no attempt has begun. See
+    `Scheduler.update_job`.
+    """
     return _initialised().update_job(
         tenant,
         job_id,
+        run_at=run_at,
+        delay=delay,
         priority=priority,
         tags=tags,
         correlation_id=correlation_id,
         callback_url=callback_url,
+        idempotency_key=idempotency_key,
     )
 
 

@@ -14,6 +14,7 @@ import orjson
 from scheduler.dialects.interface import Known, Note
 from scheduler.errors import WireError
 from scheduler.model.attempts import AttemptEnd
+from scheduler.model.durations import LONGEST
 from scheduler.model.states import State
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -118,7 +119,7 @@ def _end(read: Sequence[Any], recorded_at: datetime | None) -> AttemptEnd:
             continue
         if "recorded" in found:  # a script found the end that a worker of others made
             end.recorded_at = _moment(found["recorded"])
-        end.delay = found["delay"] * MICROSECOND if "delay" in found else None
+        end.delay = _delay(found["delay"]) if "delay" in found else None
         for name in ("category", "code", "error", "reason"):
             setattr(end, name, _text(found.get(name)))
         end.result = found["result"].encode() if "result" in found else None
@@ -135,6 +136,11 @@ def _text(value: Any) -> str | None:
     if value is not None and type(value) is not str:
         raise TypeError
     return value
+
+
+def _delay(microseconds: float) -> timedelta:
+    """Read a delay before the next attempt, at most `LONGEST`: any client can write one."""
+    return max(0, min(microseconds, LONGEST // MICROSECOND)) * MICROSECOND
 
 
 def _attempt_id(value: Any) -> str | None:

@@ -354,6 +354,14 @@ class Queue(Protocol):
         answer LOST, and results are refused.
         """
 
+    def withdraw(self, job: QueuedJob) -> Cancelling:
+        """Remove a waiting job that its ledger will push again, with another feed.
+
+        job: as it was pushed, with the attempts that the ledger has. The job is left alone, and
+        RUNNING is returned, if a worker leases it or Redis knows of more attempts. If it is REMOVED
+        or UNKNOWN, a push of that feed which comes late is answered FINISHED for a while.
+        """
+
     def epoch(self) -> str | None:
         """Read the mark that a Redis which lost its memory does not have."""
 

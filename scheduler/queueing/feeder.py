@@ -17,13 +17,11 @@ from uuid import UUID
 from scheduler.dialects.interface import Queue
 from scheduler.errors import EpochLost, QueueError
 from scheduler.events import Events, JobsFed
-from scheduler.model.attempts import QueuedJob
 from scheduler.model.fairness import FIRST, Place, Share, Waiting, shares
 from scheduler.model.labels import Priority
-from scheduler.model.oneshot import attempt_id_of
 from scheduler.model.states import State
 from scheduler.queueing.ledger import Ledger
-from scheduler.queueing.ring import Ring
+from scheduler.queueing.ring import Ring, queued
 from scheduler.store.engine import Row
 from scheduler.store.job_queue import JobKey
 from scheduler.store.steps import Statement, Steps
@@ -37,7 +35,6 @@ BATCHES = 5  # of a queue, before the others have their turn
 LOOK_AT_ROOM = 10.0
 POLL = 1.0
 FULL = 0.1
-PRIORITIES = tuple(Priority)
 
 
 class Feeder:
@@ -194,54 +191,3 @@ def _oldest(due: Sequence[Waiting], known: Mapping[str, datetime]) -> dict[str, 
     for each in due:
         found[each.queue] = min(each.run_at, found.get(each.queue, each.run_at))
     return found
-
-
-def queued(queue: str, row: Row, installation: str, scheduled_at: datetime) -> QueuedJob:
-    """Make what travels of a row that was fed."""
-    (
-        _,
-        tenant,
-        id_,
-        priority,
-        type_,
-        feed,
-        attempt,
-        json,
-        payload,
-        policy,
-        tags,
-        correlation_id,
-        created_at,
-        expires_at,
-        last,
-        trace,
-        idempotency_key,
-        retried,
-    ) = row
-    checkpoint, uncharged, previous = None, 0, None if retried is None else str(retried)
-    if last is not None:  # an attempt was settled before this feed
-        checkpoint, uncharged = last.get("checkpoint"), last.get("uncharged", 0)
-        previous = str(attempt_id_of(UUID(id_), last))
-    return QueuedJob(
-        id_,
-        tenant,
-        type_,
-        queue,
-        PRIORITIES[priority],
-        feed,
-        attempt,
-        "json" if json else "bytes",
-        payload,
-        policy,
-        tags,
-        correlation_id,
-        created_at,
-        expires_at,
-        installation,
-        checkpoint,
-        trace,
-        uncharged,
-        idempotency_key,
-        previous,
-        scheduled_at,
-    )

@@ -2,10 +2,11 @@
 steer them.
 """
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Literal
 from uuid import UUID
 
@@ -18,18 +19,22 @@ from scheduler.model import labels
 from scheduler.model.durations import duration
 from scheduler.model.labels import Priority
 from scheduler.model.oneshot import Job, JobChange
+from scheduler.model.schedules import instant
 from scheduler.model.states import State
 from scheduler.model.submission import Submission
 from scheduler.model.texts import name, storable
 from scheduler.queueing import jobs
 from scheduler.queueing.jobs import Page
-from scheduler.queueing.ring import FED, Ring
+from scheduler.queueing.ring import FED, AttemptUnrecorded, Ring
 from scheduler.queueing.submit import submit
 from scheduler.queueing.waiting import wait
+from scheduler.store.engine import Row
 from scheduler.store.job_queue import JobKey, QueueTable
 from scheduler.store.steps import Databases, Steps, run
 
 LARGEST_PAGE = 1000
+RECORDED_WITHIN_S = 5.0  # after which `update_job` does not wait any longer for a failed attempt
+RECORDED_POLL_S = 0.05
 
 
 class JobCalls(ABC):
@@ -143,32 +148,63 @@ class JobCalls(ABC):
         tenant: str,
         job_id: UUID | str,
         *,
+        run_at: datetime | None = None,
+        delay: timedelta | str | None = None,
         priority: Priority | None = None,
         tags: Mapping[str, str] | None = None,
         correlation_id: str | None = None,
         callback_url: str | None = None,
         idempotency_key: Literal[""] | None = None,
     ) -> Job:
-        """Change a live job; its priority until it is fed. Type and payload never change: submit a
-        new job.
+        """Change a live job. Type and payload never change: submit a new job and cancel this one.
 
-        Empty texts and empty tags clear a value. An idempotency key can only be cleared: then
-        another job can be submitted with it. A job that has been fed keeps the labels that its
-        handler sees.
+        A job that no worker has begun, or that waits for its next attempt, is changed wherever it
+        waits: its handler sees the new values. It is then the last of its tenant and priority among
+        the jobs that wait in Redis. Once an attempt has begun, `tags`, `correlation_id` and
+        `idempotency_key` change only in the record of the job, and the handler keeps those that it
+        has seen. A scheduler without `redis` changes a job that has been fed in this way too.
+
+        Args:
+            tenant: The tenant of the job.
+            job_id: Its id, or the id that `ctx.submit` returned for it.
+            run_at: Earliest time at which the job can run, also before its next attempt. Its
+                lifetime counts from this time.
+            delay: The same as a duration from now.
+            priority: A `Priority`.
+            tags: Labels instead of the present ones; {} clears them.
+            correlation_id: Your id for the work that this job is part of; "" clears it.
+            callback_url: URL that receives a signed request when the job ends; "" clears it.
+            idempotency_key: "" clears the key, and another job can be submitted with it.
+
+        Raises:
+            IllegalTransition: The job has ended; or `run_at`, `delay` or `priority` are given, and
+                an attempt has begun, or the job was fed and this scheduler has no `redis`.
+            QueueUnavailable: Redis cannot be asked whether the job has begun. Nothing has changed.
         """
         if idempotency_key not in (None, ""):
             raise InvalidOption('idempotency_key can only be cleared, with ""')
+        if run_at is not None and delay is not None:
+            raise InvalidOption("run_at and delay exclude each other; give one of them")
         databases, table, _ = self._queue()
-        steps = jobs.update(
-            table,
-            _key(tenant, job_id),
+        key, ring = _key(tenant, job_id), self._ring()
+        changes = jobs.Changes(
+            run_at=None if run_at is None else instant(run_at, name="run_at"),
+            delay=None if delay is None else duration(delay, name="delay"),
             priority=None if priority is None else labels.checked_priority(priority),
             tags=None if tags is None else orjson.dumps(labels.checked_tags(tags) or {}).decode(),
             correlation_id=correlation_id and labels.checked_correlation(correlation_id),
             callback_url=callback_url and labels.checked_url(callback_url),
             idempotency_key=idempotency_key,
         )
-        return run(databases, steps)
+        until = time.monotonic() + RECORDED_WITHIN_S
+        while True:
+            withdraw = None if ring is None else ring.withdraw
+            try:
+                return run(databases, jobs.update(table, key, changes, withdraw=withdraw))
+            except AttemptUnrecorded:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(RECORDED_POLL_S)
 
     def cancel_job(
         self, tenant: str, job_id: UUID | str, *, reason: str | None = None, force: bool = False
@@ -183,15 +219,14 @@ class JobCalls(ABC):
         why = None if reason is None else storable(reason, 1000)
         key, ring = _key(tenant, job_id), self._ring()
 
-        def ask(queue: str, job: str) -> Cancelling | None:
-            answer = None if ring is None else ring.cancel(queue, [job], force=force)
-            return None if answer is None else answer[0]
+        def ask(queue: str, row: Row, *, waited: bool) -> Cancelling | None:
+            return None if ring is None else ring.cancel(queue, row, force=force, waited=waited)
 
         if force:
             # Committed before Redis removes the job: if this process dies in between, the
             # maintenance of any instance ends the job.
             run(databases, jobs.request_cancel(table, key, reason=why, force=True))
-        state = run(databases, jobs.cancel(table, key, reason=why, force=force, ask=ask))
+        key, state = run(databases, jobs.cancel(table, key, reason=why, force=force, ask=ask))
         if ring is not None and state is State.CANCELLED:
             ring.say([(key, state)])
         return state
@@ -203,7 +238,7 @@ class JobCalls(ABC):
         def steps() -> Steps[list[Submission]]:
             key = _key(tenant, job_id)
             draft = yield from jobs.retried(table, key)
-            yield table.queues.take_letter(key.tenant, key.id)
+            yield table.queues.take_letter(key.tenant, draft.retried_from or key.id)
             return (yield from submit(table, [draft]))
 
         return run(databases, steps())[0]

@@ -5,15 +5,21 @@ jobs only.
 import base64
 import binascii
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
 import orjson
 
 from scheduler.dialects.interface import Cancelling
-from scheduler.errors import IllegalTransition, InvalidOption, StoreUnavailable, UnknownJob
+from scheduler.errors import (
+    IllegalTransition,
+    InvalidOption,
+    QueueError,
+    StoreUnavailable,
+    UnknownJob,
+)
 from scheduler.model.durations import duration
 from scheduler.model.labels import Priority
 from scheduler.model.oneshot import Job, live_state, named_attempts
@@ -127,26 +133,107 @@ def _look(
     return found, None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """What `update_job` changes; None keeps a value."""
+
+    run_at: datetime | None = None
+    delay: timedelta | None = None
+    priority: Priority | None = None
+    tags: str | None = None
+    correlation_id: str | None = None
+    callback_url: str | None = None
+    idempotency_key: str | None = None
+
+    @property
+    def reschedule(self) -> bool:
+        """Whether the job gets another place among those that wait."""
+        return any(each is not None for each in (self.run_at, self.delay, self.priority))
+
+    @property
+    def reach_handler(self) -> bool:
+        """Whether a handler sees the difference."""
+        seen = (self.tags, self.correlation_id, self.idempotency_key)
+        return self.reschedule or any(each is not None for each in seen)
+
+
 def update(
-    table: QueueTable, key: JobKey, *, priority: Priority | None, **changes: str | None
+    table: QueueTable,
+    key: JobKey,
+    changes: Changes,
+    *,
+    withdraw: Callable[[str, Row], Cancelling] | None,
 ) -> Steps[Job]:
-    """Change a live job; its priority until it is fed."""
-    waited = (yield from _take_back(table, key)) if priority is not None else False
+    """Change a live job, in Redis too if no attempt has begun.
+
+    withdraw: removes a job from Redis if it waits there, given its queue and its row as it was fed.
+    None: this scheduler has no Redis.
+
+    Redis keeps no job of two versions. While its row is held, the job is removed from `job_ready`
+    and from Redis, and then it waits in `job_ready` with the next feed:
+
+    - A feeder that has the job is waited for. If it committed, Redis has the job; if it rolled
+      back, Redis may have it. Both are found by asking Redis.
+    - A worker leases the job before it is withdrawn, which is an error, or does not find it.
+    - A push of the earlier feed that comes late, by a submitter or a suspended feeder, is refused.
+    - If Redis has lost the job, it is unknown, and is fed again like any other.
+    - Another update waits for the row.
+    - If this process dies before it commits, the row has not changed, and the maintenance feeds
+      the job again, because Redis does not know it.
+    """
+    waited = (yield from _take_back(table, key)) if changes.reach_handler else False
     job = yield from get(table, key)  # after it: a feeder cannot take it between the two
+    if job.id != key.id:  # an alias
+        owner = JobKey(key.tenant, job.id)
+        return (yield from update(table, owner, changes, withdraw=withdraw))
     if job.state.terminal:
         raise IllegalTransition(
             f"job {key.id} has ended ({job.state}): nothing of it changes any more"
         )
-    if priority is not None and not waited and job.state is not State.PENDING:
+    was_fed = not waited and job.state is not State.PENDING
+    is_free = True  # no worker has it
+    if changes.reach_handler and (waited or was_fed):
+        is_free = yield from _withdraw(table, key, job.queue, withdraw, waited=waited)
+    if changes.reschedule and not is_free:
         raise IllegalTransition(
-            f"job {key.id} has been fed ({job.state}): its priority can no longer change"
+            f"job {key.id} has been fed, and an attempt may have begun: its run_at and priority "
+            "can no longer change"
+            + ("; this scheduler cannot look, because it has no redis" if withdraw is None else "")
         )
-    if changes["idempotency_key"] is not None:
+    if changes.idempotency_key is not None:
         yield table.of_job("drop_key", key)
-    yield table.of_job("update", key, priority=priority, **changes)
-    if waited:
+    feeds_again = changes.reach_handler and (waited or was_fed) and is_free
+    yield table.of_job(
+        "update",
+        key,
+        lifetime=duration(job.timeouts.lifetime, name="lifetime"),
+        feeds=int(feeds_again),
+        withdrawn=was_fed and feeds_again,
+        **asdict(changes),
+    )
+    if waited or feeds_again:
         yield table.of_job("put_back", key)
     return (yield from get(table, key))
+
+
+def _withdraw(
+    table: QueueTable,
+    key: JobKey,
+    queue: str,
+    withdraw: Callable[[str, Row], Cancelling] | None,
+    *,
+    waited: bool,
+) -> Steps[bool]:
+    """Remove a held job from Redis, and return whether no worker has it."""
+    if withdraw is None:
+        return waited
+    rows = yield table.of_job("as_fed", key)
+    try:
+        return withdraw(queue, rows[0]) in (Cancelling.REMOVED, Cancelling.UNKNOWN)
+    except QueueError:
+        if not waited:
+            raise
+        return True  # only a feeder that pushed it and did not commit can have left it in Redis
 
 
 def cancel(
@@ -155,20 +242,26 @@ def cancel(
     *,
     reason: str | None,
     force: bool,
-    ask: Callable[[str, str], Cancelling | None],
-) -> Steps[State]:
-    """End a job that no worker has, or by force. Ask the worker of any other to end it.
+    ask: Callable[..., Cancelling | None],
+) -> Steps[tuple[JobKey, State]]:
+    """End a job that no worker has, or by force. Ask the worker of any other to end it. Return its
+    key, which is another one if it was given by an alias.
 
-    ask: asks Redis; None: it is away. What waits to be fed is asked about as well, because a feeder
+    ask: asks Redis about a job, given its queue, its row as it was fed, and whether it waited to be
+    fed; None: Redis is unavailable. What waits to be fed is asked about as well, because a feeder
     that could not commit may have pushed it. A job with a result that is not settled is left to the
     settler.
     """
     waited = yield from _take_back(table, key)
     job = yield from get(table, key)
+    if job.id != key.id:  # an alias
+        owner = JobKey(key.tenant, job.id)
+        return (yield from cancel(table, owner, reason=reason, force=force, ask=ask))
     if job.state is State.CANCELLED:
-        return job.state
+        return key, job.state
     transition(key.id, job.state, State.CANCELLED)
-    answer = ask(job.queue, str(key.id))
+    rows = yield table.of_job("as_fed", key)
+    answer = ask(job.queue, rows[0], waited=waited or job.state is State.PENDING)
     if answer is Cancelling.REFUSED and not force:
         raise IllegalTransition(
             f"job {key.id} is in the hands of a worker of BullMQ or Conveyor itself, which cannot "
@@ -179,20 +272,23 @@ def cancel(
     is_fed = not waited and job.state is not State.PENDING
     if answer in NOT_GONE or (answer is None and is_fed):
         yield from request_cancel(table, key, reason=reason, force=force)
-        return job.state if answer is None else State.RUNNING
+        return key, job.state if answer is None else State.RUNNING
     ended = yield from end(
         table, [Ending(key=key, state=State.CANCELLED, reason=reason or "cancelled")]
     )
     if not ended.jobs:
         raise StoreUnavailable(f"job {key.id} is held by another transaction; try again")
-    return State.CANCELLED
+    return key, State.CANCELLED
 
 
 def request_cancel(
     table: QueueTable, key: JobKey, *, reason: str | None, force: bool
 ) -> Steps[None]:
     """Note that a job is to end; the maintenance repeats it until the job has ended."""
-    yield table.of_job("ask_to_cancel", key, force=force, reason=reason)
+    if (yield table.of_job("ask_to_cancel", key, force=force, reason=reason)):
+        return
+    for _, _, owner in (yield table.aliased([key])):
+        yield table.of_job("ask_to_cancel", JobKey(key.tenant, owner), force=force, reason=reason)
 
 
 def _take_back(table: QueueTable, key: JobKey) -> Steps[bool]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from types import MappingProxyType
+from uuid import UUID
 
 import orjson
 
@@ -18,19 +19,28 @@ from scheduler.dialects.client import Client
 from scheduler.dialects.interface import Admin, Cancelling, Known, Queue, unhandled_types
 from scheduler.dialects.opening import DEFAULT, open_admin, open_queue, unsupported
 from scheduler.dialects.reliable.keys import Keys
-from scheduler.errors import QueueError, UnsupportedByDialect
+from scheduler.errors import IllegalTransition, QueueError, UnsupportedByDialect
 from scheduler.log import keys
-from scheduler.model.oneshot import Job
+from scheduler.model.attempts import QueuedJob
+from scheduler.model.labels import Priority
+from scheduler.model.oneshot import Job, attempt_id_of
 from scheduler.model.payloads import DEFAULT_LIMIT, validate_size
 from scheduler.model.policies import policy_of
 from scheduler.model.reaper import ReaperRule
 from scheduler.model.states import State
 from scheduler.model.submission import Draft
+from scheduler.store.engine import Row
 from scheduler.store.job_queue import JobKey
 
 logger = logging.getLogger("scheduler")
 
 FED = (State.SCHEDULED, State.RETRYING)
+GONE = (Cancelling.REMOVED, Cancelling.UNKNOWN)
+PRIORITIES = tuple(Priority)
+
+
+class AttemptUnrecorded(IllegalTransition):
+    """A job waits for a retry, and its last attempt is not in the ledger yet."""
 
 
 class Ring:
@@ -146,15 +156,40 @@ class Ring:
                     listed[place] = replace(listed[place], reason=reason)
         return listed
 
-    def cancel(self, queue: str, ids: Iterable[str], *, force: bool) -> list[Cancelling] | None:
-        """Ask for the end of jobs; None: Redis is away."""
+    def cancel(self, queue: str, row: Row, *, force: bool, waited: bool) -> Cancelling | None:
+        """Remove a job, or request its cancellation; None: Redis is unavailable.
+
+        row: the job, as `as_fed` reads it. waited: it waited to be fed. Any other job is withdrawn
+        if that is possible, because its submitter may not have pushed it yet.
+        """
         try:
-            return self.queue(queue).cancel(list(ids), force=force)
+            opened = self.queue(queue)
+            job = queued(queue, row, self._installation, self._now())
+            if not waited and (answer := opened.withdraw(job)) in GONE:
+                return answer
+            return opened.cancel([job.id], force=force)[0]
         except QueueError as error:
             logger.warning(
                 "queue %s: will be asked later to cancel: %s", queue, error, extra=keys(queue=queue)
             )
             return None
+
+    def withdraw(self, queue: str, row: Row) -> Cancelling:
+        """Remove a job that waits in Redis. row: the job, as `as_fed` reads it.
+
+        Raises `AttemptUnrecorded` if the job waits for a retry and the failed attempt is not in the
+        ledger yet, `QueueError` if Redis cannot be asked.
+        """
+        opened = self.queue(queue)
+        job = queued(queue, row, self._installation, self._now())
+        answer = opened.withdraw(job)
+        if answer is Cancelling.RUNNING:
+            known = opened.known([job.id])[0]
+            if known is not None and known.state is State.RETRYING:
+                raise AttemptUnrecorded(
+                    f"job {job.id} has failed, which is not recorded yet; try again"
+                )
+        return answer
 
     def say(
         self,
@@ -204,4 +239,55 @@ def _refined(job: Job, known: Known) -> Job:
         started_at=known.started_at,
         progress=known.note.progress,
         message=known.note.message,
+    )
+
+
+def queued(queue: str, row: Row, installation: str, scheduled_at: datetime) -> QueuedJob:
+    """Make what travels of a row that was fed."""
+    (
+        _,
+        tenant,
+        id_,
+        priority,
+        type_,
+        feed,
+        attempt,
+        json,
+        payload,
+        policy,
+        tags,
+        correlation_id,
+        created_at,
+        expires_at,
+        last,
+        trace,
+        idempotency_key,
+        retried,
+    ) = row
+    checkpoint, uncharged, previous = None, 0, None if retried is None else str(retried)
+    if last is not None:  # an attempt was settled before this feed
+        checkpoint, uncharged = last.get("checkpoint"), last.get("uncharged", 0)
+        previous = str(attempt_id_of(UUID(id_), last))
+    return QueuedJob(
+        id_,
+        tenant,
+        type_,
+        queue,
+        PRIORITIES[priority],
+        feed,
+        attempt,
+        "json" if json else "bytes",
+        payload,
+        policy,
+        tags,
+        correlation_id,
+        created_at,
+        expires_at,
+        installation,
+        checkpoint,
+        trace,
+        uncharged,
+        idempotency_key,
+        previous,
+        scheduled_at,
     )

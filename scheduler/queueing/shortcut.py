@@ -34,9 +34,9 @@ from scheduler.model.attempts import QueuedJob
 from scheduler.model.labels import Priority
 from scheduler.model.states import State
 from scheduler.model.submission import Draft, NewJob
-from scheduler.queueing.feeder import MOST_WAITING, PRIORITIES, Feeder
+from scheduler.queueing.feeder import MOST_WAITING, Feeder
 from scheduler.queueing.ledger import Ledger
-from scheduler.queueing.ring import Ring
+from scheduler.queueing.ring import PRIORITIES, Ring
 from scheduler.queueing.way import Way
 from scheduler.store.job_queue import JobKey, Straight
 

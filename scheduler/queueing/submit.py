@@ -60,8 +60,8 @@ def submit_children(
 ) -> Steps[None]:
     """Insert the jobs that handlers submitted. Their parents have completed, so no job may raise.
 
-    A refused job is FAILED, with the reason. If the key of a job is taken, its id is stored as an
-    alias of the existing job.
+    A refused job is FAILED, with the reason, and its idempotency key can be used again. If the key
+    of a job is taken, its id is stored as an alias of the existing job.
     """
     refused: dict[UUID, str] = {}
     for draft in drafts:
@@ -74,6 +74,9 @@ def submit_children(
     stands_for = yield from _claim_keys(table, drafts)
     new = [draft for draft in drafts if draft.id not in stands_for]
     doomed = yield from _depend(table, new, stands_for, refused)
+    for draft in new:
+        if draft.id in refused and draft.key is not None:
+            yield table.of_job("drop_key", JobKey(draft.tenant, draft.id))
     if doomed:
         yield from end(table, doomed)
     if stands_for:
@@ -150,6 +153,7 @@ def _depend(
         except SubmissionError as error:
             if refused is None:
                 raise
+            refused[draft.id] = str(error)
             doomed.append(_refuse(draft, str(error)))
             continue
         doomed += _doom(draft, over)

@@ -33,6 +33,8 @@ from scheduler.dialects.interface import (
 )
 from scheduler.errors import EpochLost, QueueUnavailable
 from scheduler.model.attempts import AttemptEnd
+from scheduler.model.body import Cancelled
+from scheduler.model.handling import JobContext
 from scheduler.model.labels import Priority
 from scheduler.model.oneshot import attempt_id
 from scheduler.model.policies import RETRY
@@ -533,6 +535,99 @@ def test_a_retry_is_not_brought_forward_by_what_a_cancel_left_behind(make_queue:
     queue.finish([retried(delivery, timedelta(seconds=30))])
     assert fetch_all(queue) == []
     assert queue.known([one.id]) == [Known(State.RETRYING, 1)]
+
+
+def test_a_malformed_id_of_a_previous_attempt_is_none(
+    make_queue: MakeQueue, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue, one = make_queue(), job(previous_attempt_id="a:b:c")
+    queue.push([one], epoch="")
+    for _ in range(2):
+        [delivery] = fetch_all(queue)
+        assert (delivery.charged, delivery.job.payload) == (1, one.payload)
+        assert previous_of(delivery) is None
+        assert "malformed" in caplog.text
+        queue.finish([replace(back(delivery), begun=False)])
+    [delivery] = fetch_all(queue)
+    queue.finish([retried(delivery)])
+    [again] = fetch_all(queue)
+    assert (again.charged, again.job.payload) == (2, one.payload)
+    assert previous_of(again) == attempt_id(
+        UUID(one.id), "w1", delivery.sequence, feed=1, attempt=1
+    )
+
+
+def previous_of(delivery: Delivery) -> UUID | None:
+    """The attempt before, as a handler sees it."""
+    context = JobContext(delivery.job, 1, NOW, Cancelled(), None, "w1", 1, lambda *_: None)
+    return context.previous_attempt_id
+
+
+# Withdraw
+
+
+def test_a_withdrawn_job_is_delivered_once_with_its_new_values(make_queue: MakeQueue) -> None:
+    queue, one, other = make_queue(), job(priority=Priority.HIGH), job()
+    queue.push([one, other], epoch="")
+    assert queue.withdraw(one) is Cancelling.REMOVED
+    assert queue.known([one.id]) == [None]
+    assert queue.withdraw(one) is Cancelling.UNKNOWN
+    anew = replace(one, feed=2, priority=Priority.LOW, tags={"a": "b"})
+    assert queue.push([one], epoch="") == [Pushed.FINISHED]  # late
+    assert queue.push([anew], epoch="") == [Pushed.NEW]
+    assert queue.push([one], epoch="") == [Pushed.KNOWN]
+    assert [delivery.job for delivery in fetch_all(queue)] == [other, anew]
+
+
+def test_a_job_that_was_never_pushed_is_not_pushed_after_its_withdrawal(
+    make_queue: MakeQueue,
+) -> None:
+    queue, one = make_queue(), job()
+    assert queue.withdraw(one) is Cancelling.UNKNOWN
+    assert queue.push([one], epoch="") == [Pushed.FINISHED]
+    assert fetch_all(queue) == []
+    queue.push([replace(one, feed=2)], epoch="")
+    assert ids(fetch_all(queue)) == [one.id]
+
+
+def test_a_leased_job_is_not_withdrawn_and_not_cancelled(make_queue: MakeQueue) -> None:
+    queue, other, one = make_queue(), make_queue("w2"), job()
+    queue.push([one], epoch="")
+    [delivery] = queue.fetch(1, timeout=0)
+    assert other.withdraw(one) is Cancelling.RUNNING
+    assert queue.renew({delivery: None}, lease=LEASE) == [Renewed.KEPT]
+    assert queue.finish([ended(delivery)])[0] == [True]
+    assert other.withdraw(one) is Cancelling.FINISHED
+    assert [end.state for end in settle(queue)] == [State.COMPLETED]
+
+
+def test_a_retry_is_withdrawn_once_its_attempt_is_recorded(make_queue: MakeQueue) -> None:
+    queue, one = make_queue(), job()
+    queue.push([one], epoch="")
+    [delivery] = queue.fetch(1, timeout=0)
+    queue.finish([retried(delivery, timedelta(seconds=1))])
+    assert queue.withdraw(one) is Cancelling.RUNNING
+    assert queue.known([one.id]) == [Known(State.RETRYING, 1)]
+    assert queue.withdraw(replace(one, attempt=1)) is Cancelling.REMOVED
+    anew = replace(one, feed=2, attempt=1)
+    queue.push([anew], epoch="")
+    [again] = fetch_all(queue)
+    assert (again.job, again.attempt) == (anew, 2)
+    rest(1.1)
+    assert queue.finish([ended(again)])[0] == [True]
+    assert fetch_all(queue) == []
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_returned_job_is_withdrawn_unless_it_had_begun(
+    make_queue: MakeQueue, begun: bool
+) -> None:
+    queue, one = make_queue(), job()
+    queue.push([one], epoch="")
+    [delivery] = queue.fetch(1, timeout=0)
+    queue.finish([replace(back(delivery), begun=begun)])
+    assert queue.withdraw(one) is (Cancelling.RUNNING if begun else Cancelling.REMOVED)
+    assert ids(fetch_all(queue)) == [one.id] * begun
 
 
 # Renew, known, held

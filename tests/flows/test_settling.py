@@ -12,7 +12,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 import scheduler.queueing.settler
-from scheduler import NewJob, Scheduler, State, Submission
+from scheduler import NewJob, Priority, Scheduler, State, Submission
 from scheduler.dialects.client import Client
 from scheduler.dialects.ends import end_bytes
 from scheduler.dialects.interface import Outcomes
@@ -21,6 +21,7 @@ from scheduler.dialects.standard.messages import RESULT_FIELD
 from scheduler.embedded.redis import EmbeddedRedis
 from scheduler.errors import StoreError, StoreUnavailable, UnknownJob
 from scheduler.model.attempts import AttemptEnd
+from scheduler.model.durations import LONGEST
 from scheduler.model.handling import spawned_of
 from scheduler.model.payloads import LARGEST_LIMIT
 from scheduler.model.submission import drafts
@@ -75,13 +76,10 @@ class Settling:
         monkeypatch.setattr(self.settler, "_run", run)
 
     def add(self, ends: Sequence[AttemptEnd], entry: str = "*") -> None:
-        self.redis.call(
-            "XADD",
-            self.stream,
-            entry,
-            RESULT_FIELD,
-            b"[%b]" % b",".join(end_bytes(each) for each in ends),
-        )
+        self.add_text(b",".join(end_bytes(each) for each in ends), entry)
+
+    def add_text(self, ends: bytes, entry: str = "*") -> None:
+        self.redis.call("XADD", self.stream, entry, RESULT_FIELD, b"[%b]" % ends)
 
 
 @pytest.fixture
@@ -461,6 +459,57 @@ def test_an_invalid_child_is_refused_and_its_parent_completes(
     assert not submitter.get("acme", valid["id"]).state.terminal
     assert "1,048,576" in (submitter.get("acme", large["id"]).reason or "")
     assert settling.redis.call("XLEN", settling.stream) == 0
+
+
+def test_a_refused_child_releases_its_idempotency_key(
+    settling: Settling, submitter: Scheduler
+) -> None:
+    job = submitter.submit("acme", "job", queue="work", delay="1h")
+    (unknown,) = spawned("child", after=[UUID(int=7)], idempotency_key="k")
+    (one,) = spawned("circle", idempotency_key="c")
+    one["after"] = [one["id"]]
+    settling.add([completed(job, spawned=[unknown, one])])
+    settling.settler.step()
+    assert submitter.get("acme", unknown["id"]).idempotency_key == "k"
+    for kind, key in (("child", "k"), ("circle", "c")):
+        later = submitter.submit("acme", kind, queue="other", idempotency_key=key)
+        assert not later.duplicate
+        assert not submitter.get("acme", later.id).state.terminal
+        assert submitter.submit("acme", kind, idempotency_key=key).id == later.id
+
+
+@pytest.mark.parametrize("delay", [1e300, 2**80, 1e18, -5])
+def test_a_delay_before_a_retry_is_bounded(
+    settling: Settling, submitter: Scheduler, delay: float
+) -> None:
+    job = submitter.submit("acme", "job", queue="work", delay="1h")
+    end = completed(job, state=State.RETRYING, delay=timedelta(seconds=1))
+    settling.add_text(end_bytes(end).replace(b'"delay":1000000', b'"delay":%d' % int(delay)))
+    settling.settler.step()
+    found = submitter.get("acme", job.id)
+    assert (found.state.terminal, found.attempt) == (False, 1)
+    assert found.run_at <= datetime.now(UTC) + LONGEST
+
+
+def test_aliases_of_a_job_can_be_updated_cancelled_and_retried(
+    settling: Settling, submitter: Scheduler
+) -> None:
+    existing = submitter.submit("acme", "child", queue="other", idempotency_key="k")
+    job = submitter.submit("acme", "job", queue="work", delay="1h")
+    (child,) = spawned("child", idempotency_key="k")
+    settling.add([completed(job, spawned=[child])])
+    settling.settler.step()
+    alias = child["id"]
+    assert alias != str(existing.id)
+    changed = submitter.update_job("acme", alias, priority=Priority.HIGH, tags={"a": "b"})
+    assert (changed.id, changed.priority) == (existing.id, Priority.HIGH)
+    for call in (submitter.update_job, submitter.cancel_job, submitter.retry_job):
+        with pytest.raises(UnknownJob):
+            call("another", alias)
+    assert submitter.cancel_job("acme", alias, force=True) is State.CANCELLED
+    assert submitter.get("acme", existing.id).state is State.CANCELLED
+    again = submitter.retry_job("acme", alias)
+    assert submitter.get("acme", again.id).retried_from == existing.id
 
 
 def test_a_child_that_would_wait_too_deeply_is_refused(

@@ -400,6 +400,22 @@ def test_what_comes_after_a_push_that_failed_does_not_go_past_it(
     )
 
 
+@pytest.mark.parametrize("call", ["cancel", "update"])
+def test_a_job_is_not_pushed_after_its_cancel_or_update(
+    ring: Scheduler, opened: RingServices, held: threading.Event, call: str
+) -> None:
+    first, *others = ring.submit_many(batch(range(200)))
+    if call == "cancel":
+        assert ring.cancel_job("acme", first.id) is State.CANCELLED
+    else:
+        assert ring.update_job("acme", first.id, delay="1h").state is State.DELAYED
+    held.set()
+    opened.shortcut.wait()
+    queue, ids = opened.ring.queue("mail"), [str(each.id) for each in others]
+    wait_for(lambda: opened.feeder.step() >= 0 and None not in queue.known(ids), "the others are")
+    assert queue.known([str(first.id)]) == [None]
+
+
 def test_a_feeder_does_not_pass_jobs_that_are_being_pushed(
     ring: Scheduler, opened: RingServices, held: threading.Event, dsn: str
 ) -> None:

@@ -71,6 +71,7 @@ class Known:
     ended: State | None = None
     ended_at: datetime | None = None
     reasons: set[str | None] = field(default_factory=set)
+    feed: int = 1
 
     @property
     def open(self) -> int:
@@ -477,8 +478,7 @@ class Machine(RuleBasedStateMachine):
         causes: dict[UUID, list[tuple[State, Any]]] = {
             job.id: [(state, "because")]
             for job, state, feed in given
-            if job.ended is None
-            and (state is State.COMPLETED or feed != 0)  # 0: older than the present one
+            if job.ended is None and (state is State.COMPLETED or feed is None or feed >= job.feed)
         }
         answer, _ = steps(self.instance, end(self.instance._running().queue, endings))
         ended = self.model.end(causes, self.now, self.outcomes())
@@ -514,6 +514,7 @@ class Machine(RuleBasedStateMachine):
         priority=st.sampled_from([None, *Priority]),
         tags=st.sampled_from([None, {}, {"a": "1"}, {"c": "3"}]),
         correlation=st.sampled_from([None, "trace"]),
+        delay=st.sampled_from([None, None, timedelta(seconds=1), timedelta(hours=1)]),
     )
     def update(
         self,
@@ -521,20 +522,28 @@ class Machine(RuleBasedStateMachine):
         priority: Priority | None,
         tags: dict[str, str] | None,
         correlation: str | None,
+        delay: timedelta | None,
     ) -> None:
         job = self.pick(number, self.model.jobs.values())
         changes: dict[str, Any] = {
+            "delay": delay,
             "priority": priority,
             "tags": tags,
             "correlation_id": correlation,
         }
-        if job.ended is not None or (job.fed and priority is not None):
+        if job.ended is not None or (job.fed and (priority, delay) != (None, None)):
             with pytest.raises(IllegalTransition):
                 self.instance.update_job(job.tenant, job.id, **changes)
             return
         answer = self.instance.update_job(job.tenant, job.id, **changes)
+        if job.ready and any(each is not None for each in changes.values()):
+            job.feed += 1
         if priority is not None:
             job.priority = priority
+        if delay is not None:
+            if not job.open and job.run_at <= self.now:  # it was pending, and is delayed
+                job.updated_at = self.now
+            job.run_at = self.now + delay
         job.tags = job.tags if tags is None else tags
         job.correlation_id = correlation or job.correlation_id
         self.same(answer, job)
@@ -648,7 +657,7 @@ class Machine(RuleBasedStateMachine):
                 job.retried_from,
                 job.asked_at,
                 job.forced,
-                1,
+                job.feed,
                 0,
                 False,
             )

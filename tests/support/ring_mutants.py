@@ -7,7 +7,8 @@ from scheduler.dialects.interface import Queue
 from scheduler.dialects.standard import finish
 from scheduler.model.attempts import AttemptEnd
 from scheduler.model.fairness import Share
-from scheduler.queueing.feeder import Feeder, queued
+from scheduler.queueing.feeder import Feeder
+from scheduler.queueing.ring import queued
 from scheduler.queueing.settler import Settler
 from scheduler.store.engine import Row
 from scheduler.store.steps import Steps

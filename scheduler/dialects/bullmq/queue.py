@@ -47,7 +47,7 @@ from scheduler.dialects.interface import (
 from scheduler.dialects.leasing import SequenceNumbers, jobs_of_calls, mark_bytes, mark_of
 from scheduler.dialects.looks import NextLook
 from scheduler.dialects.queue_options import DEFAULT_OPTIONS, QueueOptions
-from scheduler.dialects.settling.fence import Fence, log_missing_results, pushed
+from scheduler.dialects.settling.fence import Fence, log_missing_results, pushed, withdrawal
 from scheduler.errors import ConfigError, QueueError, QueueUnavailable
 from scheduler.model.attempts import QueuedJob
 from scheduler.model.labels import Priority
@@ -286,18 +286,24 @@ class BullMQQueue:
         """Take jobs out, or ask for their end. A worker of others cannot be asked: its job is
         refused, or taken out by force.
         """
-        found: list[Cancelling] = []
         if force:
             # A job that its worker removed at its end has its result in the events alone.
             self._settling.collect_events()
-        for batch in _batches(ids):
-            answer = self._client.run(
-                script("bullmq", "cancel"),
-                [self._keys.meta],
-                [self._compat, "force" if force else "", self._installation, *batch],
-            )
-            found += [CANCELLING[each] for each in answer.decode()]
-        return found
+        return [
+            each
+            for batch in _batches(ids)
+            for each in self._cancel("force" if force else "", batch)
+        ]
+
+    def withdraw(self, job: QueuedJob) -> Cancelling:
+        """Remove a waiting job that its ledger will push again."""
+        self._settling.collect_events()  # a job that its worker removed has its result there alone
+        return self._cancel(withdrawal(job), [job.id])[0]
+
+    def _cancel(self, how: str, ids: Sequence[str]) -> list[Cancelling]:
+        args = [self._compat, how, self._installation, *ids]
+        answer = self._client.run(script("bullmq", "cancel"), [self._keys.meta], args)
+        return [CANCELLING[each] for each in answer.decode()]
 
     def epoch(self) -> str | None:
         """Read the mark."""

@@ -46,7 +46,7 @@ from scheduler.dialects.interface import (
 from scheduler.dialects.leasing import SequenceNumbers, jobs_of_calls, mark_bytes, mark_of
 from scheduler.dialects.looks import NextLook
 from scheduler.dialects.queue_options import DEFAULT_OPTIONS, QueueOptions
-from scheduler.dialects.settling.fence import Fence, log_missing_results, pushed
+from scheduler.dialects.settling.fence import Fence, log_missing_results, pushed, withdrawal
 from scheduler.dialects.settling.reading import Settling
 from scheduler.errors import ConfigError, QueueError, QueueUnavailable, WireError
 from scheduler.model.attempts import QueuedJob
@@ -334,11 +334,19 @@ class ConveyorQueue:
         """Take jobs out, or ask for their end. A worker of Conveyor's own cannot be asked: its job
         is refused, or taken out by force.
         """
-        found: list[Cancelling] = []
-        for batch in _batches(ids):
-            answer = self._run("cancel", self._installation, "force" if force else "", *batch)
-            found += [CANCELLING[each] for each in answer.decode()]
-        return found
+        return [
+            each
+            for batch in _batches(ids)
+            for each in self._cancel("force" if force else "", batch)
+        ]
+
+    def withdraw(self, job: QueuedJob) -> Cancelling:
+        """Remove a waiting job that its ledger will push again."""
+        return self._cancel(withdrawal(job), [job.id])[0]
+
+    def _cancel(self, how: str, ids: Sequence[str]) -> list[Cancelling]:
+        answer = self._run("cancel", self._installation, how, *ids)
+        return [CANCELLING[each] for each in answer.decode()]
 
     def epoch(self) -> str | None:
         """Read the mark."""

@@ -48,7 +48,7 @@ from scheduler.dialects.reliable.exchange import (
 )
 from scheduler.dialects.reliable.keys import Keys
 from scheduler.dialects.reliable.reaper import Reaper
-from scheduler.dialects.settling.fence import Fence, log_missing_results, pushed
+from scheduler.dialects.settling.fence import Fence, log_missing_results, pushed, withdrawal
 from scheduler.dialects.settling.reading import Settling
 from scheduler.errors import ConfigError, QueueUnavailable, WireError
 from scheduler.model.attempts import QueuedJob
@@ -325,18 +325,28 @@ class ReliableQueue:
 
     def cancel(self, ids: Sequence[str], *, force: bool = False) -> list[Cancelling]:
         """Take jobs out, or ask for their end."""
+        return [
+            each
+            for batch in _batches(ids)
+            for each in self._cancel("force" if force else "", batch)
+        ]
+
+    def withdraw(self, job: QueuedJob) -> Cancelling:
+        """Remove a waiting job that its ledger will push again."""
+        entry = wire.entry_of(job, self._keys.words)
+        args = (job.id, job.priority + 1, entry)
+        return self._cancel(withdrawal(job), args, self._keys.levels[job.priority])[0]
+
+    def _cancel(self, how: str, args: Sequence[Any], level: str = "") -> list[Cancelling]:
         keys = self._keys.named(
             *("jobs", "attempts", "between", "finished", "cancels", "notes", "unhandled"),
             "returned",
         )
         keys.append(self._keys.outcomes(self._installation))
-        found: list[Cancelling] = []
-        for batch in _batches(ids):
-            answer = self._client.run(
-                script("reliable", "cancel"), keys, ["force" if force else "", *batch]
-            )
-            found += [CANCELLING[each] for each in answer.decode()]
-        return found
+        keys += [*self._keys.named("settled", "settled:before", "retries")]
+        keys.append(level or self._keys.levels[0])
+        answer = self._client.run(script("reliable", "cancel"), keys, [how, *args])
+        return [CANCELLING[each] for each in answer.decode()]
 
     def epoch(self) -> str | None:
         """Read the mark."""

@@ -12,6 +12,7 @@ from scheduler.dialects.client import Client
 from scheduler.dialects.interface import Pushed
 from scheduler.errors import EpochLost, QueueUnavailable
 from scheduler.log import keys
+from scheduler.model.attempts import QueuedJob
 
 logger = logging.getLogger("scheduler")
 
@@ -50,6 +51,11 @@ class Fence:
             self._ahead = int(seconds) * 1000 + int(microseconds) / 1000 - heard * 1000
             self._until = heard + LOOK_HOLDS
         return int(moment * 1000 + self._ahead)
+
+
+def withdrawal(job: QueuedJob) -> str:
+    """Encode the argument of the scripts `cancel` that makes them withdraw a job."""
+    return f"withdraw:{job.feed}:{job.attempt}:{REMEMBERED_MS}"
 
 
 def log_missing_results(queue: str, jobs: int) -> None:

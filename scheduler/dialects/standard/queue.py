@@ -41,7 +41,7 @@ from scheduler.dialects.interface import (
 from scheduler.dialects.leasing import SequenceNumbers, jobs_of_calls, mark_bytes
 from scheduler.dialects.looks import NextLook
 from scheduler.dialects.queue_options import DEFAULT_OPTIONS, QueueOptions
-from scheduler.dialects.settling.fence import Fence, log_missing_results, pushed
+from scheduler.dialects.settling.fence import Fence, log_missing_results, pushed, withdrawal
 from scheduler.dialects.settling.reading import Settling
 from scheduler.dialects.standard import messages
 from scheduler.dialects.standard.finish import (
@@ -313,19 +313,26 @@ class StandardQueue:
 
     def cancel(self, ids: Sequence[str], *, force: bool = False) -> list[Cancelling]:
         """Remove jobs; request the cancellation of leased ones, or remove them by force."""
+        return [
+            each
+            for batch in _batches(ids)
+            for each in self._cancel("force" if force else "", batch)
+        ]
+
+    def withdraw(self, job: QueuedJob) -> Cancelling:
+        """Remove a waiting job that its ledger will push again."""
+        return self._cancel(withdrawal(job), [job.id])[0]
+
+    def _cancel(self, how: str, ids: Sequence[str]) -> list[Cancelling]:
         keys = [
             *self._keys.named("jobs", "leases", "state", "finished", "waiting", "blocked"),
             *self._keys.named("blocked:counts", "retrying", "cancels", "notes"),
             self._keys.results(self._installation),
-            *self._keys.named("turns"),
+            *self._keys.named("turns", "settled", "settled:before"),
         ]
-        found: list[Cancelling] = []
-        for batch in _batches(ids):
-            args = ["force" if force else "", *batch]
-            codes, formats = self._client.run(script("standard", "cancel"), keys, args)
-            self._formats.met(formats)
-            found += [CANCELLING[each] for each in codes.decode()]
-        return found
+        codes, formats = self._client.run(script("standard", "cancel"), keys, [how, *ids])
+        self._formats.met(formats)
+        return [CANCELLING[each] for each in codes.decode()]
 
     def epoch(self) -> str | None:
         """Return the epoch of the ledger, which a Redis that lost its data does not have."""

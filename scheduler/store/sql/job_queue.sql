@@ -437,15 +437,31 @@ WHERE q.tenant = %(tenant)s AND q.id = %(id)s
   AND k.tenant = q.tenant AND k.type = q.type AND k.key = q.idempotency_key AND k.job_id = q.id
 RETURNING k.key;
 
+-- name: as_fed
+-- A live job as `feed` returns it, without the mark. No row: it has ended, or there is none.
+SELECT NULL, q.tenant, q.id::text, q.priority, q.type, q.feed, q.attempt, q.json, q.payload, q.policy, q.tags,
+       q.correlation_id, q.created_at, q.expires_at, (q.attempts -> -1) - 'error', q.trace, q.idempotency_key,
+       q.previous_attempt_id
+FROM {schema}.job_queue q WHERE q.tenant = %(tenant)s AND q.id = %(id)s;
+
 -- name: update
--- Update the columns of a live job that users can change. NULL keeps a value, an empty text clears it. No row back: the job
--- has ended, or there is none.
+-- Update the columns of a live job that users can change. NULL keeps a value, an empty text clears it. The lifetime counts
+-- from a new run_at. `feeds`: 1 if it is to be fed with the next feed. `withdrawn`: it had been fed. No row back: the
+-- job has ended, or there is none.
 UPDATE {schema}.job_queue q SET
   priority = coalesce(%(priority)s::int2, q.priority),
+  run_at = coalesce(t.run_at, q.run_at),
+  expires_at = CASE WHEN t.run_at IS NULL THEN q.expires_at ELSE greatest(t.now, t.run_at) + %(lifetime)s::interval END,
+  feed = q.feed + %(feeds)s::int4,
+  updated_at = CASE WHEN q.open_dependencies = 0 AND ((q.run_at > t.now) <> (coalesce(t.run_at, q.run_at) > t.now)
+      OR (%(withdrawn)s AND NOT q.retrying))
+    THEN t.now ELSE q.updated_at END,
   tags = CASE WHEN %(tags)s::text IS NULL THEN q.tags ELSE nullif(%(tags)s::jsonb, '{{}}') END,
   correlation_id = nullif(coalesce(%(correlation_id)s::text, q.correlation_id), ''),
   callback_url = nullif(coalesce(%(callback_url)s::text, q.callback_url), ''),
   idempotency_key = nullif(coalesce(%(idempotency_key)s::text, q.idempotency_key), '')
+FROM (SELECT n.now, coalesce(%(run_at)s::timestamptz, n.now + %(delay)s::interval) AS run_at
+      FROM (SELECT coalesce(%(now)s::timestamptz, now()) AS now) n) t
 WHERE q.tenant = %(tenant)s AND q.id = %(id)s RETURNING q.id;
 
 -- name: ask_to_cancel

@@ -1,9 +1,12 @@
 -- Take jobs out, and ask for the end of those that workers of ours have, or by force take out what any worker has.
+-- Or withdraw one job: remove it if none of its attempts has begun that the ledger does not have, and refuse late
+-- pushes of its feed for a while.
 -- A worker, ours or Node's, whose job and lock were taken away cannot end it: ours learns it from its next renewal and
 -- its result is refused, on Node moveToFinished fails with "Missing key for job".
 -- KEYS[1] hash: meta of the queue; the names of all other keys begin as this does
 -- ARGV[1] compat: auto, 5 or 6
--- ARGV[2] force; empty: leave the jobs that workers have to them
+-- ARGV[2] force, or withdraw:feed:attempts:ms (the attempts in the ledger, and for how long late pushes are
+-- refused); empty: leave the jobs that workers have to them
 -- ARGV[3] installation: whose results they are
 -- ARGV[4..] ids
 -- Returns for each d (removed), r (running), f (finished, not settled), x (a worker that hears nothing has it) or
@@ -18,6 +21,8 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 -- include: job
 local outcomes = base .. 'ring:' .. ARGV[3] .. ':outcomes'
 -- include: settling/has_result
+-- include: settling/remember
+local withdrawn, recorded, while_ = string.match(ARGV[2], '^withdraw:(%d+):(%d+):(%d+)$')
 
 local function taken_out(id)
   for _, name in ipairs({'delayed', 'prioritized', 'waiting-children'}) do
@@ -50,9 +55,10 @@ local function cancel(id)
   if redis.call('ZSCORE', base .. 'completed', id) or redis.call('ZSCORE', base .. 'failed', id) then return 'f' end
   local lock = redis.call('GET', key .. ':lock')
   if lock and not force and not string.find(lock, '^[^:]+:%d+:%d+:%d+:%d+:[^:]*:%d+$') then return 'x' end
+  if withdrawn and attempts_of(job) > tonumber(recorded) then return 'r' end
   local was = not lock and taken_out(id) or taken_away(id)
   if not was then
-    redis.call('HSET', key, 'cancel', '1')
+    if not withdrawn then redis.call('HSET', key, 'cancel', '1') end
     return 'r'
   end
   remove_keys(key)
@@ -67,4 +73,7 @@ end
 local answer = {}
 for i = 4, #ARGV do answer[#answer + 1] = cancel(ARGV[i]) end
 tell()
+if withdrawn and (answer[1] == 'd' or answer[1] == 'u') then
+  remember(base .. 'ring:settled', base .. 'ring:settled:before', tonumber(while_), {ARGV[4], withdrawn})
+end
 return table.concat(answer)

@@ -1,4 +1,4 @@
--- Part of all that acknowledge: remember for `while_` ms at least which jobs were settled, each with its feed.
+-- Part of all that acknowledge or withdraw: remember for `while_` ms at least which jobs are over, each with its feed.
 local function remember(settled, before, while_, feeds)
   local left = redis.call('PTTL', settled)
   if left > 0 and left < 5 * while_ then
