@@ -181,8 +181,27 @@ def test_each_promise_of_a_worker_names_its_test() -> None:
             assert re.search("all|`(standard|reliable|bullmq|conveyor)`", dialects), line
 
 
-def _each_statement_names_its_test(document: str) -> None:
+def test_each_requirement_names_its_test_or_is_a_deviation() -> None:
+    _each_statement_names_its_test("conformance.md")
+    rows = [
+        [cell.strip() for cell in line.split("|")[1:-1]]
+        for line in _published("conformance.md").splitlines()
+        if line.startswith("| ") and not line.startswith("| requirement")
+    ]
+    for requirement, section, shown_by in rows:
+        assert section, f"no section is named for: {requirement}"
+        assert "`test_" in shown_by or "**Deviation" in shown_by, requirement
+    assert len({requirement for requirement, *_ in rows}) == len(rows) > 90
+
+
+def _published(document: str) -> str:
+    """A page without its comments."""
     text = (ROOT / "docs" / document).read_text()
+    return re.sub("<!--.*?-->", "", text, flags=re.DOTALL)
+
+
+def _each_statement_names_its_test(document: str) -> None:
+    text = _published(document)
     tests = {
         match
         for path in (ROOT / "tests").rglob("*.py")

@@ -440,6 +440,16 @@ def test_a_tenant_cannot_reach_the_job_of_another(make: Make) -> None:
     assert [row.outcome for row in instance.history("acme")] == ["registered"]
 
 
+def test_only_tenants_with_registered_jobs_are_mirrored_by_default(make: Make) -> None:
+    one, other, every = make(), make(), make(tenants="all")
+    one.register("acme", "x", print, every="1h")
+    other.register("globex", "y", print, every="1h")
+    for instance in (one, other, every):
+        instance._running().sync.sync()
+    known = [[job.job_id for job in each.jobs()] for each in (one, other, every)]
+    assert [sorted(each) for each in known] == [["x"], ["y"], ["x", "y"]]
+
+
 def test_explain_tells_the_next_fires_the_dst_notes_and_who_can_run_it(
     make: Make, clock: ManualClock
 ) -> None:

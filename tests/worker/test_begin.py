@@ -69,6 +69,22 @@ def submit(ring: Scheduler, *payloads: Any, **options: Any) -> list[Any]:
     return [each.id for each in made]
 
 
+def test_a_critical_job_does_not_interrupt_a_running_one(
+    ring: Scheduler, make_worker: MakeWorker, gate: Gate
+) -> None:
+    (bulk,) = submit(ring, "bulk", priority=Priority.BULK)
+    make_worker(concurrency=1)
+    wait_for(lambda: gate.began == ["bulk"], "it runs")
+    (critical,) = submit(ring, "critical", priority=Priority.CRITICAL)
+    assert ring.get("acme", bulk).state is State.RUNNING
+    gate.let_one_through()
+    wait_for(lambda: gate.began == ["bulk", "critical"], "the critical one runs")
+    gate.let_one_through()
+    for each in (bulk, critical):
+        job = ring.wait("acme", each, timeout=60)
+        assert (job.state, job.attempt) == (State.COMPLETED, 1)
+
+
 def test_a_critical_job_begins_before_waiting_bulk_jobs(
     ring: Scheduler, make_worker: MakeWorker, gate: Gate
 ) -> None:
