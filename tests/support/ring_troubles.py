@@ -1,7 +1,8 @@
 """What seldom happens to jobs, made to happen, so that every call of the ring's parts is made."""
 
 import contextlib
-from datetime import UTC, datetime, timedelta
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from itertools import count
 from typing import Any
 from uuid import UUID, uuid4
@@ -49,7 +50,7 @@ class Troubles:
                 self._redis.call(
                     "XADD", outcomes, "*", RESULT_FIELD, 'not JSON, but ["t","x",1,1,"'
                 )
-                self._come_back(outcomes, str(uuid4()), "of a job that has ended")
+                self._come_back(outcomes, str(uuid4()), error="of a job that has ended")
 
     def forget_queues(self) -> None:
         """Let nobody settle any more for the queues that were made here."""
@@ -114,15 +115,21 @@ class Troubles:
             )
 
     def end_that_postgres_refuses(self, queue: str, outcomes: str) -> None:
-        """Ends come back that no table takes: one with such a text, and one with such a delay."""
-        texts, delays = self._submit(queue, count=2, delay="1h")
+        """Ends come back that cannot be recorded: one with such a text, and one with such a child."""
+        texts, parents = self._submit(queue, count=2, delay="1h")
         self._fleet.jobs[texts] = Expected(outcomes=("failed",))
-        self._fleet.jobs[delays] = Expected(outcomes=("failed",))
-        self._come_back(outcomes, texts, "a \0 in it")
-        self._come_back(outcomes, delays, "later", delay=timedelta(days=200_000_000))
+        self._fleet.jobs[parents] = Expected(outcomes=("completed", "failed"))  # it never runs
+        self._come_back(outcomes, texts, error="a \0 in it")
+        self._come_back(outcomes, parents, state=State.COMPLETED, spawned=[{"id": "none"}])
 
     def _come_back(
-        self, outcomes: str, job_id: str, error: str, delay: timedelta | None = None
+        self,
+        outcomes: str,
+        job_id: str,
+        *,
+        state: State = State.FAILED,
+        error: str | None = None,
+        spawned: Sequence[Mapping[str, Any]] = (),
     ) -> None:
         now = datetime.now(UTC)
         end = AttemptEnd(
@@ -130,12 +137,12 @@ class Troubles:
             job_id=job_id,
             feed=1,
             attempt=1,
-            state=State.FAILED if delay is None else State.RETRYING,
+            state=state,
             started_at=now,
             ended_at=now,
             worker="w",
-            delay=delay,
             error=error,
+            spawned=spawned,
         )
         self._redis.call("XADD", outcomes, "*", RESULT_FIELD, b"[%b]" % end_bytes(end))
 
