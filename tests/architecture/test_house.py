@@ -45,6 +45,7 @@ _IMPORTED: list[Any] = [
         "Iterable",
         "Iterator",
         "JobOptions",
+        "Literal",
         "Mapping",
         "Sequence",
         "SchedulerOptions",
