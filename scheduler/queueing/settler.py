@@ -314,6 +314,15 @@ def settle(
     rows = yield ledger.ring.standing({key for key, _ in missed})
     standing = {JobKey(tenant, id_): (feed, attempt) for tenant, id_, feed, attempt in rows}
     held = [each for key, each in missed if _stands(each, standing.get(key))]
+    overtaken = [
+        (key, each)
+        for key, each in missed
+        if each.state is RETRYING and not _stands(each, standing.get(key))
+    ]
+    if overtaken:
+        rows = yield ledger.ring.add_attempts(_retries(overtaken))
+        locked = {JobKey(tenant, id_) for tenant, id_ in rows}
+        held += [each for key, each in overtaken if key in locked]
     return Settled(held, len(missed), settled, freed, due)
 
 

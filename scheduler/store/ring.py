@@ -76,6 +76,16 @@ class RingTable:
             records=texts(each.record for each in retried),
         )
 
+    def add_attempts(self, retried: Sequence[Retried]) -> Statement:
+        """Add attempts that were overtaken by a later one: (tenant, id) of each job that another
+        transaction holds.
+        """
+        return self._statement(
+            "add_attempts",
+            **packed(each.key for each in retried),
+            records=texts(each.record for each in retried),
+        )
+
     def standing(self, keys: Iterable[JobKey]) -> Statement:
         """Read (tenant, id, feed, attempt) of each that is live."""
         return self._statement("standing", **packed(keys))

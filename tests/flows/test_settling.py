@@ -184,6 +184,60 @@ def test_of_two_successes_of_a_job_one_submits_its_jobs(
     assert [each.type for each in submitter.find("acme", queue="other").jobs] == ["first"]
 
 
+@pytest.mark.parametrize("last", [State.COMPLETED, State.DEAD_LETTER, State.RETRYING])
+def test_an_attempt_that_is_settled_after_a_later_one_is_recorded(
+    settling: Settling, submitter: Scheduler, last: State
+) -> None:
+    """A settler has read the result of attempt 2 and hangs; another one settles attempt 3."""
+    job = submitter.submit("acme", "job", queue="work", delay="1h")
+    first, second = (
+        completed(
+            job,
+            attempt=number,
+            sequence=number,
+            state=State.RETRYING,
+            error="OSError: x",
+            delay=timedelta(hours=1),
+        )
+        for number in (1, 2)
+    )
+    third = completed(job, attempt=3, sequence=3, state=last, delay=timedelta(hours=1))
+    for ends in ([first], [third], [second], [second], [first, second]):
+        assert not settling.ledger.run(settle(settling.ledger, ends, lambda _: None)).held
+    found = submitter.get("acme", job.id)
+    assert found.state is last
+    assert [(each["attempt"], each["sequence"]) for each in found.attempts] == [
+        (1, 1),
+        (2, 2),
+        (3, 3),
+    ]
+
+
+def test_an_overtaken_attempt_waits_for_the_row_of_its_job(
+    settling: Settling, submitter: Scheduler, dsn: str, schema: str
+) -> None:
+    job = submitter.submit("acme", "job", queue="work", delay="1h")
+    first = completed(job, state=State.RETRYING, delay=timedelta(hours=1))
+    last = completed(job, attempt=2, state=State.FAILED)
+    settling.ledger.run(settle(settling.ledger, [last], lambda _: None))
+    with psycopg.connect(dsn, options=f"-c search_path={schema}") as other:
+        other.execute("SELECT FROM job_history WHERE job_id = %s FOR UPDATE", (str(job.id),))
+        settled = settling.ledger.run(settle(settling.ledger, [first], lambda _: None))
+        assert settled.held == [first]
+    assert not settling.ledger.run(settle(settling.ledger, [first], lambda _: None)).held
+    assert [each["attempt"] for each in submitter.get("acme", job.id).attempts] == [1, 2]
+
+
+def test_a_late_attempt_of_a_job_that_was_ended_by_force_is_not_recorded(
+    settling: Settling, submitter: Scheduler
+) -> None:
+    job = submitter.submit("acme", "job", queue="work", delay="1h")
+    submitter.cancel_job("acme", job.id)
+    late = completed(job, state=State.RETRYING, delay=timedelta(hours=1))
+    assert not settling.ledger.run(settle(settling.ledger, [late], lambda _: None)).held
+    assert not submitter.get("acme", job.id).attempts
+
+
 def test_a_lock_that_is_not_to_be_had_in_time_is_no_reason_to_fail_a_job(
     dsn: str,
     schema: str,

@@ -95,6 +95,45 @@ UPDATE {schema}.job_queue q SET retrying = true, attempt = m.attempt, attempts =
   updated_at = coalesce(%(now)s::timestamptz, now())
 FROM mine m WHERE q.tenant = m.tenant AND q.id = m.id RETURNING q.tenant, q.id, q.run_at;
 
+-- name: add_attempts
+-- Add attempts that are settled after a later attempt of their job: to its row, or to the ledger if the job has ended. A
+-- settler that stops between reading a result and settling it can be overtaken by another one. An attempt that is recorded
+-- already is passed over, because a result can be settled twice. A row back: another transaction holds it, try again.
+WITH p AS MATERIALIZED (
+  SELECT p.tenant, p.id, p.record::jsonb AS record
+  FROM unnest((SELECT %(tenants)b::text[]), (SELECT %(ids)b::uuid[]), (SELECT %(records)b::text[])) AS p(tenant, id, record)
+  ORDER BY p.tenant COLLATE "C", p.id),
+live AS MATERIALIZED (
+  SELECT p.tenant, p.id, p.record, q.attempt, q.attempts FROM p CROSS JOIN LATERAL (
+    SELECT q.attempt, q.attempts FROM {schema}.job_queue q WHERE q.tenant = p.tenant AND q.id = p.id
+    FOR NO KEY UPDATE SKIP LOCKED) q),
+ended AS MATERIALIZED (
+  SELECT p.tenant, p.id, p.record, h.at, h.attempt, h.attempts FROM p CROSS JOIN LATERAL (
+    SELECT h.at, h.attempt, h.attempts FROM {schema}.job_history h
+    WHERE h.tenant = p.tenant AND h.job_id = p.id::text AND h.kind = 'job'
+    FOR NO KEY UPDATE SKIP LOCKED) h),
+merged AS MATERIALIZED (
+  SELECT k.tenant, k.id, k.at, (
+    SELECT jsonb_agg(e.one ORDER BY (e.one ->> 'attempt')::int4, e.one ->> 'started_at') FROM (
+      SELECT DISTINCT ON (a.one -> 'attempt', a.one -> 'worker', a.one -> 'sequence') a.one
+      FROM jsonb_array_elements(coalesce(k.attempts, '[]') || (
+        SELECT jsonb_agg(n.one) FROM jsonb_array_elements(k.record) AS n(one) WHERE (n.one ->> 'attempt')::int4 < k.below)
+      ) WITH ORDINALITY AS a(one, place)
+      ORDER BY a.one -> 'attempt', a.one -> 'worker', a.one -> 'sequence', a.place) e) AS attempts
+  FROM (SELECT tenant, id, record, NULL::timestamptz AS at, attempt + 1 AS below, attempts FROM live
+        UNION ALL SELECT tenant, id, record, at, attempt, attempts FROM ended) k),
+to_queue AS (
+  UPDATE {schema}.job_queue q SET attempts = m.attempts FROM merged m
+  WHERE m.at IS NULL AND m.attempts IS NOT NULL AND q.tenant = m.tenant AND q.id = m.id),
+to_ledger AS (
+  UPDATE {schema}.job_history h SET attempts = m.attempts FROM merged m
+  WHERE m.at IS NOT NULL AND m.attempts IS NOT NULL
+    AND h.tenant = m.tenant AND h.job_id = m.id::text AND h.at = m.at AND h.kind = 'job')
+SELECT p.tenant, p.id FROM p
+WHERE NOT EXISTS (SELECT FROM merged m WHERE m.tenant = p.tenant AND m.id = p.id) AND (
+  EXISTS (SELECT FROM {schema}.job_queue q WHERE q.tenant = p.tenant AND q.id = p.id)
+  OR EXISTS (SELECT FROM {schema}.job_history h WHERE h.tenant = p.tenant AND h.job_id = p.id::text AND h.kind = 'job'));
+
 -- name: standing
 -- Where jobs stand. No row for one: it has ended.
 SELECT p.tenant, p.id, q.feed, q.attempt
