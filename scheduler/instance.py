@@ -114,7 +114,9 @@ class Instance:
             ended=self._ended,
         )
         self.tenant_admin = self._tenant_admin(None)
-        self.control = Control(jobs=jobs, instances=instances, holder=label)
+        self.control = Control(
+            jobs=jobs, instances=instances, holder=label, can_run=self.registry.can_run
+        )
         self.presence = Presence(
             instances=instances,
             registry=self.registry,

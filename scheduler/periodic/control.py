@@ -34,6 +34,8 @@ class Control:
     jobs: JobTable
     instances: InstanceTable
     holder: str
+    can_run: Callable[[Key], bool] | None = None
+    """Whether this process can run a job; None on the command line, which has no functions."""
 
     def pause(self, key: Key) -> datetime:
         """Let its fires pass a job by from now on, in the whole fleet; one that is paused stays as
@@ -90,7 +92,7 @@ class Control:
         if facts is None:
             raise _unknown(key)
         spec = JobSpec.from_json(facts.spec)
-        runnable_on = tuple(self.instances.live(key))
+        runnable_on = self._runnable_on(key)
         plan = spec.schedule
         return Explanation(
             tenant=key.tenant,
@@ -110,6 +112,15 @@ class Control:
             version=facts.version,
             changes=tuple(self.jobs.changes(key, limit=CHANGES)),
         )
+
+    def _runnable_on(self, key: Key) -> tuple[str, ...]:
+        """Name the live instances that can run a job, and this one, whose next heartbeat reports
+        what it has just registered.
+        """
+        live = set(self.instances.live(key))
+        if self.can_run is not None and self.can_run(key):
+            live.add(self.holder)
+        return tuple(sorted(live))
 
 
 @lru_cache(maxsize=1000)
@@ -172,7 +183,7 @@ def _notes(tenant: str, facts: JobFacts, spec: JobSpec, runnable_on: tuple[str, 
         fate = (
             "starts again on an instance that can run it"
             if spec.delivery == "at_least_once"
-            else "is lost"
+            else "starts again elsewhere only if its function was not called yet"
         )
         notes.append(f"the process that ran it died: its fire {fate}")
     if isinstance(spec.schedule, Cron) and not spec.foreign:

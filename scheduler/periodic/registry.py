@@ -301,6 +301,11 @@ class Registry:
         with self._lock:
             return self.version, sorted(key for key in self._registered if self._has_form(key))
 
+    def can_run(self, key: Key) -> bool:
+        """Whether this process has registered the present form of a job."""
+        with self._lock:
+            return key in self._bodies and self._has_form(key)
+
     def helpless(self) -> bool:
         """Whether there is a job here whose function this process has not."""
         with self._lock:

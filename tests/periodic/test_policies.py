@@ -476,6 +476,16 @@ def test_explain_tells_the_next_fires_the_dst_notes_and_who_can_run_it(
     assert "runnable on web-1" in text
 
 
+def test_explain_names_this_instance_right_after_register(make: Make) -> None:
+    instance = make(label="web-1")
+    instance.register("acme", "x", lambda: None, every="1h")
+    found = instance.explain("acme", "x")
+    assert found.runnable_on == ("web-1",)
+    assert found.notes == ()
+    instance.tick()
+    assert instance.explain("acme", "x").runnable_on == ("web-1",)
+
+
 def test_explain_says_that_nobody_can_run_it_and_an_event_does_too(
     make: Make, clock: ManualClock
 ) -> None:
