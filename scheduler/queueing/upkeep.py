@@ -266,6 +266,9 @@ class Upkeep:
         queue.begin(str(rows[0][0]))
         if epoch or again:
             level = logging.WARNING if again else logging.INFO
-            said = "queue %s: its Redis has lost its memory; %d jobs are fed again"
+            said = (
+                "queue %s: Redis lost the data of the queue; %d jobs are fed again. If this "
+                "repeats, check that every instance has the same `redis` and `queues`"
+            )
             logger.log(level, said, name, again, extra=keys(queue=name))
             self._events.emit(RedisLost(queue=name, jobs=again))

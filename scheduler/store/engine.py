@@ -329,7 +329,8 @@ def translated() -> Iterator[None]:
         yield
     except (pg.UndefinedTable, pg.InvalidSchemaName, pg.UndefinedColumn) as error:
         raise SchemaMismatch(
-            f"the database lacks what we need ({_brief(error)}); run `scheduler migrate`"
+            f"the database lacks a table or column ({_brief(error)}); run `scheduler migrate`, or "
+            "connect to the database of the scheduler"
         ) from error
     except (pg.DuplicatePreparedStatement, pg.InvalidSqlStatementName) as error:
         raise ConfigError(POOLER) from error

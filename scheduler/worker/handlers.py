@@ -124,13 +124,14 @@ def queues_of(queues: Iterable[str] | None, known: Iterable[Handler]) -> list[st
     for each in names:
         if each not in handled:
             raise ConfigError(
-                f"queues: no handler is registered for {each!r}; there are some for "
-                f"{sorted(handled)}"
+                f"queues: no handler is registered for {each!r}; import the module that has its "
+                f"@scheduler.handler(..., queue={each!r}) before the worker is made. Queues with a "
+                f"handler: {', '.join(sorted(handled)) or 'none'}"
             )
     found = names or sorted(handled)
     if not found:
         raise ConfigError(
-            "handlers: there are none; register some with @scheduler.handler before the worker is "
-            "made"
+            "handlers: there are none; import the modules that have a @scheduler.handler(...) "
+            "before the worker is made"
         )
     return found

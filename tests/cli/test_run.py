@@ -422,7 +422,7 @@ def test_flag_queue_is_the_only_one_that_is_worked(start: Start, redis: Client) 
 def test_flag_queue_without_a_handler_is_refused(start: Start) -> None:
     worker = start("worker", "--app=app", "--queue=fax")
     assert worker.ended() == 2
-    assert "no handler is registered for 'fax'" in worker.said()
+    assert "no handler is registered for 'fax'; import the module" in worker.said()
 
 
 def test_worker_processes_is_how_many_there_are(start: Start, redis: Client) -> None:

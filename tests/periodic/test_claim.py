@@ -208,6 +208,25 @@ def test_a_begun_fire_is_recorded_as_crashed_after_a_redefinition(
     assert outcomes(new) == [("crashed", "its process died, and the job runs at most once")]
 
 
+def test_fires_overlap_a_dead_run_until_its_lease_expires(
+    pair: tuple[Scheduler, Scheduler],
+    clock: JumpingClock,
+    monkeypatch: pytest.MonkeyPatch,
+    recorder: Recorder,
+) -> None:
+    one, other = pair
+    for instance in pair:
+        instance.register("acme", "x", recorder.body, every="10s")
+    clock.advance("10s")
+    dies_with_its_claims(one, monkeypatch)
+    for _ in range(2):
+        clock.advance("10s")
+        other.tick()
+    assert outcomes(other) == [("skipped", "overlap")] * 2
+    outlive(clock, other)
+    assert [each.attempt for each in recorder.runs][:1] == [2]
+
+
 @pytest.mark.parametrize("begun", [False, True])
 def test_at_most_once_counts_only_what_began(
     pair: tuple[Scheduler, Scheduler],

@@ -190,6 +190,19 @@ def overlapped(make: Make, clock: ManualClock, **options: Any) -> tuple[Schedule
     return instance, body
 
 
+def test_a_fire_that_failed_is_not_retried(make: Make, clock: ManualClock) -> None:
+    instance = make()
+
+    def report() -> None:
+        raise ValueError("no paper")
+
+    instance.register("acme", "x", report, every="1h")
+    instance.advance("90m")
+    assert [outcome for outcome, *_ in told(instance)] == ["failed"]
+    instance.advance("30m")
+    assert [outcome for outcome, *_ in told(instance)] == ["failed", "failed"]
+
+
 def test_a_fire_that_overlaps_is_skipped(make: Make, clock: ManualClock) -> None:
     instance, body = overlapped(make, clock)
     assert [(at - START).total_seconds() for at in body.fires] == [10]
