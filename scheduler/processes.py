@@ -190,7 +190,7 @@ class _Child:
         code = self._process.wait()
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
         if cancelled.causes:
-            raise Reported("killed: it did not end when it was told to")
+            raise Reported("killed: its function did not stop when it was asked to")
         raise (Reported if called else _Died)(f"its process ended with {how}")
 
     def end(self) -> None:

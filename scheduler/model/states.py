@@ -63,11 +63,7 @@ TRANSITIONS = MappingProxyType(
 def transition(job_id: UUID, before: State, after: State) -> State:
     """Go from one state to another, if the table has it."""
     if (before, after) not in TRANSITIONS:
-        allowed = (
-            ", ".join(to for origin, to in TRANSITIONS if origin is before)
-            or "nothing: it has ended"
-        )
-        raise IllegalTransition(
-            f"job {job_id} cannot go from {before} to {after}; from {before} it may go to {allowed}"
-        )
+        allowed = ", ".join(to for origin, to in TRANSITIONS if origin is before)
+        cure = f"from {before} it can go to {allowed}" if allowed else "it has already ended"
+        raise IllegalTransition(f"job {job_id} cannot go from {before} to {after}; {cure}")
     return after

@@ -304,7 +304,7 @@ class Registry:
     def can_run(self, key: Key) -> bool:
         """Whether this process has registered the present form of a job."""
         with self._lock:
-            return key in self._bodies and self._has_form(key)
+            return key in self._registered and self._has_form(key)
 
     def helpless(self) -> bool:
         """Whether there is a job here whose function this process has not."""

@@ -136,6 +136,7 @@ def test_section_2_transitions_are_exactly_the_table_and_the_documented_addition
         with pytest.raises(IllegalTransition) as refused:
             transition(job_id, before, after)
         assert f"{job_id} cannot go from {before} to {after};" in str(refused.value)
+        assert ("it has already ended" in str(refused.value)) is (before in TERMINAL)
 
 
 def test_section_2_nothing_goes_back() -> None:

@@ -78,7 +78,7 @@ def test_a_body_that_holds_the_gil_keeps_its_lease_and_is_killed_at_its_timeout(
     began = time.monotonic()
     ended = run(instance, bodies.holds_the_gil, timeout="5s")
     assert ended.outcome is Outcome.TIMEOUT
-    assert ended.error == "killed: it did not end when it was told to"
+    assert ended.error == "killed: its function did not stop when it was asked to"
     assert ended.attempt == 1
     assert time.monotonic() - began >= 5
 
