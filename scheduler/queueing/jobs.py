@@ -207,7 +207,7 @@ def update(
         "update",
         key,
         lifetime=duration(job.timeouts.lifetime, name="lifetime"),
-        feeds=int(feeds_again),
+        next_feed=int(feeds_again),
         withdrawn=was_fed and feeds_again,
         **asdict(changes),
     )

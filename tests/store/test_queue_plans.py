@@ -49,6 +49,7 @@ RING = [
     "feed_again",
     "leave_to_feeders",
     "retry",
+    "add_attempts",
     "standing",
     "hold_all",
     "take_back_all",
@@ -114,7 +115,7 @@ def parameters(name: str, query: str) -> dict[str, Any]:
         "reasons": many("x"),
         "errors": many("x"),
         "results": many(b"x"),
-        "records": many("{}"),
+        "records": many("[]" if name == "add_attempts" else "{}"),
         "started": many(AT),
         "queue": None if name.startswith("find") else "default",
         "priority": 2,
@@ -122,6 +123,8 @@ def parameters(name: str, query: str) -> dict[str, Any]:
         "most": 5000,
         "tenant": "t1",
         "id": str(ids[0]) if name == "over" else ids[0],
+        "next_feed": 1,
+        "withdrawn": False,
     }
     return {key: given.get(key) for key in re.findall(r"%\((\w+)\)", query)}
 

@@ -446,13 +446,13 @@ FROM {schema}.job_queue q WHERE q.tenant = %(tenant)s AND q.id = %(id)s;
 
 -- name: update
 -- Update the columns of a live job that users can change. NULL keeps a value, an empty text clears it. The lifetime counts
--- from a new run_at. `feeds`: 1 if it is to be fed with the next feed. `withdrawn`: it had been fed. No row back: the
+-- from a new run_at. `next_feed`: 1 if it is to be fed with the next feed. `withdrawn`: it had been fed. No row back: the
 -- job has ended, or there is none.
 UPDATE {schema}.job_queue q SET
   priority = coalesce(%(priority)s::int2, q.priority),
   run_at = coalesce(t.run_at, q.run_at),
   expires_at = CASE WHEN t.run_at IS NULL THEN q.expires_at ELSE greatest(t.now, t.run_at) + %(lifetime)s::interval END,
-  feed = q.feed + %(feeds)s::int4,
+  feed = q.feed + %(next_feed)s::int4,
   updated_at = CASE WHEN q.open_dependencies = 0 AND ((q.run_at > t.now) <> (coalesce(t.run_at, q.run_at) > t.now)
       OR (%(withdrawn)s AND NOT q.retrying))
     THEN t.now ELSE q.updated_at END,

@@ -106,12 +106,12 @@ WITH p AS MATERIALIZED (
 live AS MATERIALIZED (
   SELECT p.tenant, p.id, p.record, q.attempt, q.attempts FROM p CROSS JOIN LATERAL (
     SELECT q.attempt, q.attempts FROM {schema}.job_queue q WHERE q.tenant = p.tenant AND q.id = p.id
-    FOR NO KEY UPDATE SKIP LOCKED) q),
+    LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED) q),
 ended AS MATERIALIZED (
   SELECT p.tenant, p.id, p.record, h.at, h.attempt, h.attempts FROM p CROSS JOIN LATERAL (
     SELECT h.at, h.attempt, h.attempts FROM {schema}.job_history h
     WHERE h.tenant = p.tenant AND h.job_id = p.id::text AND h.kind = 'job'
-    FOR NO KEY UPDATE SKIP LOCKED) h),
+    LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED) h),
 merged AS MATERIALIZED (
   SELECT k.tenant, k.id, k.at, (
     SELECT jsonb_agg(e.one ORDER BY (e.one ->> 'attempt')::int4, e.one ->> 'started_at') FROM (
@@ -131,8 +131,9 @@ to_ledger AS (
     AND h.tenant = m.tenant AND h.job_id = m.id::text AND h.at = m.at AND h.kind = 'job')
 SELECT p.tenant, p.id FROM p
 WHERE NOT EXISTS (SELECT FROM merged m WHERE m.tenant = p.tenant AND m.id = p.id) AND (
-  EXISTS (SELECT FROM {schema}.job_queue q WHERE q.tenant = p.tenant AND q.id = p.id)
-  OR EXISTS (SELECT FROM {schema}.job_history h WHERE h.tenant = p.tenant AND h.job_id = p.id::text AND h.kind = 'job'));
+  (SELECT true FROM {schema}.job_queue q WHERE q.tenant = p.tenant AND q.id = p.id LIMIT 1)  -- LIMIT: a probe each
+  OR (SELECT true FROM {schema}.job_history h
+      WHERE h.tenant = p.tenant AND h.job_id = p.id::text AND h.kind = 'job' LIMIT 1));
 
 -- name: standing
 -- Where jobs stand. No row for one: it has ended.
