@@ -25,6 +25,9 @@ CREATE TABLE job (
   fence       bigint           NOT NULL DEFAULT 0 CHECK (fence >= 0),  -- those of job_lock, whose row can be deleted
   app         text COLLATE "C" CHECK (length(app) BETWEEN 1 AND 200),  -- of the instance that registered the definition;
   version     bigint           CHECK (version >= 0),  -- NULL: it has none, which is below every version of the app
+  ledger_at          timestamptz,         -- the newest ledger row of a fire that was skipped or queued, for the mirror;
+  ledger_outcome     text,                -- that of the newest run is in job_lock
+  ledger_finished_at timestamptz,
   PRIMARY KEY (tenant, id)
 ) WITH (fillfactor = 50);
 
@@ -80,6 +83,9 @@ CREATE TABLE job_lock (
   last_trigger_at timestamptz,            -- each trigger has an instant of its own
   begun        boolean,                   -- of a job that runs at most once: whether the function is about to be called
                                           -- or was called; NULL of any other job
+  ledger_at          timestamptz,         -- the newest ledger row of a run, for the mirror: to read it from the ledger, a
+  ledger_outcome     text,                -- sync would have to probe each partition for each job
+  ledger_finished_at timestamptz,
   PRIMARY KEY (tenant, id),
   CONSTRAINT held_whole_or_not_at_all CHECK (
     num_nonnulls(owner, fire_at, created_at, expires_at) IN (0, 4)),

@@ -293,6 +293,26 @@ def unrecorded(
     return excused
 
 
+def check_mirror(connection: psycopg.Connection[Any], tenant: str, unlocked: set[str]) -> None:
+    """The rows that the mirror reads name the newest ledger row of each job, unless its lock row was
+    deleted under a lease.
+    """
+    rows = connection.execute(
+        "SELECT j.id, greatest(j.ledger_at, l.ledger_at), CASE WHEN j.ledger_at > l.ledger_at OR l.ledger_at IS NULL"
+        "   THEN j.ledger_outcome ELSE l.ledger_outcome END, h.at, h.outcomes"
+        " FROM job j LEFT JOIN job_lock l USING (tenant, id) CROSS JOIN LATERAL ("
+        "   SELECT h.at, array_agg(h.outcome) FROM job_history h WHERE h.tenant = j.tenant AND h.job_id = j.id"
+        "   AND h.kind <> 'audit' GROUP BY h.at ORDER BY h.at DESC LIMIT 1) h(at, outcomes)"
+        " WHERE j.tenant = %s",
+        (tenant,),
+    ).fetchall()
+    for job_id, at, outcome, newest, outcomes in rows:
+        shown = at == newest and outcome in outcomes
+        assert shown or job_id in unlocked, (
+            f"the mirror shows {at} {outcome} of {job_id}, not {newest} {outcomes}"
+        )
+
+
 def check(world: World, log: Log, plans: Plans, schema: str, dsn: str) -> None:
     with psycopg.connect(dsn) as connection:
         connection.execute("SELECT set_config('search_path', %s, false)", (schema,))
@@ -336,6 +356,7 @@ def check(world: World, log: Log, plans: Plans, schema: str, dsn: str) -> None:
             "SELECT id, next_run_at FROM job WHERE tenant = %s", (tenant,)
         ).fetchall()
         nexts: dict[str, Any] = dict(rows)
+        check_mirror(connection, tenant, {key.job_id for key, _ in log.unlocked})
     # A change may begin a schedule at the very moment of a trigger: two runs, each with a row of
     # its kind.
     twins = {(Key(tenant, job_id), at) for job_id, at, *_ in ledger} & {

@@ -6,41 +6,35 @@
 SELECT coalesce(%(now)s::timestamptz, clock_timestamp());
 
 -- name: mirror
--- Jobs, leases and the newest ledger row of the named tenants (NULL: of all). No row: the job is gone.
-SELECT j.tenant, j.id, j.spec_hash, j.next_run_at, coalesce(j.paused_at, n.paused_at), j.trigger_at,
-       l.fire_at, l.description, h.at, h.outcome, h.finished_at,
-       j.spec::text, n.paused_at IS NOT NULL, j.app, j.version
+-- Jobs, leases and outcomes of the named tenants (NULL: of all). The ledger is not read, so the cost does not depend on its
+-- partitions. No row: the job is gone.
+SELECT j.tenant, j.id, j.spec_hash, j.next_run_at, coalesce(j.paused_at, t.paused_at), j.trigger_at, l.fire_at,
+       l.description, greatest(j.ledger_at, l.ledger_at),
+       CASE WHEN n.run THEN l.ledger_outcome ELSE j.ledger_outcome END,
+       CASE WHEN n.run THEN l.ledger_finished_at ELSE j.ledger_finished_at END,
+       j.spec::text, t.paused_at IS NOT NULL, j.app, j.version
 FROM {schema}.job j
 LEFT JOIN {schema}.job_lock l ON l.tenant = j.tenant AND l.id = j.id
-LEFT JOIN LATERAL (
-  SELECT h.at, h.outcome, h.finished_at FROM {schema}.job_history h
-  WHERE h.tenant = j.tenant AND h.job_id = j.id AND h.kind <> 'audit' ORDER BY h.at DESC LIMIT 1) h ON true
-LEFT JOIN {schema}.job_tenant n ON n.tenant = j.tenant AND n.paused_at IS NOT NULL
+LEFT JOIN {schema}.job_tenant t ON t.tenant = j.tenant AND t.paused_at IS NOT NULL
+CROSS JOIN LATERAL (SELECT coalesce(l.ledger_at >= j.ledger_at, j.ledger_at IS NULL) AS run) n
 WHERE %(tenants)b::text[] IS NULL OR j.tenant = ANY(%(tenants)b::text[]);
 
 -- name: page
--- The same of one tenant, by id, from the one after `after` on. No row: that was all. The newest end is looked for in the
--- partitions of the last day first: in all of them, each has to be asked.
-SELECT j.tenant, j.id, j.spec_hash, j.next_run_at, coalesce(j.paused_at, n.paused_at), j.trigger_at,
-       l.fire_at, l.description, h.at, h.outcome, h.finished_at,
-       j.spec::text, n.paused_at IS NOT NULL, j.app, j.version
+-- The same of one tenant, by id, from the one after `after` on. No row: that was all.
+SELECT j.tenant, j.id, j.spec_hash, j.next_run_at, coalesce(j.paused_at, t.paused_at), j.trigger_at, l.fire_at,
+       l.description, greatest(j.ledger_at, l.ledger_at),
+       CASE WHEN n.run THEN l.ledger_outcome ELSE j.ledger_outcome END,
+       CASE WHEN n.run THEN l.ledger_finished_at ELSE j.ledger_finished_at END,
+       j.spec::text, t.paused_at IS NOT NULL, j.app, j.version
 FROM (
   SELECT j.* FROM {schema}.job j WHERE j.tenant = %(tenant)s AND j.id > %(after)s
   ORDER BY j.tenant, j.id LIMIT %(limit)s) j
 LEFT JOIN LATERAL (
-  SELECT l.fire_at, l.description FROM {schema}.job_lock l WHERE l.tenant = j.tenant AND l.id = j.id LIMIT 1) l ON true
+  SELECT * FROM {schema}.job_lock l WHERE l.tenant = j.tenant AND l.id = j.id LIMIT 1) l ON true
 LEFT JOIN LATERAL (
-  (SELECT h.at, h.outcome, h.finished_at FROM {schema}.job_history h
-   WHERE h.tenant = j.tenant AND h.job_id = j.id AND h.kind <> 'audit'
-     AND h.at >= coalesce(%(now)s::timestamptz, now()) - interval '1 day'
-   ORDER BY h.tenant, h.job_id, h.at DESC LIMIT 1)
-  UNION ALL
-  (SELECT h.at, h.outcome, h.finished_at FROM {schema}.job_history h
-   WHERE h.tenant = j.tenant AND h.job_id = j.id AND h.kind <> 'audit'
-   ORDER BY h.tenant, h.job_id, h.at DESC LIMIT 1) LIMIT 1) h ON true
-LEFT JOIN LATERAL (
-  SELECT n.paused_at FROM {schema}.job_tenant n
-  WHERE n.tenant = %(tenant)s AND n.paused_at IS NOT NULL LIMIT 1) n ON true
+  SELECT t.paused_at FROM {schema}.job_tenant t
+  WHERE t.tenant = %(tenant)s AND t.paused_at IS NOT NULL LIMIT 1) t ON true
+CROSS JOIN LATERAL (SELECT coalesce(l.ledger_at >= j.ledger_at, j.ledger_at IS NULL) AS run) n
 ORDER BY j.tenant, j.id;
 
 -- name: lookup
@@ -157,7 +151,7 @@ newer AS (
 gone AS (
   DELETE FROM {schema}.job j WHERE j.tenant = %(tenant)s AND j.id = %(id)s AND (%(forced)s::bool
     OR j.app IS DISTINCT FROM %(app)s::text OR coalesce(j.version, -1) <= coalesce(%(version)s::int8, -1))
-  RETURNING j.tenant, j.id, j.last_fire_at, j.fence),
+  RETURNING j.*),
 tombstone AS (
   INSERT INTO {schema}.job_tombstone AS d (tenant, id, app, version, deleted_at)
   SELECT %(tenant)s, %(id)s, %(app)s::text, %(version)s::int8, t.now FROM t WHERE NOT EXISTS (SELECT FROM newer)
@@ -165,9 +159,14 @@ tombstone AS (
   SET app = excluded.app, version = excluded.version, deleted_at = excluded.deleted_at
   WHERE d.app IS DISTINCT FROM excluded.app OR coalesce(d.version, -1) <= coalesce(excluded.version, -1)),
 remembered AS (
-  INSERT INTO {schema}.job_lock AS l (tenant, id, last_fire_at, fence) SELECT tenant, id, last_fire_at, fence FROM gone
+  INSERT INTO {schema}.job_lock AS l (tenant, id, last_fire_at, fence, ledger_at, ledger_outcome, ledger_finished_at)
+  SELECT tenant, id, last_fire_at, fence, ledger_at, ledger_outcome, ledger_finished_at FROM gone
   ON CONFLICT (tenant, id) DO UPDATE SET last_fire_at = greatest(l.last_fire_at, excluded.last_fire_at),
-    fence = greatest(l.fence, excluded.fence)),
+    fence = greatest(l.fence, excluded.fence), ledger_at = greatest(l.ledger_at, excluded.ledger_at),
+    ledger_outcome = CASE WHEN coalesce(l.ledger_at >= excluded.ledger_at, excluded.ledger_at IS NULL)
+      THEN l.ledger_outcome ELSE excluded.ledger_outcome END,
+    ledger_finished_at = CASE WHEN coalesce(l.ledger_at >= excluded.ledger_at, excluded.ledger_at IS NULL)
+      THEN l.ledger_finished_at ELSE excluded.ledger_finished_at END),
 audit AS (
   INSERT INTO {schema}.job_history (at, tenant, job_id, kind, outcome, holder, finished_at)
   SELECT greatest(t.now, last.at), g.tenant, g.id, 'audit', 'unregistered', %(holder)s, t.now
@@ -199,14 +198,18 @@ SELECT coalesce(paused_at, now), pg_notify(%(channel)s, '') FROM held;
 -- Go on with a fire that was computed from the row as it was; those that passed meanwhile are one row of the ledger,
 -- and are never given out again. No row back: it changed, or is not paused; look again.
 WITH held AS MATERIALIZED (
-  SELECT j.tenant, j.id, coalesce(%(now)s::timestamptz, now()) AS now
+  SELECT j.tenant, j.id, coalesce(%(now)s::timestamptz, now()) AS now,
+    coalesce(%(fire)s::timestamptz >= j.ledger_at, %(fire)s::timestamptz IS NOT NULL) AS newest
   FROM {schema}.job j
   WHERE j.tenant = %(tenant)s AND j.id = %(id)s AND j.paused_at IS NOT NULL AND j.spec_hash = %(spec_hash)s
     AND j.next_run_at IS NOT DISTINCT FROM %(old_next)s::timestamptz
   FOR NO KEY UPDATE),
 resumed AS (
   UPDATE {schema}.job j SET paused_at = NULL, next_run_at = %(next)s, updated_at = h.now,
-    last_fire_at = greatest(j.last_fire_at, %(fire)s::timestamptz)
+    last_fire_at = greatest(j.last_fire_at, %(fire)s::timestamptz),
+    ledger_at = greatest(j.ledger_at, %(fire)s::timestamptz),
+    ledger_outcome = CASE WHEN h.newest THEN 'skipped' ELSE j.ledger_outcome END,
+    ledger_finished_at = CASE WHEN h.newest THEN h.now ELSE j.ledger_finished_at END
   FROM held h WHERE j.tenant = h.tenant AND j.id = h.id),
 skipped AS (
   INSERT INTO {schema}.job_history

@@ -42,7 +42,12 @@ WITH due AS MATERIALIZED (
     FOR NO KEY UPDATE SKIP LOCKED) l ON true),
 advance AS (
   UPDATE {schema}.job j SET next_run_at = d.next_run_at, last_fire_at = greatest(j.last_fire_at, d.fire_at),
-    fence = CASE d.verdict WHEN 'run' THEN d.fence ELSE j.fence END
+    fence = CASE d.verdict WHEN 'run' THEN d.fence ELSE j.fence END,
+    ledger_at = CASE d.verdict WHEN 'skip' THEN greatest(j.ledger_at, d.fire_at) ELSE j.ledger_at END,
+    ledger_outcome = CASE WHEN d.verdict = 'skip' AND coalesce(d.fire_at >= j.ledger_at, true) THEN 'skipped'
+      ELSE j.ledger_outcome END,
+    ledger_finished_at = CASE WHEN d.verdict = 'skip' AND coalesce(d.fire_at >= j.ledger_at, true) THEN d.now
+      ELSE j.ledger_finished_at END
   FROM due d WHERE d.verdict IS NOT NULL AND j.tenant = d.tenant AND j.id = d.id),
 lease AS (
   INSERT INTO {schema}.job_lock AS l (tenant, id, owner, fence, fire_at, last_fire_at, created_at, expires_at, starts,
@@ -83,7 +88,7 @@ WHERE j.next_run_at IS DISTINCT FROM p.seen;
 -- job_lock is only read: every statement that claims a fire holds the row of job.
 WITH t AS (SELECT coalesce(%(now)s::timestamptz, now()) AS now),
 due AS MATERIALIZED (
-  SELECT j.tenant, j.id, t.now, CASE
+  SELECT j.tenant, j.id, t.now, coalesce(%(fire)s::timestamptz >= j.ledger_at, true) AS newest, CASE
     WHEN NOT %(triggered)s::bool AND greatest(j.last_fire_at, l.last_fire_at) >= %(fire)s::timestamptz THEN 'pass'
     WHEN %(skipped)s::text IS NOT NULL THEN 'skip'
     WHEN q.id IS NULL THEN 'queue' ELSE 'skip' END AS verdict
@@ -103,7 +108,11 @@ advance AS (
     trigger_at = CASE WHEN %(triggered)s::bool THEN NULL ELSE j.trigger_at END,
     queued_id = CASE WHEN d.verdict = 'queue' THEN %(queued_id)s::uuid ELSE j.queued_id END,
     last_fire_at = CASE WHEN %(triggered)s::bool THEN j.last_fire_at
-      ELSE greatest(j.last_fire_at, %(fire)s::timestamptz) END
+      ELSE greatest(j.last_fire_at, %(fire)s::timestamptz) END,
+    ledger_at = CASE d.verdict WHEN 'pass' THEN j.ledger_at ELSE greatest(j.ledger_at, %(fire)s::timestamptz) END,
+    ledger_outcome = CASE WHEN d.verdict = 'pass' OR NOT d.newest THEN j.ledger_outcome
+      WHEN d.verdict = 'queue' THEN 'queued' ELSE 'skipped' END,
+    ledger_finished_at = CASE WHEN d.verdict = 'pass' OR NOT d.newest THEN j.ledger_finished_at ELSE d.now END
   FROM due d WHERE j.tenant = d.tenant AND j.id = d.id),
 queued AS (
   INSERT INTO {schema}.job_queue (tenant, id, type, queue, priority, run_at, created_at, updated_at, expires_at, json,
@@ -205,7 +214,7 @@ FROM mine m;
 -- before and its answer was lost. `record` distinguishes them.
 WITH mine AS MATERIALIZED (
   SELECT p.*, l.starts, l.missed_from, l.missed_count, l.attempts,
-    CASE WHEN l.triggered THEN 'trigger' ELSE 'fire' END AS kind
+    CASE WHEN l.triggered THEN 'trigger' ELSE 'fire' END AS kind, coalesce(p.fire_at >= l.ledger_at, true) AS newest
   FROM (SELECT * FROM unnest((SELECT %(tenants)b::text[]), (SELECT %(ids)b::text[]), (SELECT %(fences)b::int8[]),
                              (SELECT %(fires)b::timestamptz[]), (SELECT %(outcomes)b::text[]),
                              (SELECT %(errors)b::text[]), (SELECT %(started)b::timestamptz[]),
@@ -218,7 +227,10 @@ WITH mine AS MATERIALIZED (
     FOR NO KEY UPDATE) l),
 freed AS (
   UPDATE {schema}.job_lock l SET owner = NULL, fire_at = NULL, created_at = NULL, expires_at = NULL, starts = 0,
-    description = NULL, missed_from = NULL, missed_count = 0, attempts = '[]', triggered = false, begun = NULL
+    description = NULL, missed_from = NULL, missed_count = 0, attempts = '[]', triggered = false, begun = NULL,
+    ledger_at = greatest(l.ledger_at, m.fire_at),
+    ledger_outcome = CASE WHEN m.newest THEN m.outcome ELSE l.ledger_outcome END,
+    ledger_finished_at = CASE WHEN m.newest THEN m.finished_at ELSE l.ledger_finished_at END
   FROM mine m WHERE l.tenant = m.tenant AND l.id = m.id),
 ledger AS (
   INSERT INTO {schema}.job_history (at, tenant, job_id, kind, outcome, fence, attempt, holder, started_at,
@@ -232,7 +244,7 @@ SELECT ord FROM mine;
 -- Record runs whose finish found no lease. The ledger row is written if the lock row was deleted: neither a lease nor a
 -- ledger row is for the fire, and the tenant was not deleted since. A ledger row that this run wrote before is returned
 -- too: only the answer was lost. No row back for one: another process runs or has ended the fire, or the tenant was
--- deleted.
+-- deleted. The mirror does not show the outcome, because no row of job_lock belongs to the run.
 WITH p AS MATERIALIZED (
   SELECT * FROM unnest((SELECT %(tenants)b::text[]), (SELECT %(ids)b::text[]), (SELECT %(fences)b::int8[]),
                        (SELECT %(fires)b::timestamptz[]), (SELECT %(kinds)b::text[]), (SELECT %(attempts)b::int4[]),
@@ -322,7 +334,7 @@ SELECT ord, fire_at, triggered, missed_from, missed_count, fence + 1, starts, no
 WITH lost AS MATERIALIZED (
   SELECT j.tenant, j.id, l.fence, l.fire_at, l.starts, l.begun, l.description, l.created_at, l.missed_from,
     l.missed_count, l.attempts, CASE WHEN l.triggered THEN 'trigger' ELSE 'fire' END AS kind,
-    coalesce(%(now)s::timestamptz, now()) AS now
+    coalesce(%(now)s::timestamptz, now()) AS now, coalesce(l.fire_at >= j.ledger_at, true) AS newest
   FROM {schema}.job j JOIN {schema}.job_lock l ON l.tenant = j.tenant AND l.id = j.id
   LEFT JOIN LATERAL (SELECT q.id FROM {schema}.job_queue q WHERE q.tenant = j.tenant AND q.id = j.queued_id) q ON true
   WHERE j.tenant = %(tenant)s AND j.id = %(id)s AND j.spec_hash = %(spec_hash)s AND q.id IS NULL
@@ -331,7 +343,10 @@ WITH lost AS MATERIALIZED (
     AND NOT EXISTS (SELECT FROM {schema}.job_tenant n WHERE n.tenant = %(tenant)s AND n.paused_at IS NOT NULL)
   FOR NO KEY UPDATE OF j, l SKIP LOCKED),
 advance AS (
-  UPDATE {schema}.job j SET queued_id = %(queued_id)s FROM lost x WHERE j.tenant = x.tenant AND j.id = x.id),
+  UPDATE {schema}.job j SET queued_id = %(queued_id)s, ledger_at = greatest(j.ledger_at, x.fire_at),
+    ledger_outcome = CASE WHEN x.newest THEN 'queued' ELSE j.ledger_outcome END,
+    ledger_finished_at = CASE WHEN x.newest THEN x.now ELSE j.ledger_finished_at END
+  FROM lost x WHERE j.tenant = x.tenant AND j.id = x.id),
 freed AS (
   UPDATE {schema}.job_lock l SET fence = l.fence + 1, owner = NULL, fire_at = NULL, created_at = NULL,
     expires_at = NULL, starts = 0, description = NULL, missed_from = NULL, missed_count = 0, attempts = '[]',
@@ -363,7 +378,7 @@ SELECT x.fire_at, pg_notify(%(channel)s, '') FROM lost x;
 WITH dead AS MATERIALIZED (
   SELECT p.tenant, p.id, p.reason, l.fence, l.fire_at, l.starts, l.description, l.created_at, l.missed_from,
     l.missed_count, l.attempts, CASE WHEN l.triggered THEN 'trigger' ELSE 'fire' END AS kind,
-    coalesce(%(now)s::timestamptz, now()) AS now
+    coalesce(%(now)s::timestamptz, now()) AS now, coalesce(l.fire_at >= l.ledger_at, true) AS newest
   FROM (SELECT * FROM unnest((SELECT %(tenants)b::text[]), (SELECT %(ids)b::text[]), (SELECT %(fences)b::int8[]),
                              (SELECT %(fires)b::timestamptz[]), (SELECT %(reasons)b::text[]))
           AS p(tenant, id, fence, fire_at, reason)
@@ -376,7 +391,9 @@ WITH dead AS MATERIALIZED (
 freed AS (
   UPDATE {schema}.job_lock l SET fence = l.fence + 1, owner = NULL, fire_at = NULL, created_at = NULL,
     expires_at = NULL, starts = 0, description = NULL, missed_from = NULL, missed_count = 0, attempts = '[]',
-    triggered = false, begun = NULL
+    triggered = false, begun = NULL, ledger_at = greatest(l.ledger_at, d.fire_at),
+    ledger_outcome = CASE WHEN d.newest THEN 'crashed' ELSE l.ledger_outcome END,
+    ledger_finished_at = CASE WHEN d.newest THEN d.now ELSE l.ledger_finished_at END
   FROM dead d WHERE l.tenant = d.tenant AND l.id = d.id),
 ledger AS (
   INSERT INTO {schema}.job_history (at, tenant, job_id, kind, outcome, reason, fence, attempt, holder, started_at,

@@ -56,14 +56,17 @@ WITH p AS MATERIALIZED (
     AS p(id, spec_hash, seen, fire_at, next_run_at, missed_from, missed_count)
   ORDER BY p.id COLLATE "C"),
 held AS MATERIALIZED (
-  SELECT p.*, coalesce(%(now)s::timestamptz, now()) AS now FROM p CROSS JOIN LATERAL (
-    SELECT FROM {schema}.job j
+  SELECT p.*, coalesce(%(now)s::timestamptz, now()) AS now, coalesce(p.fire_at >= j.ledger_at, true) AS newest
+  FROM p CROSS JOIN LATERAL (
+    SELECT j.ledger_at FROM {schema}.job j
     WHERE j.tenant = %(tenant)s AND j.id = p.id AND j.paused_at IS NULL AND j.spec_hash = p.spec_hash
       AND j.next_run_at = p.seen
     FOR NO KEY UPDATE) j),
 moved AS (
   UPDATE {schema}.job j SET next_run_at = h.next_run_at, updated_at = h.now,
-    last_fire_at = greatest(j.last_fire_at, h.fire_at)
+    last_fire_at = greatest(j.last_fire_at, h.fire_at), ledger_at = greatest(j.ledger_at, h.fire_at),
+    ledger_outcome = CASE WHEN h.newest THEN 'skipped' ELSE j.ledger_outcome END,
+    ledger_finished_at = CASE WHEN h.newest THEN h.now ELSE j.ledger_finished_at END
   FROM held h WHERE j.tenant = %(tenant)s AND j.id = h.id),
 skipped AS (
   INSERT INTO {schema}.job_history
