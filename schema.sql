@@ -35,7 +35,7 @@ CREATE TABLE job (
 -- the tombstone. With the id '': the tenant was deleted, with all its jobs. Registering a job of the tenant keeps that
 -- tombstone: an instance compares `deleted_at` with the value that it read when it registered the job, and the job was
 -- deleted if they differ. Instances register a job again whose row disappeared without a tombstone. Tombstones older than
--- `retention` are deleted.
+-- `retention` are deleted. One-time jobs that are removed after `retention` have none, and are not registered again.
 CREATE TABLE job_tombstone (
   tenant     text COLLATE "C" NOT NULL CHECK (length(tenant) BETWEEN 1 AND 200),
   id         text COLLATE "C" NOT NULL CHECK (length(id) <= 200),
@@ -62,9 +62,10 @@ BEGIN
   RAISE EXCEPTION USING ERRCODE = 'TN001', MESSAGE = format('tenant %L is being deleted', tenant);
 END $$;
 
--- The lease on the running fire of a job, one row for each job. The scheduler never deletes it, so the fence only grows
--- and a fire at or before last_fire_at never runs again, also after the row of job is deleted. A claim writes it by INSERT
--- .. ON CONFLICT DO UPDATE, and inserts a row that was deleted by hand.
+-- The lease on the running fire of a job, one row for each job. It stays when the row of job is deleted, so that the
+-- fence only grows and a fire at or before last_fire_at never runs again. Once its job is gone and nothing has happened
+-- to it for `retention`, it is removed. `installation` then remembers its fence, and that older fires are forgotten. A
+-- claim writes it by INSERT .. ON CONFLICT DO UPDATE, and inserts a row that was deleted.
 CREATE TABLE job_lock (
   tenant       text COLLATE "C" NOT NULL,
   id           text COLLATE "C" NOT NULL,
@@ -83,9 +84,11 @@ CREATE TABLE job_lock (
   last_trigger_at timestamptz,            -- each trigger has an instant of its own
   begun        boolean,                   -- of a job that runs at most once: whether the function is about to be called
                                           -- or was called; NULL of any other job
-  ledger_at          timestamptz,         -- the newest ledger row of a run, for the mirror: to read it from the ledger, a
-  ledger_outcome     text,                -- sync would have to probe each partition for each job
+  ledger_at          timestamptz,         -- the newest ledger row of a run, for the mirror: to read it from the ledger,
+  ledger_outcome     text,                -- a sync would have to probe each partition for each job
   ledger_finished_at timestamptz,
+  ran_once     boolean          NOT NULL DEFAULT false,  -- its job was to fire once, when it was registered, and was
+                                          -- removed after that. The row is kept for ever: the job must not fire again
   PRIMARY KEY (tenant, id),
   CONSTRAINT held_whole_or_not_at_all CHECK (
     num_nonnulls(owner, fire_at, created_at, expires_at) IN (0, 4)),
@@ -144,6 +147,8 @@ CREATE TABLE job_history (
 CREATE TABLE job_history_default PARTITION OF job_history DEFAULT;
 CREATE INDEX job_history_tenant_at ON job_history (tenant, at DESC);
 CREATE INDEX job_history_audit ON job_history (tenant, job_id, at DESC) WHERE kind = 'audit';
+-- The few rows that end long after their instant, for which a partition outlives its day by more than `retention`.
+CREATE INDEX job_history_late ON job_history (finished_at) WHERE finished_at - at > interval '1 day';
 
 -- Live instances, and what each can run: for explain() and for the alarm that nobody can run a job.
 CREATE TABLE job_instance (
@@ -229,9 +234,12 @@ CREATE TABLE job_dependency (
 );
 CREATE INDEX job_dependency_depends_on ON job_dependency (tenant, depends_on);
 
--- Whose ledger this is: part of the names of its keys in Redis, which other ledgers may share.
+-- Whose ledger this is: part of the names of its keys in Redis, which other ledgers may share. And what is remembered
+-- of lock rows that were removed.
 CREATE TABLE installation (
-  id uuid PRIMARY KEY DEFAULT gen_random_uuid()
+  id               uuid   PRIMARY KEY DEFAULT gen_random_uuid(),
+  forgotten_before timestamptz,                        -- it may be forgotten whether an earlier fire has run
+  fence            bigint NOT NULL DEFAULT 0           -- the greatest fence of the rows that were removed
 );
 CREATE UNIQUE INDEX installation_single ON installation ((true));
 INSERT INTO installation DEFAULT VALUES;
@@ -297,8 +305,9 @@ CREATE TABLE job_alias (
 );
 CREATE INDEX job_alias_created ON job_alias (created_at);
 
--- The ledger's partitions: a day each, made ahead, dropped when they are older than `keep` (NULL: never). What has no
--- partition is in the default one. One instance at a time; whoever comes meanwhile has nothing to do.
+-- The ledger's partitions: a day each, made ahead, dropped when all their rows ended longer than `keep` ago (NULL:
+-- never). A row ends within a day of its instant, or is in the index job_history_late. Rows without a partition are in
+-- the default one. One instance at a time; concurrent calls return without effect.
 CREATE FUNCTION tend_history(moment timestamptz, ahead integer, keep interval, OUT made integer, OUT dropped integer)
 LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 DECLARE
@@ -306,6 +315,7 @@ DECLARE
   today date := (moment AT TIME ZONE 'UTC')::date;
   first timestamptz;
   name  text;
+  late  boolean;
 BEGIN
   made := 0;
   dropped := 0;
@@ -325,14 +335,18 @@ BEGIN
   FOR name IN
     SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
     WHERE i.inhparent = 'job_history'::regclass AND c.relname ~ '^job_history_\d{8}$'
-      AND to_date(right(c.relname, 8), 'YYYYMMDD') < ((moment - keep) AT TIME ZONE 'UTC')::date
+      AND (to_date(right(c.relname, 8), 'YYYYMMDD') + 2)::timestamp AT TIME ZONE 'UTC' <= moment - keep
   LOOP
+    EXECUTE format('SELECT EXISTS (SELECT FROM %I.%I'
+      ' WHERE finished_at >= $1 AND finished_at - at > interval ''1 day'')', home, name) INTO late USING moment - keep;
+    CONTINUE WHEN late;
     EXECUTE format('DROP TABLE %I.%I', home, name);
     dropped := dropped + 1;
   END LOOP;
-  DELETE FROM job_history_default d WHERE d.at < moment - keep;
+  DELETE FROM job_history_default d WHERE d.at < moment - keep AND d.finished_at < moment - keep;
   DELETE FROM job_key k WHERE k.expires_at < moment;
-  DELETE FROM job_letter l WHERE l.at < moment - keep;
+  DELETE FROM job_letter l WHERE l.at < moment - keep AND NOT EXISTS (
+    SELECT FROM job_history h WHERE h.tenant = l.tenant AND h.job_id = l.id::text AND h.at = l.at AND h.kind = 'job');
   DELETE FROM job_alias a WHERE a.created_at < moment - keep;
   DELETE FROM job_tombstone t WHERE t.deleted_at < moment - keep;
 END $$;

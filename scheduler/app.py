@@ -96,7 +96,8 @@ class Scheduler(QueueCalls):
         prepare: Use server-side prepared statements (True). Set it to False with PgBouncer in
             transaction mode.
         max_payload: Largest payload of a submitted job in bytes (1 MB), at most 16 MB.
-        retention: How long the ledger keeps its rows ("30d"). None keeps them for ever.
+        retention: How long the ledger keeps its rows, and finished one-time jobs are kept ("30d").
+            None keeps them for ever.
         callback_secret: Key that signs callbacks, at least 16 characters. With None no callbacks
             are sent.
         callback_private: Allow callbacks to private, loopback and link-local addresses (False).

@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -41,7 +41,7 @@ from scheduler.service import Service
 from scheduler.sight import Sight, parts_of
 from scheduler.store import schema as store_schema
 from scheduler.store.engine import Database
-from scheduler.store.job import JobTable
+from scheduler.store.job import MAX_SWEPT, JobTable
 from scheduler.store.job_callback import CallbackTable
 from scheduler.store.job_history import HistoryTable
 from scheduler.store.job_instance import InstanceTable
@@ -59,6 +59,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("scheduler")
 
 TEND_EVERY = 3600.0
+SWEEP_EVERY = timedelta(minutes=30)
 LAST_BACKOFF = 2.0  # of loop and finisher, so that fires resume soon after an outage
 
 
@@ -113,6 +114,7 @@ class Instance:
             processes=Processes(),
             ended=self._ended,
         )
+        self.jobs = jobs
         self.tenant_admin = self._tenant_admin(None)
         self.control = Control(
             jobs=jobs, instances=instances, holder=label, can_run=self.registry.can_run
@@ -135,6 +137,7 @@ class Instance:
             version=version,
             is_outranked=self.presence.is_outranked,
             events=events,
+            retention=settings.retention,
         )
         self.sync = Sync(
             jobs=jobs,
@@ -327,9 +330,12 @@ class Instance:
             self.loop_service.wake()
 
     def _tend(self) -> float:
-        """See to the ledger's partitions; a role that may not leaves them to one that may."""
+        """See to the ledger's partitions, and remove what is older than the retention; a role that
+        may not leaves it to one that may.
+        """
         try:
             made, dropped = self.history.tend(self.settings.retention)
+            self._sweep()
         except StoreUnavailable:
             raise
         except StoreError as error:
@@ -341,6 +347,26 @@ class Instance:
         if made or dropped:
             logger.info("the ledger: %d days made ahead, %d dropped", made, dropped)
         return TEND_EVERY * random.uniform(0.8, 1.2)  # noqa: S311 - spreads instances
+
+    def _sweep(self) -> None:
+        """Remove old one-time jobs and lock rows; at most every half hour in the fleet.
+
+        The limit is committed first: an instance that registers a removed job again finds it, and
+        does not run an older fire. If the process dies in between, the next sweep removes them.
+        """
+        if self.settings.retention is None:
+            return
+        before = self.jobs.forget(self.settings.retention, every=SWEEP_EVERY)
+        jobs, locks, full = 0, 0, before is not None
+        while before is not None and full:
+            swept = self.jobs.sweep(before)
+            jobs, locks, full = jobs + swept[0], locks + swept[1], MAX_SWEPT in swept
+        if jobs or locks:
+            logger.info(
+                "older than the retention: removed %d one-time jobs and %d lock rows without a job",
+                jobs,
+                locks,
+            )
 
     def _listen(self) -> float:
         if self.listen_database is not None and self.listen_service is not None:

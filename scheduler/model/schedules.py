@@ -278,6 +278,7 @@ def reschedule(
     next_run_at: datetime | None,
     now: datetime,
     before: Schedule | None,
+    forgotten_before: datetime | None = None,
 ) -> datetime | None:
     """Return the next fire of a job that is registered anew (no `before`) or with a changed
     definition.
@@ -287,15 +288,21 @@ def reschedule(
     last fire, so that a weekly job fires in an app that deploys a change every day; a changed cron
     with its first fire after now; a changed one-time job fires again only when it was given a new
     start.
+
+    A fire before `forgotten_before` of a job that is not registered can have run, and is not given
+    out.
     """
     if before == plan:
         return next_run_at
     known = before is not None
     start = plan.start
+    oldest = last_fire_at
+    if not known and forgotten_before is not None:
+        oldest = max(forgotten_before, last_fire_at or forgotten_before)
     if isinstance(plan, Once):
         if start is None:
             return next_run_at if known else plan.first(now)
-        return start if last_fire_at is None or start > last_fire_at else None
+        return start if oldest is None or start > oldest else None
     following: datetime | None
     if start is not None and (start > now or last_fire_at is None):
         following = start
@@ -310,8 +317,8 @@ def reschedule(
         following = max(plan.following(last_fire_at) + moved, now)
     else:
         following = max(plan.first(created_at), now) if start is None else start
-    if following is not None and last_fire_at is not None and following <= last_fire_at:
-        newest, _ = plan.until(following, last_fire_at)
+    if following is not None and oldest is not None and following <= oldest:
+        newest, _ = plan.until(following, oldest)
         following = plan.following(newest)
     return _bounded(following)
 

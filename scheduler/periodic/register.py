@@ -18,6 +18,7 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from functools import cache
 
 from scheduler.errors import DuplicateJob, StoreUnavailable
@@ -48,6 +49,7 @@ class Registrar:
     version: AppVersion
     is_outranked: Callable[[], bool]
     events: Events
+    retention: timedelta | None
 
     def register(self, items: Sequence[CheckedRegistration]) -> None:
         """Register all of the items, or none of them in this process."""
@@ -217,18 +219,25 @@ class Registrar:
         replaces = known.stored or removed_by
         if replaces == self.version or _is_same(known.spec, item.spec):
             replaces = None
-        write = JobWrite(
-            key=item.key,
-            spec=item.spec,
-            spec_hash=item.spec_hash,
-            next_run_at=reschedule(
+        next_run_at = (
+            None
+            if _has_run(item, known)
+            else reschedule(
                 item.spec.schedule,
                 created_at=known.created_at or known.now,
                 last_fire_at=known.last_fire_at,
                 next_run_at=known.next_run_at,
                 now=known.now,
                 before=None if before is None else before.schedule,
-            ),
+                forgotten_before=self._forgotten_before(known),
+            )
+        )
+        write = JobWrite(
+            key=item.key,
+            spec=item.spec,
+            spec_hash=item.spec_hash,
+            next_run_at=next_run_at,
+            skip_at=_forgotten_start(item, known, next_run_at),
             known=known,
             version=self.version,
             replaces=replaces,
@@ -257,6 +266,8 @@ class Registrar:
             lost = entry.spec.foreign
             spec = item.spec if lost else entry.spec
             ran = max(filter(None, (known.last_fire_at, fire)), default=None)
+            forgotten_before = self._forgotten_before(known)
+            oldest = max(filter(None, (ran, forgotten_before)), default=None)
             next_run_at = entry.next_run_at
             if next_run_at is None:
                 next_run_at = reschedule(
@@ -266,9 +277,10 @@ class Registrar:
                     next_run_at=None,
                     now=known.now,
                     before=None,
+                    forgotten_before=forgotten_before,
                 )
-            elif ran is not None and next_run_at <= ran:
-                next_run_at = together(spec.schedule, next_run_at, ran).next_run_at
+            elif oldest is not None and next_run_at <= oldest:
+                next_run_at = together(spec.schedule, next_run_at, oldest).next_run_at
             yield JobWrite(
                 key=item.key,
                 spec=spec,
@@ -279,6 +291,17 @@ class Registrar:
                 paused_at=entry.row.paused_at if entry.row and not entry.tenant_paused else None,
                 note=DISAPPEARED,
             )
+
+    def _forgotten_before(self, known: KnownJob) -> datetime | None:
+        """Return the moment before which it may be forgotten whether a fire has run.
+
+        The retention of this process counts although nothing was removed yet: whether an old
+        one-time job runs must not depend on whether the first sweep was faster.
+        """
+        if self.retention is None:
+            return known.forgotten_before
+        oldest = known.now - self.retention
+        return max(oldest, known.forgotten_before or oldest)
 
     def _yield(self, item: Registered, known: KnownJob, stored: AppVersion) -> None:
         """Leave a job to a higher version."""
@@ -337,11 +360,41 @@ class Registrar:
 def _was_deleted(item: Registered, entry: Entry, known: KnownJob) -> bool:
     """Whether a job with neither a row nor a tombstone must not be registered again: its tenant was
     deleted since it was registered, or it fires once and that moment has passed.
+
+    `sweep` leaves no tombstone. It removes only one-time jobs without a next fire that ended before
+    the retention. In the mirror such a job has no next fire, or, if the mirror is older than the
+    end, one that has passed. A definition that this process cannot read can be of a one-time job.
     """
     if known.tenant_deleted_at not in (None, item.tenant_deleted_at):
         return True
+    if entry.spec.foreign:
+        return entry.next_run_at is None
     to_come = entry.next_run_at is not None and entry.next_run_at > known.now
-    return isinstance(entry.spec.schedule, Once) and not entry.spec.foreign and not to_come
+    return isinstance(entry.spec.schedule, Once) and not to_come
+
+
+def _has_run(item: Registered, known: KnownJob) -> bool:
+    """Whether a one-time job without a start ran when it was registered before, and was removed."""
+    plan = item.spec.schedule
+    return known.spec is None and known.ran_once and isinstance(plan, Once) and plan.start is None
+
+
+def _forgotten_start(
+    item: Registered, known: KnownJob, next_run_at: datetime | None
+) -> datetime | None:
+    """Return the start of a one-time job that is new in the tables and too old to run."""
+    plan, last = item.spec.schedule, known.last_fire_at
+    if known.spec is not None or next_run_at is not None or not isinstance(plan, Once):
+        return None
+    if plan.start is None or (last is not None and plan.start <= last):
+        return None  # it has run
+    logger.warning(
+        "one-time job %s/%s does not run: its start %s is older than the retention",
+        *item.key,
+        plan.start.isoformat(),
+        extra=keys(namespace=item.key.tenant, job_id=item.key.job_id),
+    )
+    return plan.start
 
 
 def _is_same(stored: str | None, spec: JobSpec) -> bool:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from scheduler.model.definition import AppVersion, JobSpec, Key
@@ -11,6 +11,8 @@ from scheduler.model.outcomes import Outcome
 from scheduler.model.schedules import Due
 from scheduler.store.engine import Database, Row
 from scheduler.store.queries import statement
+
+MAX_SWEPT = 1000
 
 
 class JobRow(NamedTuple):
@@ -39,7 +41,9 @@ class KnownJob(NamedTuple):
     """What the database knows of a job that is being registered; without a hash it is not
     registered.
 
-    The last four are of its tombstone, and of that of its tenant.
+    The fields from deleted_at to tenant_deleted_at are of its tombstone, and of that of its tenant.
+    ran_once: it was to fire once, at its registration, and was removed after that.
+    forgotten_before: whether an earlier fire has run may be forgotten.
     """
 
     spec_hash: bytes | None
@@ -55,6 +59,8 @@ class KnownJob(NamedTuple):
     deleted_by_app: str | None = None
     deleted_by_version: int | None = None
     tenant_deleted_at: datetime | None = None
+    ran_once: bool = False
+    forgotten_before: datetime | None = None
 
     @property
     def stored(self) -> AppVersion | None:
@@ -93,7 +99,7 @@ class JobWrite:
     """A definition to store, with the row it was decided on.
 
     replaces: the version of another definition, or of a tombstone. note: the reason, for the
-    ledger.
+    ledger. skip_at: a fire to record as skipped.
     """
 
     key: Key
@@ -105,6 +111,7 @@ class JobWrite:
     paused_at: datetime | None = None
     replaces: AppVersion | None = None
     note: str | None = None
+    skip_at: datetime | None = None
 
     @property
     def rolls_back(self) -> bool:
@@ -166,6 +173,8 @@ class JobTable:
                 last_fires=[write.known.last_fire_at for write in noted],
                 paused=[write.paused_at for write in noted],
                 deleted=[write.known.deleted_at for write in noted],
+                skips=[write.skip_at for write in noted],
+                forgotten=[write.known.forgotten_before for write in noted],
                 **_columns(noted),
             )
             written |= {Key(*row[:2]) for row in rows}
@@ -256,6 +265,20 @@ class JobTable:
                 "changes", tenant=key.tenant, id=key.job_id, limit=limit
             )
         ]
+
+    def forget(self, keep: timedelta, *, every: timedelta) -> datetime | None:
+        """Forget fires that are older than `keep`, and return their limit; None: any instance has
+        done so within `every`.
+        """
+        rows = self._run("forget", keep=keep, every=every)
+        return rows[0][0] if rows else None
+
+    def sweep(self, before: datetime) -> tuple[int, int]:
+        """Remove one-time jobs and lock rows without a job that ended before a moment; return how
+        many of each, up to `MAX_SWEPT`.
+        """
+        ((jobs, locks),) = self._run("sweep", before=before, limit=MAX_SWEPT)
+        return jobs, locks
 
     def _run(self, name: str, **parameters: object) -> list[Row]:
         query = statement("job", name, self._database.schema)

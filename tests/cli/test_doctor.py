@@ -489,6 +489,26 @@ def test_an_unregistered_job_has_not_disappeared(world: World) -> None:
     assert "job-disappeared" not in {each.check for each in world.examined()}
 
 
+def test_a_one_time_job_removed_after_the_retention_has_not_disappeared(world: World) -> None:
+    scheduler = world.make()
+    scheduler.register("acme", "report", lambda: None)
+    ended = "SELECT FROM job_history WHERE kind = 'fire'"
+    wait_for(lambda: world.plain.execute(ended).fetchall(), "a run")
+    wait_for(lambda: scheduler.explain("acme", "report").runnable_on, "a heartbeat")
+    world.plain.execute("UPDATE job SET updated_at = now() - interval '40 days'")
+    world.plain.execute(
+        "UPDATE job_lock SET last_fire_at = now() - interval '40 days',"
+        " ledger_finished_at = now() - interval '40 days'"
+    )
+    world.plain.execute("UPDATE installation SET forgotten_before = NULL")
+    scheduler._running()._sweep()
+    assert world.plain.execute("SELECT ran_once FROM job_lock").fetchall() == [(True,)]
+    assert "job-disappeared" not in {each.check for each in world.examined()}
+    scheduler._running().sync.sync()
+    assert world.plain.execute("SELECT FROM job").fetchall() == []
+    assert "job-disappeared" not in {each.check for each in world.examined()}
+
+
 @pytest.mark.parametrize(
     ("fault", "check"), FAULTS.items(), ids=[fault.__name__ for fault in FAULTS]
 )

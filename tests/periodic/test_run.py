@@ -92,7 +92,7 @@ def test_no_body_harms_the_batch_or_the_loop(
 def test_a_fire_whose_partition_does_not_exist_is_recorded_all_the_same(
     make_scheduler: MakeScheduler, recorder: Recorder, connection: psycopg.Connection[Any]
 ) -> None:
-    instance = recorder.listen(make_scheduler())
+    instance = recorder.listen(make_scheduler(retention=None))
     start = datetime(1999, 1, 1, tzinfo=UTC)
     instance.register("acme", "old", recorder.body, start_at=start)
     recorder.wait(lambda: recorder.of(FireEnded))

@@ -1,4 +1,4 @@
-"""The sync: what the mirror shows of each job, and what it costs."""
+"""The sync: the outcomes that the mirror shows, and the cost of reading them."""
 
 import re
 from collections.abc import Callable, Iterator

@@ -267,6 +267,17 @@ def test_a_deleted_tenant_can_be_registered_again(make: Make) -> None:
     assert len(instance.advance("1h")) == 1
 
 
+def test_fences_grow_although_the_tenant_was_deleted(make: Make) -> None:
+    instance = make()
+    instance.register("acme", "x", Body(), every="1h")
+    instance.advance("3h")
+    instance.pause_tenant("acme")
+    instance.delete_tenant("acme")
+    instance.register("acme", "x", Body(), every="1h")
+    instance.advance("1h")
+    assert [row.fence for row in instance.history("acme", "x") if row.kind == "fire"] == [4]
+
+
 def test_a_sync_does_not_register_jobs_of_a_deleted_tenant(
     make: Make, dsn: str, schema: str
 ) -> None:

@@ -206,6 +206,7 @@ class Instance(Process):
             version=NO_VERSION,
             is_outranked=presence.is_outranked,
             events=events,
+            retention=None,
         )
         self.sync = Sync(
             jobs=jobs,
@@ -228,6 +229,7 @@ class Instance(Process):
             sync_every=60.0,
             rescue_every=2.0,
         )
+        self.jobs = jobs
         self.plans = plans
         self.wishes: list[Callable[[], None]] = [lambda: self.register(dict(plans))]
         self.spawn("api", self._api)
@@ -251,6 +253,8 @@ class Instance(Process):
             self.world.seen["unregistered while a run lived"] += 1
         with suppress(UnknownJob):  # the answer to the first try was lost
             self.registrar.unregister(key)
+        _, locks = self.jobs.sweep(self.world.now)  # as if there were no retention
+        self.world.seen["lock row swept"] += locks
         self.register({key: self.plans[key]})
 
     def unlock(self, key: Key, schema: str) -> None:

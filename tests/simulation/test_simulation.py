@@ -64,6 +64,7 @@ COVERED = (
     "old and new definitions side by side",
     "submitted after its process died",
     "crash in begin",
+    "lock row swept",
 )
 
 

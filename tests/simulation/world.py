@@ -32,6 +32,7 @@ NEVER_WAITS = frozenset(
         "bury",
         "overdue",
         "mirror",
+        "sweep",
         "lookup",
         "explain",
         "stranded",

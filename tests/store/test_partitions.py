@@ -51,9 +51,53 @@ def test_what_is_too_old_is_dropped_and_nothing_else(
             instance.advance("1d")
             instance._running()._tend()
         kept = [row.at for row in instance.history("acme", "x") if row.kind == "fire"]
-        assert kept == [START + n * timedelta(days=1) for n in (12, 11, 10, 9)]
+        assert kept == [START + n * timedelta(days=1) for n in (12, 11, 10, 9, 8)]
         assert counts(connection)["job_history_default"] == 0
         assert connection.execute("SELECT count(*) FROM job_key").fetchone() == (0,)
+
+
+def test_a_run_that_ended_within_the_retention_is_kept_however_old_its_fire(
+    dsn: str, schema: str, connection: psycopg.Connection[Any]
+) -> None:
+    clock = ManualClock()
+    with Scheduler(dsn, schema=schema, clock=clock) as instance:
+        fires = {"early": START + timedelta(days=3), "late": START + timedelta(days=13)}
+        for job, fire in fires.items():  # the day of the second has no partition
+            instance.register("acme", job, lambda: None, start_at=fire)
+        clock.advance("45d")
+        instance.tick()
+        instance._running()._tend()
+        clock.advance("29d")
+        instance._running()._tend()
+        rows = {job: [row.at for row in instance.history("acme", job)] for job in fires}
+        assert rows == {job: [fire] for job, fire in fires.items()}
+        clock.advance("3d")
+        instance._running()._tend()
+        assert [instance.history("acme", job) for job in fires] == [[], []]
+        assert f"job_history_{fires['early']:%Y%m%d}" not in partitions(connection)
+
+
+def test_a_dead_letter_is_kept_as_long_as_its_ledger_row(
+    dsn: str, schema: str, connection: psycopg.Connection[Any]
+) -> None:
+    clock = ManualClock()
+    with Scheduler(dsn, schema=schema, clock=clock) as instance:
+        created = START + timedelta(days=1)
+        clock.advance("45d")
+        connection.execute(
+            "WITH h AS (INSERT INTO job_history (at, tenant, job_id, kind, outcome, fence, finished_at, type,"
+            " queue, priority, run_at, created_at, json, payload)"
+            " SELECT %s, 'acme', gen_random_uuid(), 'job', 'failed', 1, %s, 'x', 'mail', 2, %s, %s, true, 'null'"
+            " RETURNING tenant, job_id, queue, at)"
+            " INSERT INTO job_letter (tenant, id, queue, at) SELECT tenant, job_id::uuid, queue, at FROM h",
+            (created, clock.now(), created, created),
+        )
+        instance._running()._tend()
+        assert counts(connection)[f"job_history_{created:%Y%m%d}"] == 1
+        assert connection.execute("SELECT count(*) FROM job_letter").fetchone() == (1,)
+        clock.advance("33d")
+        instance._running()._tend()
+        assert connection.execute("SELECT count(*) FROM job_letter").fetchone() == (0,)
 
 
 def test_without_a_retention_nothing_is_dropped(

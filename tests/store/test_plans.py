@@ -156,6 +156,8 @@ def registering(connection: psycopg.Connection[Any], schema: str, count: int, wh
         "paused": [None] * count,
         "deleted": [None] * count,
         "notes": ["x"] * count,
+        "skips": [None] * count,
+        "forgotten": [None] * count,
         "old_hashes": [b"0" * 32] * count,
         "old_specs": ["{}"] * count,
         "old_apps": ["shop"] * count,

@@ -75,12 +75,12 @@ ORDER BY j.tenant, j.id LIMIT %(limit)s;
 
 -- name: disappeared
 -- Jobs whose rows disappeared without unregister(): those that a live instance has registered, unless they were removed
--- with their lock rows, and those that were registered again in the last day. No row: all is well.
+-- with their lock rows or by `sweep`, and those that were registered again in the last day. No row: all is well.
 (SELECT r.tenant, r.id, false AS is_back FROM {schema}.job_instance i, unnest(i.tenants, i.ids) AS r(tenant, id)
  WHERE i.expires_at >= now()
    AND NOT EXISTS (SELECT FROM {schema}.job j WHERE j.tenant = r.tenant AND j.id = r.id)
    AND NOT EXISTS (SELECT FROM {schema}.job_tombstone t WHERE t.tenant = r.tenant AND t.id IN (r.id, ''))
-   AND EXISTS (SELECT FROM {schema}.job_lock l WHERE l.tenant = r.tenant AND l.id = r.id)
+   AND EXISTS (SELECT FROM {schema}.job_lock l WHERE l.tenant = r.tenant AND l.id = r.id AND NOT l.ran_once)
  GROUP BY r.tenant, r.id ORDER BY r.tenant, r.id LIMIT %(limit)s)
 UNION ALL
 (SELECT h.tenant, h.job_id, true FROM {schema}.job_history h

@@ -40,7 +40,8 @@ ORDER BY j.tenant, j.id;
 -- name: lookup
 -- Named jobs, what their lock rows remember, and the tombstones of jobs and tenants. A NULL spec_hash: not registered.
 SELECT j.spec_hash, j.next_run_at, j.paused_at, j.created_at, greatest(j.last_fire_at, l.last_fire_at), j.spec::text,
-       coalesce(%(now)s::timestamptz, clock_timestamp()), j.app, j.version, t.deleted_at, t.app, t.version, d.deleted_at
+       coalesce(%(now)s::timestamptz, clock_timestamp()), j.app, j.version, t.deleted_at, t.app, t.version, d.deleted_at,
+       coalesce(l.ran_once, false), (SELECT i.forgotten_before FROM {schema}.installation i)
 FROM unnest((SELECT %(tenants)b::text[]), (SELECT %(ids)b::text[])) WITH ORDINALITY AS p(tenant, id, ord)
 LEFT JOIN LATERAL (SELECT * FROM {schema}.job j WHERE j.tenant = p.tenant AND j.id = p.id) j ON true
 LEFT JOIN LATERAL (SELECT * FROM {schema}.job_lock l WHERE l.tenant = p.tenant AND l.id = p.id) l ON true
@@ -62,16 +63,19 @@ ORDER BY p.ord;
 
 -- name: insert
 -- New jobs with their lock rows, in this order: only the transaction that holds a job inserts its lock row. No row back:
--- another instance registered that job first; or it has fired or was unregistered since it was looked up, so its first
--- fire was computed from old values. Read it again.
+-- another instance registered that job first; or it has fired or was unregistered, or older fires were forgotten, since it
+-- was looked up, so its first fire was computed from old values. Read it again.
+-- `skips`: a fire that is recorded as skipped, because it is not known whether it has run.
 -- Raises if a tenant is being deleted; a deletion that begins meanwhile waits for this statement.
 WITH p AS MATERIALIZED (
   SELECT * FROM unnest((SELECT %(tenants)b::text[]), (SELECT %(ids)b::text[]), (SELECT %(specs)b::text[]),
                        (SELECT %(hashes)b::bytea[]), (SELECT %(deliveries)b::text[]), (SELECT %(overlaps)b::text[]),
                        (SELECT %(nexts)b::timestamptz[]), (SELECT %(last_fires)b::timestamptz[]),
                        (SELECT %(apps)b::text[]), (SELECT %(versions)b::int8[]), (SELECT %(paused)b::timestamptz[]),
-                       (SELECT %(deleted)b::timestamptz[]))
-    AS p(tenant, id, spec, spec_hash, delivery, overlap, next_run_at, last_fire_at, app, version, paused_at, deleted_at)
+                       (SELECT %(deleted)b::timestamptz[]), (SELECT %(skips)b::timestamptz[]),
+                       (SELECT %(forgotten)b::timestamptz[]))
+    AS p(tenant, id, spec, spec_hash, delivery, overlap, next_run_at, last_fire_at, app, version, paused_at, deleted_at,
+         skip_at, forgotten_before)
   ORDER BY p.tenant COLLATE "C", p.id COLLATE "C"),
 stopped AS MATERIALIZED (
   SELECT n.tenant, n.deleting_at FROM (SELECT DISTINCT p.tenant FROM p) p CROSS JOIN LATERAL (
@@ -79,18 +83,25 @@ stopped AS MATERIALIZED (
     WHERE n.tenant = p.tenant AND n.paused_at IS NOT NULL FOR KEY SHARE) n),
 new AS (
   INSERT INTO {schema}.job (tenant, id, spec, spec_hash, delivery, overlap, next_run_at, created_at, updated_at,
-    paused_at, app, version, last_fire_at, fence)
+    paused_at, app, version, last_fire_at, fence, ledger_at, ledger_outcome, ledger_finished_at)
   SELECT p.tenant, p.id, p.spec::jsonb, p.spec_hash, p.delivery, p.overlap, p.next_run_at, t.now, t.now,
-    p.paused_at, p.app, p.version, l.last_fire_at, coalesce(l.fence, 0)
-  FROM (SELECT coalesce(%(now)s::timestamptz, now()) AS now) t CROSS JOIN p LEFT JOIN LATERAL (
+    p.paused_at, p.app, p.version, greatest(l.last_fire_at, p.skip_at), coalesce(l.fence, i.fence), p.skip_at,
+    CASE WHEN p.skip_at IS NOT NULL THEN 'skipped' END, CASE WHEN p.skip_at IS NOT NULL THEN t.now END
+  FROM (SELECT coalesce(%(now)s::timestamptz, now()) AS now) t CROSS JOIN {schema}.installation i CROSS JOIN p
+  LEFT JOIN LATERAL (
     SELECT l.last_fire_at, l.fence FROM {schema}.job_lock l WHERE l.tenant = p.tenant AND l.id = p.id) l ON true
   WHERE l.last_fire_at IS NOT DISTINCT FROM p.last_fire_at AND p.deleted_at IS NOT DISTINCT FROM (
     SELECT d.deleted_at FROM {schema}.job_tombstone d WHERE d.tenant = p.tenant AND d.id = p.id)
-  ON CONFLICT DO NOTHING RETURNING tenant, id, created_at),
+    AND i.forgotten_before IS NOT DISTINCT FROM p.forgotten_before
+  ON CONFLICT DO NOTHING RETURNING tenant, id, created_at, ledger_at),
 locks AS (
   INSERT INTO {schema}.job_lock (tenant, id) SELECT tenant, id FROM new ON CONFLICT DO NOTHING),
 alive AS (
   DELETE FROM {schema}.job_tombstone d USING new n WHERE d.tenant = n.tenant AND d.id = n.id),
+skipped AS (
+  INSERT INTO {schema}.job_history (at, tenant, job_id, kind, outcome, reason, holder, finished_at)
+  SELECT ledger_at, tenant, id, 'fire', 'skipped', 'retention', %(holder)s, created_at
+  FROM new WHERE ledger_at IS NOT NULL ON CONFLICT DO NOTHING),
 audit AS (
   INSERT INTO {schema}.job_history (at, tenant, job_id, kind, outcome, reason, holder, finished_at)
   SELECT greatest(n.created_at, last.at), n.tenant, n.id, 'audit', 'registered', %(note)s::text, %(holder)s, n.created_at
@@ -162,7 +173,7 @@ remembered AS (
   INSERT INTO {schema}.job_lock AS l (tenant, id, last_fire_at, fence, ledger_at, ledger_outcome, ledger_finished_at)
   SELECT tenant, id, last_fire_at, fence, ledger_at, ledger_outcome, ledger_finished_at FROM gone
   ON CONFLICT (tenant, id) DO UPDATE SET last_fire_at = greatest(l.last_fire_at, excluded.last_fire_at),
-    fence = greatest(l.fence, excluded.fence), ledger_at = greatest(l.ledger_at, excluded.ledger_at),
+    fence = greatest(l.fence, excluded.fence), ran_once = false, ledger_at = greatest(l.ledger_at, excluded.ledger_at),
     ledger_outcome = CASE WHEN coalesce(l.ledger_at >= excluded.ledger_at, excluded.ledger_at IS NULL)
       THEN l.ledger_outcome ELSE excluded.ledger_outcome END,
     ledger_finished_at = CASE WHEN coalesce(l.ledger_at >= excluded.ledger_at, excluded.ledger_at IS NULL)
@@ -260,3 +271,45 @@ SELECT h.at, h.outcome, h.reason, h.holder FROM {schema}.job_history h
 WHERE h.tenant = %(tenant)s AND h.job_id = %(id)s AND h.kind = 'audit'
   AND h.outcome IN ('registered', 'changed', 'unregistered')
 ORDER BY h.at DESC LIMIT %(limit)s;
+
+-- name: forget
+-- Move the moment before which fires are forgotten. It is committed before `sweep` removes what knew of them. No row back:
+-- it was moved less than `every` ago, by any instance.
+UPDATE {schema}.installation i SET forgotten_before = coalesce(%(now)s::timestamptz, now()) - %(keep)s::interval
+WHERE coalesce(
+  i.forgotten_before < coalesce(%(now)s::timestamptz, now()) - %(keep)s::interval - %(every)s::interval, true)
+RETURNING i.forgotten_before;
+
+-- name: sweep
+-- Remove one-time jobs that ended before a moment, and lock rows without a job to which nothing has happened since; each up
+-- to a limit, and none that another transaction holds. Always one row: how many jobs, and how many lock rows without a
+-- job. The lock row of a one-time job without a start stays: only it shows that the job has run. Lock order: job, then
+-- job_lock.
+WITH ended AS MATERIALIZED (
+  SELECT j.tenant, j.id, j.spec ? 'start_at' AS has_start, greatest(j.last_fire_at, l.last_fire_at) AS last_fire_at,
+    greatest(j.fence, l.fence) AS fence
+  FROM {schema}.job j JOIN {schema}.job_lock l ON l.tenant = j.tenant AND l.id = j.id
+  WHERE j.next_run_at IS NULL AND j.trigger_at IS NULL AND NOT j.spec ?| ARRAY['every_us', 'cron'] AND l.owner IS NULL
+    AND greatest(j.updated_at, j.ledger_finished_at, l.ledger_finished_at, l.last_fire_at, l.last_trigger_at)
+      < %(before)s::timestamptz
+  ORDER BY j.tenant, j.id LIMIT %(limit)s FOR UPDATE OF j, l SKIP LOCKED),
+orphans AS MATERIALIZED (
+  SELECT l.tenant, l.id, l.fence FROM {schema}.job_lock l
+  WHERE l.owner IS NULL AND NOT l.ran_once
+    AND coalesce(greatest(l.last_fire_at, l.last_trigger_at, l.ledger_finished_at) < %(before)s::timestamptz, true)
+    AND NOT EXISTS (SELECT FROM {schema}.job j WHERE j.tenant = l.tenant AND j.id = l.id)
+  ORDER BY l.tenant, l.id LIMIT %(limit)s FOR UPDATE OF l SKIP LOCKED),
+jobs AS (
+  DELETE FROM {schema}.job j USING ended e WHERE j.tenant = e.tenant AND j.id = e.id),
+remembered AS (
+  UPDATE {schema}.job_lock l SET ran_once = true, last_fire_at = e.last_fire_at, fence = e.fence
+  FROM ended e WHERE NOT e.has_start AND l.tenant = e.tenant AND l.id = e.id),
+locks AS (
+  DELETE FROM {schema}.job_lock l USING (
+    SELECT tenant, id FROM ended WHERE has_start UNION ALL SELECT tenant, id FROM orphans) r
+  WHERE l.tenant = r.tenant AND l.id = r.id),
+fences AS (
+  UPDATE {schema}.installation i SET fence = f.fence
+  FROM (SELECT max(fence) AS fence FROM (SELECT fence FROM ended UNION ALL SELECT fence FROM orphans) r) f
+  WHERE f.fence > i.fence)
+SELECT (SELECT count(*) FROM ended), (SELECT count(*) FROM orphans);

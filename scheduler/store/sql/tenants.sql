@@ -111,10 +111,15 @@ SELECT h.now - h.paused_at, pg_notify(%(channel)s, '') FROM held h;
 SELECT n.tenant FROM {schema}.job_tenant n WHERE n.tenant = %(tenant)s AND n.deleting_at IS NOT NULL FOR SHARE;
 
 -- name: delete_job
--- Delete some recurring jobs, waiting for claims that hold them: none is claimed after that. Always one row: how many.
+-- Delete some recurring jobs, waiting for claims that hold them: none is claimed after that. The fences of jobs that are
+-- registered later continue above theirs, as after `sweep` in job.sql. Always one row: how many.
 WITH chosen AS MATERIALIZED (
-  SELECT j.tenant, j.id FROM {schema}.job j WHERE j.tenant = %(tenant)s ORDER BY j.tenant, j.id LIMIT %(limit)s FOR UPDATE),
-gone AS (DELETE FROM {schema}.job j USING chosen s WHERE j.tenant = s.tenant AND j.id = s.id RETURNING 1)
+  SELECT j.tenant, j.id, j.fence FROM {schema}.job j WHERE j.tenant = %(tenant)s
+  ORDER BY j.tenant, j.id LIMIT %(limit)s FOR UPDATE),
+gone AS (DELETE FROM {schema}.job j USING chosen s WHERE j.tenant = s.tenant AND j.id = s.id RETURNING 1),
+fences AS (
+  UPDATE {schema}.installation i SET fence = f.fence FROM (SELECT max(s.fence) AS fence FROM chosen s) f
+  WHERE f.fence > i.fence)
 SELECT count(*) FROM gone;
 
 -- name: hold_jobs
@@ -161,11 +166,15 @@ gone AS (
 SELECT count(*) FROM gone;
 
 -- name: delete_job_lock
--- Delete some lock rows, also those of runs in progress, whose results are dropped. Always one row: how many.
+-- Delete some lock rows, also those of runs in progress, whose results are dropped. The fences of jobs that are registered
+-- later continue above theirs. Always one row: how many.
 WITH chosen AS MATERIALIZED (
-  SELECT l.tenant, l.id FROM {schema}.job_lock l WHERE l.tenant = %(tenant)s
+  SELECT l.tenant, l.id, l.fence FROM {schema}.job_lock l WHERE l.tenant = %(tenant)s
   ORDER BY l.tenant, l.id LIMIT %(limit)s FOR UPDATE),
-gone AS (DELETE FROM {schema}.job_lock l USING chosen s WHERE l.tenant = s.tenant AND l.id = s.id RETURNING 1)
+gone AS (DELETE FROM {schema}.job_lock l USING chosen s WHERE l.tenant = s.tenant AND l.id = s.id RETURNING 1),
+fences AS (
+  UPDATE {schema}.installation i SET fence = f.fence FROM (SELECT max(s.fence) AS fence FROM chosen s) f
+  WHERE f.fence > i.fence)
 SELECT count(*) FROM gone;
 
 -- name: delete_job_history
