@@ -160,6 +160,7 @@ CREATE TABLE job_instance (
   skew       interval      NOT NULL,      -- how far its wall clock is ahead of this server's
   tenants    text[]        NOT NULL,      -- with ids: the jobs whose functions it has
   ids        text[]        NOT NULL,
+  mirrors    text[],                      -- the tenants whose jobs it mirrors; NULL: all
   app        text COLLATE "C",            -- as it was initialised: it orders definitions (job.app, job.version)
   version    bigint,
   CONSTRAINT each_job_has_a_tenant CHECK (cardinality(tenants) = cardinality(ids))

@@ -17,8 +17,8 @@ TRIES = 3
     "job-stranded",
     Severity.FAULT,
     means="Its fires pass, and nothing runs.",
-    cure="Start an instance of the app that registers its function; unregister the job if it is no "
-    "longer wanted.",
+    cure="Start an instance of the app that registers its function; for a job with a queue, an "
+    "instance that mirrors its tenant (scheduler.tenants); or unregister the job.",
     unless=TABLES,
 )
 def _stranded(patient: Patient) -> Iterator[str]:

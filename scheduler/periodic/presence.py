@@ -45,6 +45,7 @@ class Presence:
         self._tenants = tenants
         self._lives = 3 * every
         self._told = -1
+        self._first = False  # of the live instances: it looks after tenants that none mirrors
         self._suspects: set[Key] = set()
         self._stranded: set[Key] = set()
         # Instances of higher versions: their last heartbeats, and since when we know of these.
@@ -98,8 +99,13 @@ class Presence:
     def _say(self, runs: list[Key] | None) -> bool:
         """Beat once; say whether what it can run is known now."""
         skew = self._database_clock.skew()
-        new, self._registry.instances = self._instances.beat(
-            self._holder, version=self._version, lives=self._lives, skew=skew, runs=runs
+        new, self._registry.instances, self._first = self._instances.beat(
+            self._holder,
+            version=self._version,
+            lives=self._lives,
+            skew=skew,
+            runs=runs,
+            mirrors=self._tenants(),
         )
         return not new or runs is not None
 
@@ -118,15 +124,21 @@ class Presence:
     def _look(self) -> None:
         """Report what nobody could run at two looks in a row: an instance that starts registers
         step by step.
+
+        Each instance reports jobs of the tenants that it mirrors, and the first of them due jobs of
+        the tenants that none mirrors. If it dies, another is the first when it counts as gone.
         """
         found = self._instances.stranded(self._tenants()) if self._registry.helpless() else set()
+        unmirrored = self._instances.unmirrored() if self._first else set()
+        found |= unmirrored
         for key in sorted((found & self._suspects) - self._stranded):
             about = keys(namespace=key.tenant, job_id=key.job_id)
-            logger.warning(
-                "no live instance can run %s/%s: none has registered its function",
-                *key,
-                extra=about,
+            reason = (
+                "none mirrors its tenant"
+                if key in unmirrored
+                else "none has registered its function"
             )
+            logger.warning("no live instance can run %s/%s: %s", *key, reason, extra=about)
             self._events.emit(JobStranded(tenant=key.tenant, job_id=key.job_id))
         self._stranded = found & (self._stranded | self._suspects)
         self._suspects = found

@@ -28,12 +28,14 @@ class InstanceTable:
         lives: timedelta,
         skew: timedelta,
         runs: Sequence[Key] | None,
-    ) -> tuple[bool, int]:
-        """Say that an instance is alive for so long, and what it can run (None: as before).
+        mirrors: Sequence[str] | None,
+    ) -> tuple[bool, int, bool]:
+        """Record that an instance is alive for so long, what it can run (None: as before), and
+        which tenants it mirrors (None: all).
 
-        Return whether it was unknown, and how many live.
+        Return whether it was unknown, how many live, and whether it is the first of them.
         """
-        ((new, others),) = self._run(
+        ((new, others, first),) = self._run(
             "beat",
             id=holder.owner,
             label=holder.label,
@@ -43,8 +45,9 @@ class InstanceTable:
             version=version.version,
             tenants=None if runs is None else [key.tenant for key in runs],
             ids=None if runs is None else [key.job_id for key in runs],
+            mirrors=mirrors,
         )
-        return bool(new), others + 1
+        return bool(new), others + 1, bool(first)
 
     def leave(self, holder: Holder) -> None:
         """Say that an instance ends."""
@@ -72,6 +75,10 @@ class InstanceTable:
     def stranded(self, tenants: Sequence[str] | None) -> set[Key]:
         """Name the jobs of the tenants, or of all, that no live instance can run."""
         return {Key(*row) for row in self._run("stranded", tenants=tenants)}
+
+    def unmirrored(self) -> set[Key]:
+        """Name the due jobs of tenants that no live instance mirrors."""
+        return {Key(*row) for row in self._run("unmirrored")}
 
     def _run(self, name: str, **parameters: object) -> list[Row]:
         query = statement("job_instance", name, self._database.schema)

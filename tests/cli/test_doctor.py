@@ -237,6 +237,13 @@ def job_registered_again(world: World) -> None:
     wait_for(lambda: world.plain.execute("SELECT FROM job").fetchall(), "the row is back")
 
 
+def tenant_not_mirrored(world: World) -> None:
+    gone = world.make()
+    gone.register("globex", "report", queue="mail", every="1h")
+    gone.cancel(timeout=5)
+    world.make().register("acme", "report", print, every="1h")
+
+
 def lease_expired(world: World) -> None:
     world.registered()
     world.plain.execute(
@@ -456,6 +463,7 @@ FAULTS: dict[Callable[[World], object], str] = {
     job_stranded: "job-stranded",
     job_disappeared: "job-disappeared",
     job_registered_again: "job-disappeared",
+    tenant_not_mirrored: "job-stranded",
     lease_expired: "lease-expired",
     job_failing: "job-failing",
     jobs_not_fed: "jobs-not-fed",

@@ -192,6 +192,20 @@ def test_how_far_the_settler_is_behind(
     wait_for(lambda: lag() == 0, "it is settled")
 
 
+def test_due_jobs_of_tenants_that_no_instance_mirrors_are_counted(
+    make_scheduler: MakeScheduler, served: Served
+) -> None:
+    gone = make_scheduler()
+    gone.register("globex", "report", queue="mail", every="1s", start_at=datetime.now(UTC))
+    gone.cancel(timeout=5)
+    scheduler = make_scheduler(sync_every="1s")
+    address = served(scheduler)
+    scheduler.register("acme", "x", lambda: None, every="1h")
+    wait_for(
+        lambda: Scrape.of(address).value("scheduler_jobs_stranded") == 1, "a job that is counted"
+    )
+
+
 def test_what_recurring_jobs_do(make_scheduler: MakeScheduler, served: Served) -> None:
     scheduler = make_scheduler()
     address = served(scheduler)

@@ -520,6 +520,44 @@ def test_explain_says_that_nobody_can_run_it_and_an_event_does_too(
     assert [(event.tenant, event.job_id) for event in stranded] == [("acme", "x")]
 
 
+@pytest.mark.parametrize("queue", [None, "mail"])
+def test_a_due_job_of_a_tenant_that_none_mirrors_is_reported_once(
+    make: Make, clock: ManualClock, queue: str | None
+) -> None:
+    fleet, gone = [make(label="web-1"), make(label="web-2")], make(label="web-3")
+    events: list[Any] = []
+    for instance in fleet:
+        instance.register("acme", "x", lambda: None, every="1h")
+        instance.subscribe(events.append)
+    gone.register("globex", "x", None if queue else (lambda: None), queue=queue, every="10m")
+    gone.tick()
+    gone.cancel(timeout=0)
+
+    def stranded() -> list[str]:
+        return [event.tenant for event in events if type(event).__name__ == "JobStranded"]
+
+    def pass_minutes(count: int) -> int:
+        for _ in range(count):
+            clock.advance("1m")
+            for instance in fleet:
+                instance.tick()
+        return sum(instance._running().presence.stranded for instance in fleet)
+
+    assert (pass_minutes(8), stranded()) == (0, [])  # it is not due
+    fleet[0].pause_tenant("globex")
+    assert (pass_minutes(5), stranded()) == (0, [])
+    fleet[0].resume_tenant("globex")
+    assert (pass_minutes(10), stranded()) == (1, ["globex"])
+    first = next(one for one in fleet if one._running().presence.stranded)
+    fleet.remove(first)
+    first.cancel(timeout=0)
+    assert pass_minutes(5) == 1  # another instance looks now
+    back = make(tenants=["globex"])
+    back.tick()
+    fleet.append(back)
+    assert pass_minutes(2) == (0 if queue else 1)  # it mirrors the tenant, and has no function
+
+
 def test_a_fire_that_comes_during_a_triggered_run_waits_for_it(
     make: Make, clock: ManualClock
 ) -> None:

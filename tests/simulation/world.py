@@ -36,6 +36,7 @@ NEVER_WAITS = frozenset(
         "lookup",
         "explain",
         "stranded",
+        "unmirrored",
         "live",
     }
 )

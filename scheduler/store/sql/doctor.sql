@@ -62,12 +62,14 @@ GROUP BY a.pid, a.usename, a.application_name, a.state_change ORDER BY a.state_c
 SELECT j.tenant, j.id, j.spec::text FROM {schema}.job j ORDER BY j.tenant, j.id LIMIT %(limit)s;
 
 -- name: stranded
--- Jobs with fires to come, or a trigger, that no live instance can run. No row: all is well.
+-- Jobs with fires to come, or a trigger, that no live instance can run. An instance that mirrors its tenant can submit the
+-- fires of a job with a queue. No row: all is well.
 SELECT j.tenant, j.id FROM {schema}.job j
 WHERE NOT EXISTS (SELECT FROM {schema}.job_tenant n WHERE n.tenant = j.tenant AND n.paused_at IS NOT NULL)
   AND ((j.paused_at IS NULL AND j.next_run_at IS NOT NULL) OR j.trigger_at IS NOT NULL)
   AND CASE WHEN j.spec ? 'work' THEN NOT EXISTS (
-      SELECT FROM {schema}.job_instance i WHERE i.expires_at >= now())
+      SELECT FROM {schema}.job_instance i
+      WHERE i.expires_at >= now() AND (i.mirrors IS NULL OR j.tenant = ANY(i.mirrors)))
     ELSE (j.tenant, j.id) NOT IN (
       SELECT r.tenant, r.id FROM {schema}.job_instance i, unnest(i.tenants, i.ids) AS r(tenant, id)
       WHERE i.expires_at >= now()) END
