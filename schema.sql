@@ -1,4 +1,4 @@
--- The whole schema, version 11. `initialise()` and `scheduler migrate` apply it in a Postgres schema of its own
+-- The whole schema, version 12. `initialise()` and `scheduler migrate` apply it in a Postgres schema of its own
 -- (they set the search_path).
 -- Names are compared bytewise (COLLATE "C"): every instance then locks rows in one and the same order.
 

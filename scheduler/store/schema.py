@@ -9,7 +9,7 @@ from scheduler.errors import SchemaMismatch
 from scheduler.store.engine import BoundedConnection, Database, Row
 from scheduler.store.queries import read, statement
 
-VERSION = 11
+VERSION = 12
 MIGRATION_DEADLINE_S = 3600.0
 
 
