@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 LONGEST_SCHEMA = 63
 SHORTEST_SECRET = 16
-LARGEST_VERSION = 2**63 - 1
+MAX_VERSION = 2**63 - 1
 DIALECTS: Mapping[
     str, Mapping[str, Sequence[str]]
 ] = {  # what each may be told, and the values if not any text
@@ -279,22 +279,20 @@ def _workers(workers: object) -> int:
 
 
 def _app(app: object) -> str | None:
+    if app is None:
+        return None
     try:
-        return None if app is None else name(app, what="app")
+        return name(app, what="app:")
     except InvalidName as error:
-        raise ConfigError(str(error).replace("app", "app:", 1)) from None
+        raise ConfigError(str(error)) from None
 
 
 def _version(version: object) -> int | None:
     if version is None:
         return None
-    if (
-        isinstance(version, bool)
-        or not isinstance(version, int)
-        or not 0 <= version <= LARGEST_VERSION
-    ):
+    if isinstance(version, bool) or not isinstance(version, int) or not 0 <= version <= MAX_VERSION:
         raise ConfigError(
-            f"version: must be a whole number from 0 to {LARGEST_VERSION}, not {version!r}"
+            f"version: must be a whole number from 0 to {MAX_VERSION}, not {version!r}"
         )
     return version
 
