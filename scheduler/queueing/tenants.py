@@ -9,8 +9,8 @@ by a call that had begun before:
   in Redis. A feed that waits for the lock sees that `tenant_pauses` has changed, and takes nothing.
 - The flag in Redis is set before the commit. A script that runs later sets the jobs aside, also
   jobs that a submitter pushes directly.
-- If Redis is away, or lost the flag, the next step of the maintenance of any instance sets it. A
-  Redis that lost all data has no jobs of the tenant, and is fed none.
+- If Redis is unavailable, or lost the flag, the next step of the maintenance of any instance sets
+  it. A Redis that lost all data has no jobs of the tenant, and is fed none.
 
 `resume` first skips the fires that passed, while nothing is claimed yet; a crash leaves the tenant
 paused. `delete` can be repeated after a crash at any point: `deleting_at` stays until nothing is
@@ -74,7 +74,7 @@ class Tenants:
         """Pause a tenant, after the feeds in progress; return since when it is paused."""
 
         def steps() -> Steps[datetime]:
-            queues = yield self._table.hold_queues()
+            queues = yield self._table.lock_queues()
             rows = yield self._table.pause(tenant, holder=self._holder)
             self._notify(queues, lambda admin: admin.pause_tenant(tenant))
             since: datetime = rows[0][0]
@@ -89,7 +89,7 @@ class Tenants:
         self._skip_passed(tenant)
 
         def steps() -> Steps[bool]:
-            queues = yield self._table.hold_queues()
+            queues = yield self._table.lock_queues()
             rows = yield self._table.resume(tenant, holder=self._holder)
             if rows:
                 self._notify(queues, lambda admin: admin.resume_tenant(tenant))
@@ -98,7 +98,7 @@ class Tenants:
         return self._run(steps()) or self._is_paused(tenant)
 
     def delete(self, tenant: str) -> dict[str, int]:
-        """Delete all that there is of a paused tenant; return how many rows of each table."""
+        """Delete all that there is of a paused tenant; return the number of rows by table."""
         if self._ring is None and self._rows(self._queues.pauses()):
             raise ConfigError(
                 "redis: the tenant may have jobs in Redis, and this scheduler has none; pass "
@@ -128,20 +128,21 @@ class Tenants:
         )
         return deleted
 
-    def names(self) -> set[str]:
-        """Return the tenants that are paused."""
+    def paused(self) -> set[str]:
+        """Return the names of the paused tenants."""
         return {name for (name,) in self._rows(self._table.paused())}
 
-    def align(self, queue: str, paused: set[str]) -> None:
-        """Make the flags of a queue in Redis what Postgres has, if they differ: Redis was away or
-        lost data, the queue is new, or a process died while it resumed a tenant.
+    def reconcile(self, queue: str, paused: set[str]) -> None:
+        """Make the flags of a queue in Redis agree with Postgres. They differ if Redis was
+        unavailable or lost data, if the queue is new, or if a process died while it resumed a
+        tenant.
         """
         admin = self._admin(queue)
         if admin is None or admin.stopped_tenants() == (paused, set()):
             return
 
         def steps() -> Steps[None]:
-            yield self._table.hold_queue(queue)
+            yield self._table.lock_queue(queue)
             known = {name for (name,) in (yield self._table.paused())}
             found = admin.stopped_tenants()
             for tenant in sorted(known - found.paused):
@@ -160,7 +161,7 @@ class Tenants:
         return bool(rows and rows[0][0])
 
     def _skip_passed(self, tenant: str) -> None:
-        """Make one skipped fire of those that passed each job, as resuming a job does."""
+        """Record the fires of each job that passed as one skipped fire, as resuming a job does."""
         for _ in range(MAX_ROUNDS):
             after, changed = "", 0
             while rows := self._rows(self._table.passed(tenant, after, limit=MAX_BATCH_ROWS)):
@@ -178,28 +179,28 @@ class Tenants:
         raise StoreUnavailable(f"jobs of tenant {tenant!r} kept changing; try again")
 
     def _delete_some(self, table: str, tenant: str) -> Steps[int]:
-        if not (yield self._table.hold_deletion(tenant)):
+        if not (yield self._table.lock_deletion(tenant)):
             return 0
         if table == "job_queue":
-            held = yield self._table.hold("jobs", tenant, limit=MAX_BATCH_ROWS)
-            for queue, ids in _by_queue(held).items():
+            locked = yield self._table.lock("jobs", tenant, limit=MAX_BATCH_ROWS)
+            for queue, ids in _by_queue(locked).items():
                 if self._ring is not None:
                     self._ring.queue(queue).cancel([str(each) for each in ids], force=True)
         elif table == "job_letter":
-            held = yield self._table.hold("letters", tenant, limit=MAX_BATCH_ROWS)
-            for queue, ids in _by_queue(held).items():
+            locked = yield self._table.lock("letters", tenant, limit=MAX_BATCH_ROWS)
+            for queue, ids in _by_queue(locked).items():
                 if self._ring is not None:
                     self._ring.admin(queue).forget({str(each) for each in ids})
         else:
             rows = yield self._table.delete(table, tenant, limit=MAX_BATCH_ROWS)
             count: int = rows[0][0]
             return count
-        if held:
-            yield self._table.delete_held(table, tenant, [id_ for id_, _ in held])
-        return len(held)
+        if locked:
+            yield self._table.delete_locked(table, tenant, [id_ for id_, _ in locked])
+        return len(locked)
 
     def _end_deletion(self, tenant: str) -> Steps[None]:
-        queues = yield self._table.hold_queues()
+        queues = yield self._table.lock_queues()
         ended = yield self._table.end_deletion(tenant, holder=self._holder)
         for (name,) in queues if ended else ():
             admin: object = None if self._ring is None else self._ring.admin(name)
@@ -213,8 +214,8 @@ class Tenants:
                 if admin is not None:
                     act(admin)
             except QueueError as error:
-                said = "queue %s: the pause of a tenant reaches Redis later: %s"
-                logger.warning(said, name, error, extra=keys(queue=name))
+                message = "queue %s: the pause of a tenant reaches Redis later: %s"
+                logger.warning(message, name, error, extra=keys(queue=name))
                 if isinstance(error, QueueUnavailable):
                     return  # so are the other queues
 

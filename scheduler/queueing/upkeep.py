@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from uuid import UUID
 
-from scheduler.dialects.interface import Cancelling, Queue
+from scheduler.dialects.interface import Queue
 from scheduler.errors import QueueError, QueueUnavailable, SchedulerError
 from scheduler.events import Events, JobsExpired, JobsFedAgain, RedisLost
 from scheduler.log import keys
@@ -25,7 +25,7 @@ from scheduler.model.states import EXPIRED, State
 from scheduler.queueing.ending import Ended, end, propagate
 from scheduler.queueing.ledger import Ledger
 from scheduler.queueing.pausing import Pausing
-from scheduler.queueing.ring import Ring
+from scheduler.queueing.ring import GONE, Ring
 from scheduler.queueing.tenants import Tenants
 from scheduler.recovery import recover
 from scheduler.store.job_queue import Ending, JobKey
@@ -43,7 +43,6 @@ SWEEP_EVERY = 2  # steps
 YOUNG_US = (10_000_000, 60_000_000)
 DEADLINE = 60.0
 CANCELLED = "cancelled"
-GONE = (Cancelling.REMOVED, Cancelling.UNKNOWN)
 
 
 class Upkeep:
@@ -110,10 +109,10 @@ class Upkeep:
         """Pause in Redis what is paused in Postgres, and let the rest go on: whoever asked may not
         have got through.
         """
-        tenants = self._tenants.names()
+        paused_tenants = self._tenants.paused()
         for name, paused in self._ledger.rows(self._ledger.jobs.queues.pauses()):
             self._pausing.align(name, paused=paused)
-            self._tenants.align(name, tenants)
+            self._tenants.reconcile(name, paused_tenants)
 
     def recover(self) -> None:
         """Reclaim the jobs of dead workers, of all queues, once in each interval.

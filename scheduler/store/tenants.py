@@ -53,13 +53,13 @@ class TenantTable:
         """Read the names of paused tenants."""
         return self._statement("paused")
 
-    def hold_queues(self) -> Statement:
+    def lock_queues(self) -> Statement:
         """Lock all queues against feeds, after those in progress: (queue) each."""
-        return self._statement("hold_queues")
+        return self._statement("lock_queues")
 
-    def hold_queue(self, queue: str) -> Statement:
+    def lock_queue(self, queue: str) -> Statement:
         """Lock a queue against changes of pauses: (queue), if it is known."""
-        return self._statement("hold_queue", queue=queue)
+        return self._statement("lock_queue", queue=queue)
 
     def lookup(self, tenant: str) -> Statement:
         """Read a tenant: (paused_at, deleting_at, now), if it was ever paused."""
@@ -96,15 +96,15 @@ class TenantTable:
         """Begin to delete a tenant: (for how long it has been paused), if it is paused."""
         return self._statement("begin_deletion", tenant=tenant)
 
-    def hold_deletion(self, tenant: str) -> Statement:
+    def lock_deletion(self, tenant: str) -> Statement:
         """Lock a tenant that is being deleted: (tenant), if it still is."""
-        return self._statement("hold_deletion", tenant=tenant)
+        return self._statement("lock_deletion", tenant=tenant)
 
-    def hold(self, what: str, tenant: str, *, limit: int) -> Statement:
+    def lock(self, what: str, tenant: str, *, limit: int) -> Statement:
         """Lock some `jobs` or `letters`: (id, queue) each."""
-        return self._statement(f"hold_{what}", tenant=tenant, limit=limit)
+        return self._statement(f"lock_{what}", tenant=tenant, limit=limit)
 
-    def delete_held(self, table: str, tenant: str, ids: Sequence[UUID]) -> Statement:
+    def delete_locked(self, table: str, tenant: str, ids: Sequence[UUID]) -> Statement:
         """Delete rows of job_queue or job_letter that are locked: (how many)."""
         return self._statement(f"delete_{table}", tenant=tenant, ids=uuids(ids))
 

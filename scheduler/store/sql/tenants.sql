@@ -5,14 +5,14 @@
 -- The tenants that are paused. No row: none is.
 SELECT n.tenant FROM {schema}.job_tenant n WHERE n.paused_at IS NOT NULL ORDER BY n.tenant;
 
--- name: hold_queues
+-- name: lock_queues
 -- Wait for the feeds of all queues that are in progress, and keep others from starting until this transaction ends. Feeds
 -- that wait for it take nothing. One row for each queue that was ever fed or paused.
 WITH held AS MATERIALIZED (SELECT e.queue FROM {schema}.job_epoch e ORDER BY e.queue FOR NO KEY UPDATE)
 UPDATE {schema}.job_epoch e SET tenant_pauses = e.tenant_pauses + 1 FROM held h WHERE e.queue = h.queue
 RETURNING e.queue;
 
--- name: hold_queue
+-- name: lock_queue
 -- Keep the pauses of a queue and of all tenants as they are until this transaction ends. No row: it was never fed.
 SELECT e.queue FROM {schema}.job_epoch e WHERE e.queue = %(queue)s FOR SHARE;
 
@@ -105,7 +105,7 @@ tombstone AS (
   ON CONFLICT (tenant, id) DO UPDATE SET deleted_at = excluded.deleted_at)
 SELECT h.now - h.paused_at, pg_notify(%(channel)s, '') FROM held h;
 
--- name: hold_deletion
+-- name: lock_deletion
 -- Keep the deletion of a tenant from ending until this transaction does. No row: another process has ended it, and the
 -- tenant may have jobs again.
 SELECT n.tenant FROM {schema}.job_tenant n WHERE n.tenant = %(tenant)s AND n.deleting_at IS NOT NULL FOR SHARE;
@@ -122,14 +122,14 @@ fences AS (
   WHERE f.fence > i.fence)
 SELECT count(*) FROM gone;
 
--- name: hold_jobs
+-- name: lock_jobs
 -- Lock some live jobs, in the order of their keys, waiting for feeders and settlers that hold them. One row for each: id
 -- and queue. No row: there is none.
 SELECT q.id, q.queue FROM {schema}.job_queue q WHERE q.tenant = %(tenant)s
 ORDER BY q.tenant, q.id LIMIT %(limit)s FOR UPDATE;
 
 -- name: delete_job_queue
--- Delete live jobs that are held, with their ready rows and edges. Always one row: how many.
+-- Delete live jobs that are locked, with their ready rows and edges. Always one row: how many.
 WITH gone AS (
   DELETE FROM {schema}.job_queue q USING unnest((SELECT %(ids)b::uuid[])) AS p(id)
   WHERE q.tenant = %(tenant)s AND q.id = p.id
@@ -187,13 +187,13 @@ gone AS (
   WHERE h.tenant = s.tenant AND h.job_id = s.job_id AND h.at = s.at AND h.kind = s.kind RETURNING 1)
 SELECT count(*) FROM gone;
 
--- name: hold_letters
+-- name: lock_letters
 -- Lock some dead letters. One row for each: id and queue. No row: there is none.
 SELECT l.id, l.queue FROM {schema}.job_letter l WHERE l.tenant = %(tenant)s
 ORDER BY l.tenant, l.id LIMIT %(limit)s FOR UPDATE;
 
 -- name: delete_job_letter
--- Delete dead letters that are held. Always one row: how many.
+-- Delete dead letters that are locked. Always one row: how many.
 WITH gone AS (
   DELETE FROM {schema}.job_letter l USING unnest((SELECT %(ids)b::uuid[])) AS p(id)
   WHERE l.tenant = %(tenant)s AND l.id = p.id RETURNING 1)
