@@ -21,7 +21,8 @@ LARGEST_CHECKPOINT = 64 * 1024
 LONGEST_MESSAGE = 500
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)  # each job looks up its handler
+# eq=False: each job looks up its handler by hash, and hashing the fields is slow.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Handler:
     """A function that runs jobs of a type, and how it is called."""
 

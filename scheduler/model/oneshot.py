@@ -107,8 +107,8 @@ def attempt_id(job_id: UUID, worker: str, sequence: int, *, feed: int, attempt: 
 
 
 def previous_id_of(job: PreviousAttempt) -> UUID | None:
-    """Return the id of the attempt before, as Redis has it; None, and a log line: it is malformed,
-    because another client of Redis wrote it.
+    """Return the id of the previous attempt, as Redis has it. Log a malformed id, which
+    another client of Redis wrote, and return None.
     """
     found: object = job.previous_attempt_id
     if found is None or found == "":
@@ -116,8 +116,8 @@ def previous_id_of(job: PreviousAttempt) -> UUID | None:
     try:
         return UUID(found)  # type: ignore[arg-type]
     except (ValueError, AttributeError, TypeError):
-        said = "job %s: the id of its previous attempt is malformed, so it has none"
-        logger.warning(said, job.id, extra=keys(job_id=job.id))
+        message = "job %s: the id of its previous attempt is malformed, so it has none"
+        logger.warning(message, job.id, extra=keys(job_id=job.id))
         return None
 
 

@@ -33,8 +33,8 @@ from scheduler.store.job_queue import JobKey, QueueTable
 from scheduler.store.steps import Databases, Steps, run
 
 LARGEST_PAGE = 1000
-RECORDED_WITHIN_S = 5.0  # after which `update_job` does not wait any longer for a failed attempt
-RECORDED_POLL_S = 0.05
+RECORD_TIMEOUT_S = 5.0  # for how long `update_job` waits for a failed attempt to be recorded
+RECORD_POLL_INTERVAL_S = 0.05
 
 
 class JobCalls(ABC):
@@ -196,15 +196,15 @@ class JobCalls(ABC):
             callback_url=callback_url and labels.checked_url(callback_url),
             idempotency_key=idempotency_key,
         )
-        until = time.monotonic() + RECORDED_WITHIN_S
+        withdraw = None if ring is None else ring.withdraw
+        deadline = time.monotonic() + RECORD_TIMEOUT_S
         while True:
-            withdraw = None if ring is None else ring.withdraw
             try:
                 return run(databases, jobs.update(table, key, changes, withdraw=withdraw))
             except AttemptUnrecorded:
-                if time.monotonic() > until:
+                if time.monotonic() > deadline:
                     raise
-                time.sleep(RECORDED_POLL_S)
+                time.sleep(RECORD_POLL_INTERVAL_S)
 
     def cancel_job(
         self, tenant: str, job_id: UUID | str, *, reason: str | None = None, force: bool = False

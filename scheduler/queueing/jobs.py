@@ -27,6 +27,7 @@ from scheduler.model.policies import policy_json, policy_of
 from scheduler.model.states import LIVE, TERMINAL, State, transition
 from scheduler.model.submission import Draft
 from scheduler.queueing.ending import end
+from scheduler.queueing.ring import GONE
 from scheduler.store.engine import Row
 from scheduler.store.job_queue import Ending, JobKey, QueueTable
 from scheduler.store.steps import Steps
@@ -34,7 +35,6 @@ from scheduler.trace import current
 
 LOOK = 5000  # rows of either kind in a statement
 TENANT_PAUSED = "its tenant is paused until resume_tenant() is called"
-NOT_GONE = (Cancelling.RUNNING, Cancelling.FINISHED, Cancelling.REFUSED)
 RETRIABLE = frozenset({State.FAILED, State.DEAD_LETTER, State.CANCELLED})
 
 
@@ -146,15 +146,15 @@ class Changes:
     idempotency_key: str | None = None
 
     @property
-    def reschedule(self) -> bool:
-        """Whether the job gets another place among those that wait."""
+    def reschedules(self) -> bool:
+        """Whether the job moves to another place among the waiting jobs."""
         return any(each is not None for each in (self.run_at, self.delay, self.priority))
 
     @property
-    def reach_handler(self) -> bool:
-        """Whether a handler sees the difference."""
+    def reaches_handler(self) -> bool:
+        """Whether the handler sees a difference."""
         seen = (self.tags, self.correlation_id, self.idempotency_key)
-        return self.reschedule or any(each is not None for each in seen)
+        return self.reschedules or any(each is not None for each in seen)
 
 
 def update(
@@ -181,7 +181,7 @@ def update(
     - If this process dies before it commits, the row has not changed, and the maintenance feeds
       the job again, because Redis does not know it.
     """
-    waited = (yield from _take_back(table, key)) if changes.reach_handler else False
+    waited = (yield from _take_back(table, key)) if changes.reaches_handler else False
     job = yield from get(table, key)  # after it: a feeder cannot take it between the two
     if job.id != key.id:  # an alias
         owner = JobKey(key.tenant, job.id)
@@ -191,18 +191,18 @@ def update(
             f"job {key.id} has ended ({job.state}): nothing of it changes any more"
         )
     was_fed = not waited and job.state is not State.PENDING
-    is_free = True  # no worker has it
-    if changes.reach_handler and (waited or was_fed):
+    is_free = True  # no worker leases it
+    if changes.reaches_handler and (waited or was_fed):
         is_free = yield from _withdraw(table, key, job.queue, withdraw, waited=waited)
-    if changes.reschedule and not is_free:
+    if changes.reschedules and not is_free:
         raise IllegalTransition(
             f"job {key.id} has been fed, and an attempt may have begun: its run_at and priority "
             "can no longer change"
-            + ("; this scheduler cannot look, because it has no redis" if withdraw is None else "")
+            + ("; this scheduler has no redis, so it cannot check" if withdraw is None else "")
         )
     if changes.idempotency_key is not None:
         yield table.of_job("drop_key", key)
-    feeds_again = changes.reach_handler and (waited or was_fed) and is_free
+    feeds_again = changes.reaches_handler and (waited or was_fed) and is_free
     yield table.of_job(
         "update",
         key,
@@ -229,7 +229,7 @@ def _withdraw(
         return waited
     rows = yield table.of_job("as_fed", key)
     try:
-        return withdraw(queue, rows[0]) in (Cancelling.REMOVED, Cancelling.UNKNOWN)
+        return withdraw(queue, rows[0]) in GONE
     except QueueError:
         if not waited:
             raise
@@ -270,7 +270,7 @@ def cancel(
             "refused"
         )
     is_fed = not waited and job.state is not State.PENDING
-    if answer in NOT_GONE or (answer is None and is_fed):
+    if is_fed if answer is None else answer not in GONE:
         yield from request_cancel(table, key, reason=reason, force=force)
         return key, job.state if answer is None else State.RUNNING
     ended = yield from end(

@@ -150,7 +150,8 @@ class Ring:
                 if known is not None and known.state is not None:
                     listed[place] = _refined(listed[place], known)
                     if known.state is State.RUNNING or self.dialect(name) != DEFAULT["dialect"]:
-                        listed[place] = replace(listed[place], reason=None)  # nothing stops it
+                        # A pause of its tenant does not stop it.
+                        listed[place] = replace(listed[place], reason=None)
                 if known is not None and known.parked in unhandled:
                     reason = f'no live worker handles type "{known.parked}"'
                     listed[place] = replace(listed[place], reason=reason)
@@ -243,7 +244,7 @@ def _refined(job: Job, known: Known) -> Job:
 
 
 def queued(queue: str, row: Row, installation: str, scheduled_at: datetime) -> QueuedJob:
-    """Make what travels of a row that was fed."""
+    """Build the message of a job from its row, as `feed` or `as_fed` returns it."""
     (
         _,
         tenant,

@@ -186,7 +186,7 @@ ORDER BY g.turn;
 -- feeder holds are passed over. The rows of job_queue are only read. By priority, then the tenants in turn. Each with
 -- the mark of the queue, which is held first: nobody declares its Redis lost until this transaction ends, and a feed
 -- that began before such a declaration is committed before it. No row: the queue was never fed. One without a tenant:
--- nothing is due, or the queue or the tenants are paused. A NULL type: the job has ended meanwhile.
+-- nothing is due, or the queue or the tenants are paused. A NULL type: the job has ended since.
 -- A pause of a tenant updates the mark before it commits. So it waits for every feed that may not have seen it, and a
 -- feed that waits for the pause finds another `tenant_pauses` in the mark than in its snapshot: it takes nothing.
 -- By ctid, which is safe here: a row of job_ready is never updated, and we hold it.
