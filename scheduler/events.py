@@ -104,7 +104,7 @@ class JobStranded:
 class JobRolledBack:
     """This instance has replaced the definition of a higher version, of which no instance is alive.
 
-    None is no app, or no version.
+    `app` and the versions are None where an instance has none.
     """
 
     tenant: str

@@ -193,4 +193,5 @@ def _happened(  # noqa: PLR0911 - one for each event
             return "stranded", "failure", "no live instance can run it"
         case JobRolledBack():
             before = AppVersion(event.app, event.previous_version)
-            return "rolled back", "warning", f"from {before} to {event.version or 'none'}"
+            after = AppVersion(event.app, event.version)
+            return "rolled back", "warning", f"from {before} to {after}"

@@ -50,8 +50,8 @@ class Key(NamedTuple):
 class AppVersion(NamedTuple):
     """The version of an app, which orders the definitions that its instances register.
 
-    Versions of different apps have no order. No app is an app too, and no version is below every
-    version.
+    Versions of different apps have no order. Instances without an app are one app. No
+    version is below every version.
     """
 
     app: str | None
@@ -68,7 +68,7 @@ class AppVersion(NamedTuple):
     def __str__(self) -> str:
         of = "" if self.app is None else f" of {self.app}"
         if self.version is None:
-            return f"a definition{of} without a version"
+            return f"a deploy{of} without a version"
         return f"version {self.version}{of}"
 
 

@@ -48,7 +48,7 @@ class Presence:
         self._first = False  # of the live instances: it looks after tenants that none mirrors
         self._suspects: set[Key] = set()
         self._stranded: set[Key] = set()
-        # Instances of higher versions: their last heartbeats, and since when we know of these.
+        # Instances of higher versions: their last heartbeats, and when this process first saw them.
         self._newer: dict[UUID, tuple[datetime, float]] = {}
 
     def announce(self) -> None:
@@ -77,8 +77,8 @@ class Presence:
         for instance, seen_at, lives, is_over in newer:
             known, since = self._newer.get(instance, (None, now))
             seen[instance] = (seen_at, since if known == seen_at else now)
-            silent = now - seen[instance][1] >= lives.total_seconds() / 3
-            found = found or not (is_over and silent)
+            is_unchanged = now - seen[instance][1] >= lives.total_seconds() / 3
+            found = found or not (is_over and is_unchanged)
         self._newer = seen
         return found
 

@@ -42,10 +42,10 @@ class Registered:
 
 @dataclass(slots=True)
 class Merged:
-    """What a sync has found: how many jobs there are, and the jobs whose rows this process may have
-    to write.
+    """The result of a merge: the number of jobs, and the jobs whose rows this process may have to
+    write.
 
-    edited: `spec` has not the hash `spec_hash`. newer, older: jobs of this process that another
+    edited: `spec_hash` is not the hash of `spec`. newer, older: jobs of this process that another
     version of its app has registered or unregistered. missing: jobs of this process whose rows have
     disappeared.
     """
