@@ -284,7 +284,7 @@ def trigger(tenant: str, job_id: str) -> datetime:
 
 
 def pause_tenant(tenant: str) -> datetime:
-    """Pause a tenant: nothing of it fires or is fed; return since when."""
+    """Pause a tenant in the whole fleet; return the time at which it was paused."""
     return _initialised().pause_tenant(tenant)
 
 
@@ -294,7 +294,7 @@ def resume_tenant(tenant: str) -> bool:
 
 
 def delete_tenant(tenant: str) -> dict[str, int]:
-    """Delete a paused tenant with its jobs and ledger; return how many rows of each table."""
+    """Delete a paused tenant with its jobs and ledger; return the deleted rows by table."""
     return _initialised().delete_tenant(tenant)
 
 

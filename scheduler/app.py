@@ -254,7 +254,7 @@ class Scheduler(QueueCalls):
         return self._steered(self._control().trigger(_key(tenant, job_id)))
 
     def pause_tenant(self, tenant: str) -> datetime:
-        """Pause a tenant in the whole fleet; return since when it is paused.
+        """Pause a tenant in the whole fleet; return the time at which it was paused.
 
         Its recurring jobs do not fire and are not triggered, and none of its submitted jobs is
         pushed into Redis. Jobs that are in queues of the dialect `standard` wait there; in other
@@ -266,13 +266,13 @@ class Scheduler(QueueCalls):
         """Resume a paused tenant, and return whether it was paused.
 
         Each recurring job continues with its first fire after now; those that passed are one
-        ledger row. Its submitted jobs run in the order in which they would have.
+        ledger row. Its submitted jobs run in their original order.
         """
         return self._steered(self._running().tenant_admin.resume(name(tenant, what="tenant")))
 
     def delete_tenant(self, tenant: str) -> dict[str, int]:
-        """Delete a paused tenant with all its jobs, its ledger and what Redis has of it; return how
-        many rows of each table were deleted.
+        """Delete a paused tenant with its jobs, in Redis too, and its ledger; return the number of
+        deleted rows by table.
 
         The audit rows of the tenant itself remain, and a tombstone: an instance that still has
         functions of the tenant does not register its jobs again before it calls `register`. Results

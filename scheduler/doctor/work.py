@@ -32,7 +32,7 @@ def _stranded(patient: Patient) -> Iterator[str]:
     Severity.WARNING,
     means="Something other than unregister() deletes rows of the table job. Instances that have "
     "the function register the job again at their next sync.",
-    cure="Find out who deletes them. Use unregister() to remove a job.",
+    cure="Find the client that deletes them. Use unregister() to remove a job.",
     unless=TABLES,
 )
 def _disappeared(patient: Patient) -> Iterator[str]:
@@ -109,16 +109,15 @@ def _paused(patient: Patient) -> Iterator[str]:
     "tenant-paused",
     Severity.NOTE,
     means="Its recurring jobs do not fire, and its submitted jobs are not fed.",
-    cure="`resume_tenant` of the Python API, once what it was paused for is over; "
-    "`delete_tenant` completes a deletion that was interrupted.",
+    cure="Call `resume_tenant`, or `delete_tenant` to complete a deletion that was interrupted.",
     unless=TABLES,
 )
 def _paused_tenants(patient: Patient) -> Iterator[str]:
     for tenant, (paused, deleting) in patient.paused_tenants.items():
         if deleting is None:
-            yield f"tenant {tenant} is paused since {roughly(paused)}"
+            yield f"tenant {tenant} has been paused for {roughly(paused)}"
         else:
-            yield f"tenant {tenant} is being deleted since {roughly(deleting)}"
+            yield f"tenant {tenant} has been in deletion for {roughly(deleting)}"
 
 
 @check(

@@ -8,7 +8,7 @@ DISAPPEARED = "its row had disappeared"  # why a job was registered again by a s
 
 
 class Outcome(StrEnum):
-    """What a row of the ledger says: how a fire ended, how a submitted job did, or (the last six)
+    """The outcome of a row of the ledger: how a fire or a submitted job ended, or (the last six)
     what was changed.
     """
 

@@ -237,7 +237,7 @@ def _check_attempts(
     """Check that the attempts in the ledger are the starts, and leases that were orphaned before.
 
     A job can be dead without a start only after two leases that were not marked as begun: the first
-    was redelivered uncharged. A Redis that forgot a job counts its attempts anew.
+    was redelivered uncharged. A Redis that forgot a job counts its attempts from the start.
     """
     if ended is None or _forgotten(submitted, ended.at, faults):
         return

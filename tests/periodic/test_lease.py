@@ -119,7 +119,7 @@ def test_a_released_start_that_never_was_leaves_no_trace_in_the_ledger(
     assert (row[0], [start["attempt"] for start in row[1]]) == (2, [1])
 
 
-def test_a_start_that_never_was_is_discounted_once(locks: LockTable, moment: Moment) -> None:
+def test_a_start_that_was_not_made_is_discounted_once(locks: LockTable, moment: Moment) -> None:
     """Also of a job that runs at most once by now."""
     claim(locks)
     for _ in range(2):

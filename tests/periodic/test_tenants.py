@@ -405,7 +405,7 @@ def test_a_deletion_that_dies_anywhere_is_completed_by_the_next(
     instance.submit("acme", "x", after=jobs)
     instance.pause_tenant("acme")
     tenants, real = instance._running().tenant_admin, run
-    calls, allowed = 0, 1  # the first looks for queues, and the next begins
+    calls, allowed = 0, 1  # the first checks for queues, and the next begins
 
     class Died(Exception):
         pass

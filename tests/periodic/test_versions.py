@@ -290,7 +290,7 @@ def test_a_higher_version_that_was_taken_for_dead_restores_its_definition(
     assert stored(connection) == ("shop", 7, 7)
 
 
-def test_a_rollback_loses_against_a_higher_version_that_starts_meanwhile(
+def test_a_rollback_loses_against_a_higher_version_that_starts_during_it(
     make: Make, connection: Plain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     new, old = make(7), make(6)
@@ -332,7 +332,7 @@ def test_a_sync_that_read_old_rows_does_not_replace_newer_definitions(
     assert stored(connection) == ("shop", 8, 8)
 
 
-def test_instances_of_two_versions_that_register_at_once_agree_on_the_higher(
+def test_versions_that_register_concurrently_agree_on_the_higher(
     make_scheduler: MakeScheduler, connection: Plain
 ) -> None:
     instances = [

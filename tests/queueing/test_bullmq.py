@@ -83,7 +83,7 @@ def test_queues_of_one_worker_may_be_of_several_dialects(
         worker.stop(grace=1)
 
 
-def test_a_redelivered_lease_is_in_the_ledger_whatever_is_settled_first(
+def test_a_redelivered_lease_is_in_the_ledger_in_any_order_of_settling(
     dsn: str, schema: str, redis: Client, redis_server: EmbeddedRedis
 ) -> None:
     """The end of a charged lease is lost if an instance settles it after the end of its job. A

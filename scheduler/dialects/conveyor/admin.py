@@ -123,8 +123,8 @@ class ConveyorAdmin:
         return Paused(ours, ours or bool(self._client.call("EXISTS", self._paused)))
 
     def forget_tenant(self, tenant: str) -> None:
-        """Remove the entries of a tenant's cancelled jobs, with their payloads. Our workers
-        would drop them when they meet them; workers of other projects would run them.
+        """Remove the entries of a tenant's cancelled jobs, with their payloads. A worker
+        of this library drops such an entry when it fetches it; other workers would run the job.
         """
         for name in self._lists():
             for raw in self._entries_of(tenant, "LRANGE", name):
