@@ -206,7 +206,7 @@ class Registrar:
                 )
                 self._attach(write.key, write.spec, known)
                 if write.note is not None:
-                    self._report(write, write.note)
+                    self._report(write)
         return written
 
     def _write(
@@ -334,7 +334,7 @@ class Registrar:
             tenant_deleted_at=known.tenant_deleted_at,
         )
 
-    def _report(self, write: JobWrite, note: str) -> None:
+    def _report(self, write: JobWrite) -> None:
         about = keys(namespace=write.key.tenant, job_id=write.key.job_id)
         if write.note == DISAPPEARED:
             logger.warning(
@@ -343,7 +343,7 @@ class Registrar:
                 extra=about,
             )
         elif write.replaces is not None and write.rolls_back:
-            logger.warning("%s/%s: %s", *write.key, note, extra=about)
+            logger.warning("%s/%s: %s", *write.key, write.note, extra=about)
             self.events.emit(
                 JobRolledBack(
                     tenant=write.key.tenant,
@@ -354,7 +354,7 @@ class Registrar:
                 )
             )
         else:
-            logger.info("%s/%s: %s", *write.key, note, extra=about)
+            logger.info("%s/%s: %s", *write.key, write.note, extra=about)
 
 
 def _was_deleted(item: Registered, entry: Entry, known: KnownJob) -> bool:
