@@ -278,7 +278,7 @@ def settle(
 ) -> Steps[Settled]:
     """Settle ends in one transaction."""
     keyed = [(JobKey(each.tenant, read_id(each.job_id)), each) for each in ends]
-    retries = _retries([(key, each) for key, each in keyed if each.state is RETRYING])
+    retries, earlier = _retries([(key, each) for key, each in keyed if each.state is RETRYING])
     finals = (
         [(key, each) for key, each in keyed if each.state is not RETRYING] if retries else keyed
     )
@@ -309,7 +309,8 @@ def settle(
         return Settled([], 0, settled, freed, due)
     known = set(settled)
     missed = [(key, each) for key, each in keyed if (key, each.state) not in known]
-    if not missed:
+    earlier = [(key, each) for key, each in earlier if key in due]
+    if not (missed or earlier):
         return Settled([], 0, settled, freed, due)
     rows = yield ledger.ring.standing({key for key, _ in missed})
     standing = {JobKey(tenant, id_): (feed, attempt) for tenant, id_, feed, attempt in rows}
@@ -319,8 +320,8 @@ def settle(
         for key, each in missed
         if each.state is RETRYING and not _stands(each, standing.get(key))
     ]
-    if overtaken:
-        rows = yield ledger.ring.add_attempts(_retries(overtaken))
+    if overtaken or earlier:
+        rows = yield ledger.ring.add_attempts(_recorded([*overtaken, *earlier]))
         locked = {JobKey(tenant, id_) for tenant, id_ in rows}
         held += [each for key, each in overtaken if key in locked]
     return Settled(held, len(missed), settled, freed, due)
@@ -336,20 +337,40 @@ def _stands(each: AttemptEnd, row: tuple[int, int] | None) -> bool:
     return feed <= each.feed and (each.state is not State.RETRYING or attempt < each.attempt)
 
 
-def _retries(ends: Sequence[tuple[JobKey, AttemptEnd]]) -> list[Retried]:
-    """Put the attempts of a job together: its row can be moved on once in a statement."""
+def _retries(
+    ends: Sequence[tuple[JobKey, AttemptEnd]],
+) -> tuple[list[Retried], list[tuple[JobKey, AttemptEnd]]]:
+    """Return the last attempt of each job, which moves its row on, and the earlier attempts.
+
+    Of these the ledger can have some: a settler that dies after its commit leaves their results in
+    Redis, and another one reads them again, together with results of later attempts.
+    """
+    last: dict[JobKey, AttemptEnd] = {}
+    earlier: list[tuple[JobKey, AttemptEnd]] = []
+    for key, each in ends:
+        other = last.setdefault(key, each)
+        if other is not each:
+            first, last[key] = sorted((other, each), key=_order)
+            earlier.append((key, first))
+    return [_retried(key, [each]) for key, each in last.items()], earlier
+
+
+def _recorded(ends: Sequence[tuple[JobKey, AttemptEnd]]) -> list[Retried]:
     jobs: dict[JobKey, list[AttemptEnd]] = {}
     for key, each in ends:
         jobs.setdefault(key, []).append(each)
-    retries = []
-    for key, several in jobs.items():
-        newest = max(each.feed for each in several)
-        ours = {each.attempt: each for each in several if each.feed == newest}
-        last = ours[max(ours)]
-        delay = 0 if last.delay is None else microseconds(last.delay)
-        records = orjson.dumps([record(ours[number]) for number in sorted(ours)]).decode()
-        retries.append(Retried(key, last.feed, last.attempt, delay, records))
-    return retries
+    return [_retried(key, sorted(several, key=_order)) for key, several in jobs.items()]
+
+
+def _order(each: AttemptEnd) -> tuple[int, int]:
+    return each.feed, each.attempt
+
+
+def _retried(key: JobKey, several: Sequence[AttemptEnd]) -> Retried:
+    last = several[-1]
+    delay = 0 if last.delay is None else microseconds(last.delay)
+    records = orjson.dumps([record(each) for each in several]).decode()
+    return Retried(key, last.feed, last.attempt, delay, records)
 
 
 def _ending(key: JobKey, each: AttemptEnd) -> Ending:

@@ -213,6 +213,46 @@ def test_an_attempt_that_is_settled_after_a_later_one_is_recorded(
     ]
 
 
+@pytest.mark.parametrize(
+    "batches",
+    [
+        pytest.param([[(1, 1, 1)], [(1, 1, 1), (1, 2, 2)]], id="read again with the next attempt"),
+        pytest.param(
+            [[(1, 1, 1), (1, 2, 2)], [(1, 1, 1), (1, 3, 3)]], id="and not the one between"
+        ),
+        pytest.param([[(1, 2, 2)], [(1, 1, 1), (1, 3, 3)]], id="overtaken, with the next attempt"),
+        pytest.param([[(1, 1, 1), (1, 1, 2)]], id="two leases with one number"),
+        pytest.param([[(1, 1, 1), (2, 1, 2)]], id="two feeds with one number"),
+        pytest.param([[(2, 2, 2), (1, 1, 1)]], id="two feeds"),
+    ],
+)
+@pytest.mark.parametrize("ends", [False, True])
+def test_each_attempt_is_recorded_once_whichever_are_settled_together(
+    settling: Settling,
+    submitter: Scheduler,
+    batches: list[list[tuple[int, int, int]]],
+    ends: bool,
+) -> None:
+    """Each batch has the feed, the number and the sequence number of attempts. A settler that dies
+    between its commit and the acknowledgement leaves its batch to another one.
+    """
+    job = submitter.submit("acme", "job", queue="work", delay="1h")
+    retry: dict[str, Any] = {"state": State.RETRYING, "delay": timedelta(hours=1)}
+    for number, batch in enumerate(batches, 1):
+        read = [
+            completed(job, feed=feed, attempt=attempt, sequence=sequence, **retry)
+            for feed, attempt, sequence in batch
+        ]
+        if ends and number == len(batches):
+            read.append(completed(job, feed=2, attempt=9, sequence=9))
+        assert not settling.ledger.run(settle(settling.ledger, read, lambda _: None)).held
+    wanted = sorted(
+        {each[1:] for batch in batches for each in batch} | ({(9, 9)} if ends else set())
+    )
+    found = submitter.get("acme", job.id).attempts
+    assert [(each["attempt"], each["sequence"]) for each in found] == wanted
+
+
 def test_an_overtaken_attempt_waits_for_the_row_of_its_job(
     settling: Settling, submitter: Scheduler, dsn: str, schema: str
 ) -> None:
