@@ -38,6 +38,7 @@ from scheduler.model.oneshot import previous_id_of
 from scheduler.model.policies import RETRY
 from scheduler.model.reaper import ReaperRule
 from scheduler.model.states import State
+from scheduler.recovery import orphaned_result
 from tests.dialects.servers import House
 from tests.dialects.values import (
     ABOUT,
@@ -253,6 +254,62 @@ def test_a_count_that_is_none_blocks_no_result(
     accepted, _ = queue.finish([ended(each, result=b"1") for each in taken])
     assert all(accepted)
     assert (good.id, State.COMPLETED, b"1") in results_of(queue)
+
+
+LARGE = "1" + "0" * 30
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("feed", LARGE), ("feed", "-1"), ("ats", LARGE), ("uncharged", LARGE), ("attempt", LARGE)],
+)
+def test_malformed_numbers_of_a_job_block_no_result(
+    client: Client, open_queue: MakeOpen, field: str, value: str
+) -> None:
+    queue = open_queue()
+    bad, good = job(), job()
+    queue.push([bad, good], epoch="")
+    client.call("HSET", f"bull:mail:{bad.id}", field, value)
+    accepted, _ = queue.finish([ended(each, result=b"1") for each in fetch_all(queue)])
+    assert all(accepted)
+    assert (good.id, State.COMPLETED, b"1") in results_of(queue)
+    assert client.call("LLEN", "bull:mail:active") == 0
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("feed", LARGE), ("feed", "x"), ("uncharged", LARGE), ("lease", f"1:{LARGE}")),
+        *(("processedOn", "x"), ("processedOn", "12.5"), ("processedOn", LARGE)),
+    ],
+)
+def test_malformed_numbers_of_a_lost_job_do_not_keep_others_from_their_queue(
+    client: Client, open_queue: MakeOpen, field: str, value: str
+) -> None:
+    queue, dead = open_queue(), open_queue("dead", lease=SOON)
+    bad, good = job(), job()
+    queue.push([bad, good], epoch="")
+    dead.fetch(2, timeout=0, first=1, begun=BegunMark(1, 2))
+    client.call("HSET", f"bull:mail:{bad.id}", field, value)
+    moved = 0
+
+    def look() -> bool:
+        nonlocal moved
+        moved += queue.recover(orphaned_result)
+        return moved == 2
+
+    wait_for(look, "both are reclaimed")
+    assert client.call("LLEN", "bull:mail:active") == 0
+
+
+def test_a_begun_mark_that_is_no_string_stops_nobody(client: Client, open_queue: MakeOpen) -> None:
+    queue, dead = open_queue(), open_queue("dead", lease=SOON)
+    queue.push([job(), job()], epoch="")
+    dead.fetch(1, timeout=0, first=1)
+    client.call("HSET", "bull:mail:ring:begun:dead", "a", "b")
+    wait_for(lambda: queue.recover(retried) == 1, "it is reclaimed")
+    assert len(dead.fetch(1, timeout=0, first=2, begun=BegunMark(1, 1))) == 1
+    assert client.call("GET", "bull:mail:ring:begun:dead") == b"1:1:1:"
 
 
 def results_of(queue: BullMQQueue) -> list[tuple[str, State, bytes | None]]:

@@ -830,6 +830,24 @@ def test_an_orphaned_lease_that_was_not_begun_is_redelivered_uncharged_once(
     assert (last[second.job.id].attempt, last[second.job.id].charged) == (4, 2)
 
 
+def test_a_lease_that_its_worker_lost_before_it_left_is_redelivered_uncharged(
+    make_queue: MakeQueue,
+) -> None:
+    """The worker could not return the job, because Redis was unavailable longer than a lease."""
+    dead, queue, seen = make_queue("dead", lease=SOON), make_queue("w1"), []
+    queue.push([job()], epoch="")
+    dead.fetch(1, timeout=0, first=1, begun=BegunMark(1, 0))
+    rest(2 * SOON.total_seconds())
+    dead.leave()
+
+    def decide(delivery: Delivery) -> Result:
+        seen.append(delivery.begun)
+        return retried(delivery)
+
+    assert recovered(queue, decide) == 1
+    assert not seen
+
+
 def test_leases_of_a_worker_that_reports_no_begun_mark_are_charged(make_queue: MakeQueue) -> None:
     queue, seen = make_queue("w1"), []
     queue.push([job()], epoch="")

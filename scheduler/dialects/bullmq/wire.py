@@ -98,11 +98,11 @@ def delivery_of(queue: str, told: Sequence[bytes]) -> Taken:
     ) = told
     try:
         worker, _, number, _, began, _, sequence = token.rsplit(b":", 6)
-        not_charged = int(uncharged or 0)
+        not_charged = _count(uncharged)
         lease = int(number), instant_of(int(began)), token, int(sequence), not_charged
         holder, orphaned = (
             worker.decode(errors="replace"),
-            int(stalled or 0) > 0 or bool(redelivered),
+            _count(stalled) > 0 or bool(redelivered),
         )
         level = Priority(min(int(priority or 0), Priority.BULK))
         if not ring:
@@ -138,7 +138,7 @@ def delivery_of(queue: str, told: Sequence[bytes]) -> Taken:
             type=name.decode(),
             queue=queue,
             priority=level,
-            feed=int(feed),
+            feed=_feed(feed),
             attempt=int(attempt),
             form=form,
             payload=base64.b64decode(data[1:-1]) if form == "bytes" else data,
@@ -166,6 +166,19 @@ def delivery_of(queue: str, told: Sequence[bytes]) -> Taken:
         raise WireError(
             f"a job of queue {queue!r} cannot be read: {type(error).__name__}"
         ) from error
+
+
+def _count(text: bytes) -> int:
+    """Read a count as the scripts do: others can write the field, and what is no count is 0."""
+    return int(text) if text.isdigit() and len(text) < 10 else 0
+
+
+def _feed(text: bytes) -> int:
+    """Read a feed; a ledger has none that is larger."""
+    feed = int(text)
+    if not 0 <= feed < 2**31:
+        raise ValueError(text)
+    return feed
 
 
 def _previous_id(job_id: str, previous: bytes) -> str:

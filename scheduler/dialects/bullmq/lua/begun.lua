@@ -7,7 +7,8 @@ local WEEK = 604800000
 local function set_begun(mark)
   if mark == '' then return end
   local key = base .. 'ring:begun:' .. worker
-  local before = string.match(redis.call('GET', key) or '', '^1:(%d+):')
+  local stored = redis.pcall('GET', key) -- an error for what is no string
+  local before = string.match(type(stored) == 'string' and stored or '', '^1:(%d+):')
   if tonumber(string.match(mark, '^1:(%d+):')) > tonumber(before or -1) then
     redis.pcall('SET', key, mark, 'PX', WEEK)
   end

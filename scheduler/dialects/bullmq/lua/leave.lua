@@ -1,4 +1,5 @@
--- Remove a worker that ends; its retry policy and its begun mark after an hour if it still has a job.
+-- Remove a worker that ends; its retry policy and its begun mark after an hour if a job of its is active, also without
+-- a lock: somebody will reclaim that job.
 -- KEYS[1] hash: meta of the queue; the names of all other keys begin as this does
 -- ARGV[1] worker
 -- Returns nothing
@@ -9,8 +10,9 @@ local function has_job()
   for first = 1, #active, CHUNK do
     local locks = {}
     for i = first, math.min(first + CHUNK - 1, #active) do locks[#locks + 1] = base .. active[i] .. ':lock' end
-    for _, token in ipairs(redis.call('MGET', unpack(locks))) do
+    for i, token in ipairs(redis.call('MGET', unpack(locks))) do
       if token and string.sub(token, 1, #mine) == mine then return true end
+      if not token and redis.pcall('HGET', base .. active[first + i - 1], 'pb') == ARGV[1] then return true end
     end
   end
   return false

@@ -4,10 +4,10 @@
 -- reported a mark. A worker of BullMQ counts its start in `ats` and writes no `lease`. Without a name it leaves `pb` as
 -- it was.
 local function tell_lost(told, marks, id, job)
-  local began, sequence = job.processedOn or now, sequence_of(job)
+  local began, sequence = string.match(job.processedOn or '', '^%d+$') or now, sequence_of(job)
   local has_sequence = job.pb and string.match(job.lease or '', '^(%d+):%d+$') == job.ats
-  local mark = has_sequence and redis.call('GET', base .. 'ring:begun:' .. job.pb)
-  if mark then
+  local mark = has_sequence and redis.pcall('GET', base .. 'ring:begun:' .. job.pb)
+  if type(mark) == 'string' then
     marks[#marks + 1] = id
     marks[#marks + 1] = mark
   end

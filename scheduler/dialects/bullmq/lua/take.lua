@@ -57,7 +57,7 @@ local function begin(told, id, score)
     redis.call('HSET', key, 'atm', job.atm)
     redis.call('HDEL', key, 'attemptsMade')
   end
-  local before, attempt, previous, lease_of = tonumber(job.ats) or 0, attempts_of(job) + 1, '', {}
+  local before, attempt, previous, lease_of = count_of(job.ats), attempts_of(job) + 1, '', {}
   local starts = before + 1
   if job.feed then
     lease_of = {'lease', starts .. ':' .. string.format('%d', sequence)}
