@@ -302,6 +302,23 @@ def test_malformed_numbers_of_a_lost_job_do_not_keep_others_from_their_queue(
     assert client.call("LLEN", "bull:mail:active") == 0
 
 
+def test_a_full_redis_renews_leases_fetches_and_takes_results(
+    client: Client, open_queue: MakeOpen
+) -> None:
+    queue = open_queue()
+    queue.push([job(), job()], epoch="")
+    [first] = queue.fetch(1, timeout=0, first=1, begun=BegunMark(1, 0))
+    client.call("CONFIG", "SET", "maxmemory", "1")
+    try:
+        kept = queue.renew({first: None}, lease=timedelta(minutes=5), begun=BegunMark(2, 1))
+        [second] = queue.fetch(1, timeout=0, first=2, begun=BegunMark(3, 1))
+        accepted, _ = queue.finish([ended(first), ended(second)])
+    finally:
+        client.call("CONFIG", "SET", "maxmemory", "0")
+    assert (kept, accepted) == ([Renewed.KEPT], [True, True])
+    assert len(results_of(queue)) == 2
+
+
 def test_a_begun_mark_that_is_no_string_stops_nobody(client: Client, open_queue: MakeOpen) -> None:
     queue, dead = open_queue(), open_queue("dead", lease=SOON)
     queue.push([job(), job()], epoch="")

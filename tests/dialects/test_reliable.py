@@ -466,6 +466,20 @@ def test_a_record_with_a_value_of_another_type_is_unreadable(
     assert ids(queue.fetch(2, timeout=0)) == [good.id]
 
 
+@pytest.mark.parametrize("place", [0, 1], ids=["feed", "attempts"])
+def test_a_record_with_a_number_that_is_too_large_blocks_no_result(
+    make: MakeReliable, plain: Any, place: int
+) -> None:
+    queue, bad, good = make(), job(), job()
+    queue.push([bad, good], epoch="")
+    parts = plain.hget("jobqueue:{mail}:jobs", bad.id).split(b":", 3)
+    parts[place] = b"1" + b"0" * 30
+    plain.hset("jobqueue:{mail}:jobs", bad.id, b":".join(parts))
+    taken = fetch_all(queue)
+    assert ids(taken) == [good.id]
+    assert queue.finish([ended(each) for each in taken])[0] == [True]
+
+
 def test_an_outcome_that_cannot_be_read_is_a_dead_letter(make: MakeReliable, plain: Any) -> None:
     queue = make()
     queue.push([job()], epoch="")

@@ -796,6 +796,21 @@ def test_a_record_with_a_value_of_another_type_is_unreadable(
     assert queue.depths().dead == 1
 
 
+@pytest.mark.parametrize("place", [1, 2, 3], ids=["epoch", "attempts", "charged"])
+def test_a_record_with_a_number_that_is_too_large_blocks_no_result(
+    make: MakeStandard, plain: Any, place: int
+) -> None:
+    queue, bad, good = make(), job(), job()
+    queue.push([bad, good], epoch="")
+    parts = plain.hget(f"{P}:jobs", bad.id).split(b":", 5)
+    parts[place] = b"1" + b"0" * 30
+    plain.hset(f"{P}:jobs", bad.id, b":".join(parts))
+    taken = fetch_all(queue)
+    assert ids(taken) == [good.id]
+    assert queue.finish([ended(each) for each in taken])[0] == [True]
+    assert queue.depths().dead == 1
+
+
 @pytest.mark.parametrize("record", [b"x", None])
 def test_an_unreadable_record_of_a_leased_job_is_a_dead_letter(
     make: MakeStandard, plain: Any, record: bytes | None

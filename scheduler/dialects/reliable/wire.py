@@ -120,6 +120,8 @@ def job_of(queue: str, entry: bytes, record: bytes, words: Sequence[str] = LEVEL
             return _foreign(queue, entry, words)
         feed, attempt, length, rest = record.split(b":", 3)
         size = int(length)
+        if not (0 <= int(feed) < 2**31 and 0 <= int(attempt) < 2**31):
+            raise ValueError  # of such numbers no result can be written
         text, head, created, expires, pushed = _read[0]
         if (found := rest[:size]) != text:
             head = orjson.loads(found)

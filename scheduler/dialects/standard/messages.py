@@ -122,7 +122,9 @@ def job_of(queue: str, id_: bytes, record: bytes) -> QueuedJob:
         number, epoch, attempt, charged, length, rest = record.split(b":", 5)
         if number != b"1":
             raise ValueError
-        size, attempts = int(length), int(attempt)
+        size, attempts, uncharged = int(length), int(attempt), int(attempt) - int(charged)
+        if not (0 <= int(epoch) < 2**31 and 0 <= uncharged <= attempts < 2**31):
+            raise ValueError  # of such numbers no result can be written
         text, head, created, expires, pushed = _read[0]
         if (found := rest[:size]) != text:
             head = orjson.loads(found)
@@ -152,7 +154,7 @@ def job_of(queue: str, id_: bytes, record: bytes) -> QueuedJob:
             head[5],
             rare.get("checkpoint"),
             rare.get("trace"),
-            attempts - int(charged),
+            uncharged,
             rare.get("idempotency_key"),
             rare.get("previous_attempt_id"),
             pushed,

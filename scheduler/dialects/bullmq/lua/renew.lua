@@ -17,6 +17,8 @@ local function holds(id, token, lock, job)
   return redis.call('LPOS', base .. 'active', id)
 end
 
+-- Needs no memory, so a full Redis refuses no write after it.
+redis.call('PEXPIRE', base .. 'ring:begun:' .. worker, WEEK)
 local answer, kept = {}, {}
 for i = 5, #ARGV, 4 do
   local id, token, note, progress = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
