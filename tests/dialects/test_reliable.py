@@ -629,6 +629,18 @@ def test_a_lease_of_a_redis_whose_clock_was_never_set(make: MakeReliable, plain:
     assert queue.finish([ended(held)])[0] == [True]
 
 
+def test_a_job_that_a_worker_of_the_original_has_is_not_withdrawn(
+    make: MakeReliable, plain: Any
+) -> None:
+    queue, fed = make(), job()
+    queue.push([fed], epoch="")
+    plain.rpoplpush("jobqueue:{mail}:normal", "jobqueue:{mail}:processing:original")
+    assert queue.withdraw(fed) is Cancelling.RUNNING
+    plain.rpoplpush("jobqueue:{mail}:processing:original", "jobqueue:{mail}:normal")
+    assert queue.withdraw(fed) is Cancelling.REMOVED
+    assert queue.withdraw(fed) is Cancelling.UNKNOWN
+
+
 def test_files_of_the_original_are_of_one_type(make: MakeReliable, plain: Any) -> None:
     queue = make()
     first, second = entry(id="f-1"), entry(id="f-2")

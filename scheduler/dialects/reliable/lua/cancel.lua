@@ -37,6 +37,13 @@ local function is_ahead(id)
   return false
 end
 
+-- Removes the waiting entry of the job that is withdrawn, or it could be leased at its old level. Returns whether there
+-- was one.
+local function take_out()
+  local _, _, level, entry = unpack(ARGV)
+  return redis.call('LREM', KEYS[13], 1, entry) + redis.call('ZREM', KEYS[12], level .. entry) > 0
+end
+
 for i = 2, withdrawn and 2 or #ARGV do
   local id, found = ARGV[i], 'u'
   local mark = redis.call('HGET', finished, id)
@@ -45,8 +52,8 @@ for i = 2, withdrawn and 2 or #ARGV do
   elseif not force and redis.call('HEXISTS', attempts, id) == 1 then
     if not withdrawn then redis.call('HSET', cancels, id, '1') end
     found = 'r'
-  elseif withdrawn and is_ahead(id) then
-    found = 'r'
+  elseif withdrawn and (is_ahead(id) or redis.call('HEXISTS', jobs, id) == 1 and not take_out()) then
+    found = 'r' -- without an entry: a worker of the original has it
   elseif redis.call('HDEL', jobs, id) + redis.call('HDEL', attempts, id) > 0 then
     for _, key in ipairs({between, cancels, notes, KEYS[8]}) do redis.call('HDEL', key, id) end
     redis.call('ZREM', KEYS[7], id)
@@ -57,9 +64,6 @@ for i = 2, withdrawn and 2 or #ARGV do
   answer[#answer + 1] = found
 end
 if withdrawn and (answer[1] == 'd' or answer[1] == 'u') then
-  local _, id, level, entry = unpack(ARGV)
-  redis.call('LREM', KEYS[13], 1, entry) -- or it could be leased at its old level
-  redis.call('ZREM', KEYS[12], level .. entry)
-  remember(KEYS[10], KEYS[11], tonumber(while_), {id, withdrawn})
+  remember(KEYS[10], KEYS[11], tonumber(while_), {ARGV[2], withdrawn})
 end
 return table.concat(answer)
