@@ -237,6 +237,7 @@ _QUEUE: dict[str, Schema] = {
         word: whole(0, description="in Postgres up to 1,000 are counted")
         for word in ("dead", "ready", "pending")
     },
+    "stopped": whole(0, description="in Redis, of tenants that are paused"),
     "workers": maybe(whole(0)),
     "breakers": {
         "type": "object",

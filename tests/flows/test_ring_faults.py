@@ -155,7 +155,7 @@ def suffer(
         return not left
 
     with contextlib.suppress(AssertionError):
-        wait_for(dead, "every fault was met", timeout=90, every=0.4)
+        wait_for(dead, "every fault was met", timeout=240, every=0.4)
     assert not unmet()
     wait_for(
         lambda: all(fleet.ended(pid) is not None for pid in victims),

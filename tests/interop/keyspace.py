@@ -21,7 +21,7 @@ def dump(redis: Any, prefix: str = "bull") -> Keyspace:
     found: Keyspace = {}
     for key in sorted(redis.scan_iter(f"{prefix}:*")):
         kind = redis.type(key)
-        if key.rsplit(":", 1)[-1] not in OF_THE_MOMENT:
+        if key.rsplit(":", 1)[-1] not in OF_THE_MOMENT and not _is_left_by_a_start(redis, key):
             found[key] = (kind, _READ[kind](redis, key), redis.pttl(key) > 0)
     for key in found:
         if key.endswith(":events"):
@@ -42,6 +42,11 @@ def dump(redis: Any, prefix: str = "bull") -> Keyspace:
         f"{key} is": (kind, "for a while" if passes else "to stay")
         for key, (kind, _, passes) in named.items()
     }
+
+
+def _is_left_by_a_start(redis: Any, key: str) -> bool:
+    """Whether a worker of ours stored its retry policy while it stopped, so that it expires."""
+    return ":ring:retry:" in key and redis.pttl(key) > 0
 
 
 def differences(ours: Any, theirs: Any, where: str = "") -> list[str]:
