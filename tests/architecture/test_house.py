@@ -156,7 +156,7 @@ def test_readme_code_runs(dsn: str, schema: str, redis_server: EmbeddedRedis) ->
         )
         code = code.replace("redis://localhost:6379/0", redis_server.url)
         run = subprocess.run(
-            [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=60
+            [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=240
         )
         assert run.returncode == 0, f"{block}\n{run.stderr}"
 
