@@ -633,7 +633,7 @@ def test_what_may_change_of_a_job_until_when(instance: Scheduler) -> None:
     with pytest.raises(IllegalTransition, match="has been fed"):
         instance.update_job("acme", made.id, priority=Priority.LOW)
     finish(instance, made)
-    with pytest.raises(IllegalTransition, match="has ended"):
+    with pytest.raises(IllegalTransition, match="has already ended"):
         instance.update_job("acme", made.id, tags={})
 
 
@@ -649,7 +649,7 @@ def test_cancel_ends_what_has_not_begun_and_asks_what_has(instance: Scheduler) -
     assert instance.cancel_job("acme", running.id) is State.SCHEDULED
     assert instance.get("acme", running.id).cancel_requested_at == START
     finish(instance, running)
-    with pytest.raises(IllegalTransition, match="has ended"):
+    with pytest.raises(IllegalTransition, match="has already ended"):
         instance.cancel_job("acme", running.id)
 
 

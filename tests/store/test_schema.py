@@ -54,13 +54,17 @@ def test_a_bad_schema_name_is_refused(name: Any) -> None:
 def test_without_migrate_a_mismatch_names_both_versions(
     dsn: str, schema: str, make_scheduler: MakeScheduler, connection: psycopg.Connection[Any]
 ) -> None:
-    with pytest.raises(SchemaMismatch, match=r"version 0.*needs version 11.*scheduler migrate"):
+    with pytest.raises(
+        SchemaMismatch, match=rf"version 0.*needs version {store_schema.VERSION}.*scheduler migrate"
+    ):
         make_scheduler(migrate=False)
     make_scheduler()
     make_scheduler(migrate=False)
     connection.execute("INSERT INTO schema_version VALUES (99)")
     for migrate in (True, False):
-        with pytest.raises(SchemaMismatch, match="version 99.*needs version 11.*upgrade"):
+        with pytest.raises(
+            SchemaMismatch, match=f"version 99.*needs version {store_schema.VERSION}.*upgrade"
+        ):
             make_scheduler(migrate=migrate)
 
 

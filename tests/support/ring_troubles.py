@@ -51,6 +51,7 @@ class Troubles:
                     "XADD", outcomes, "*", RESULT_FIELD, 'not JSON, but ["t","x",1,1,"'
                 )
                 self._come_back(outcomes, str(uuid4()), error="of a job that has ended")
+                self._come_back(outcomes, str(uuid4()), state=State.RETRYING, error="overtaken")
 
     def forget_queues(self) -> None:
         """Let nobody settle any more for the queues that were made here."""
