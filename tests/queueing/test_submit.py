@@ -633,7 +633,7 @@ def test_what_may_change_of_a_job_until_when(instance: Scheduler) -> None:
     with pytest.raises(IllegalTransition, match="has been fed"):
         instance.update_job("acme", made.id, priority=Priority.LOW)
     finish(instance, made)
-    with pytest.raises(IllegalTransition, match="has already ended"):
+    with pytest.raises(IllegalTransition, match="has ended"):
         instance.update_job("acme", made.id, tags={})
 
 
