@@ -4,6 +4,7 @@ left behind.
 
 import os
 import pty
+import random
 import re
 import select
 import signal
@@ -13,7 +14,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psycopg
@@ -128,9 +129,12 @@ def test_it_serves_the_api_and_the_dashboard_of_its_jobs_to_this_machine(home: P
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])
+    """A free port below those that the kernel chooses, so that no other test takes it."""
+    while True:
+        port = random.randrange(10_000, 30_000)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind((host, port))
+            return port
 
 
 def test_up_binds_the_configured_hosts_and_ports(home: Path) -> None:
