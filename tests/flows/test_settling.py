@@ -268,6 +268,20 @@ def test_an_overtaken_attempt_waits_for_the_row_of_its_job(
     assert [each["attempt"] for each in submitter.get("acme", job.id).attempts] == [1, 2]
 
 
+def test_attempts_of_workers_that_number_no_leases_stay_apart(
+    settling: Settling, submitter: Scheduler
+) -> None:
+    """A worker of BullMQ gives its leases no numbers. Attempts without a number are not recorded."""
+    job = submitter.submit("acme", "job", queue="work", delay="1h")
+    retrying = {"state": State.RETRYING, "delay": timedelta(hours=1)}
+    one, two = (completed(job, started_at=NOW + timedelta(minutes=n), **retrying) for n in range(2))
+    forged = completed(job, attempt=0, **retrying)
+    last = completed(job, attempt=2, state=State.FAILED)
+    for ends in ([last], [one], [two], [one, forged]):
+        settling.ledger.run(settle(settling.ledger, ends, lambda _: None))
+    assert [each["attempt"] for each in submitter.get("acme", job.id).attempts] == [1, 1, 2]
+
+
 def test_a_late_attempt_of_a_job_that_was_ended_by_force_is_not_recorded(
     settling: Settling, submitter: Scheduler
 ) -> None:

@@ -66,7 +66,7 @@ ORDER BY p.ord;
 -- another instance registered that job first; or it has fired or was unregistered, or older fires were forgotten, since it
 -- was looked up, so its first fire was computed from old values. Read it again.
 -- `skips`: a fire that is recorded as skipped, because it is not known whether it has run.
--- Raises if a tenant is being deleted; a deletion that begins meanwhile waits for this statement.
+-- Raises if a tenant is being deleted; a deletion that begins later waits for this statement.
 WITH p AS MATERIALIZED (
   SELECT * FROM unnest((SELECT %(tenants)b::text[]), (SELECT %(ids)b::text[]), (SELECT %(specs)b::text[]),
                        (SELECT %(hashes)b::bytea[]), (SELECT %(deliveries)b::text[]), (SELECT %(overlaps)b::text[]),

@@ -115,11 +115,12 @@ ended AS MATERIALIZED (
 merged AS MATERIALIZED (
   SELECT k.tenant, k.id, k.at, (
     SELECT jsonb_agg(e.one ORDER BY (e.one ->> 'attempt')::int4, e.one ->> 'started_at') FROM (
-      SELECT DISTINCT ON (a.one -> 'attempt', a.one -> 'worker', a.one -> 'sequence') a.one
+      SELECT DISTINCT ON (a.one -> 'attempt', a.one -> 'worker', coalesce(a.one -> 'sequence', a.one -> 'started_at')) a.one
       FROM jsonb_array_elements(coalesce(k.attempts, '[]') || (
-        SELECT jsonb_agg(n.one) FROM jsonb_array_elements(k.record) AS n(one) WHERE (n.one ->> 'attempt')::int4 < k.below)
+        SELECT jsonb_agg(n.one) FROM jsonb_array_elements(k.record) AS n(one)
+        WHERE (n.one ->> 'attempt')::int4 BETWEEN 1 AND k.below - 1)
       ) WITH ORDINALITY AS a(one, place)
-      ORDER BY a.one -> 'attempt', a.one -> 'worker', a.one -> 'sequence', a.place) e) AS attempts
+      ORDER BY a.one -> 'attempt', a.one -> 'worker', coalesce(a.one -> 'sequence', a.one -> 'started_at'), a.place) e) AS attempts
   FROM (SELECT tenant, id, record, NULL::timestamptz AS at, attempt + 1 AS below, attempts FROM live
         UNION ALL SELECT tenant, id, record, at, attempt, attempts FROM ended) k),
 to_queue AS (

@@ -1,5 +1,5 @@
 -- Remove a worker that ends, but keep its retry policy and its begun mark for an hour if it still has a job.
--- Also without a lock: somebody will reclaim that job.
+-- Also without a lock: that job will be reclaimed.
 -- KEYS[1] hash: meta of the queue; the names of all other keys begin as this does
 -- ARGV[1] worker
 -- Returns nothing
