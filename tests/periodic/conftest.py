@@ -4,14 +4,18 @@ prepared statements.
 A test that must take one of them says so: `@only_direct("why")`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import pytest
 
 from scheduler import Scheduler
+from scheduler.testing import ManualClock
+from scheduler.testing import Scheduler as VirtualScheduler
 from tests.conftest import MakeScheduler
 from tests.support.pgbouncer import PgBouncer
+
+Make = Callable[..., VirtualScheduler]
 
 
 class Road(NamedTuple):
@@ -49,3 +53,26 @@ def make_scheduler(make_scheduler: MakeScheduler, road: Road) -> MakeScheduler:
         return make_scheduler(**{"database": road.dsn, "prepare": road.prepare, **options})
 
     return make
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def make(road: Road, schema: str, clock: ManualClock) -> Iterator[Make]:
+    """Instances that share one clock, as they share one database."""
+    made: list[VirtualScheduler] = []
+
+    def start(**options: Any) -> VirtualScheduler:
+        one = VirtualScheduler(
+            road.dsn, schema=schema, clock=clock, prepare=road.prepare, **options
+        )
+        made.append(one)
+        return one.start()
+
+    yield start
+    for one in made:
+        if one.is_running():
+            one.cancel(timeout=0)

@@ -2,7 +2,7 @@
 and the bodies say.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
@@ -12,31 +12,9 @@ import pytest
 
 from scheduler import CatchUp, InvalidOption, InvalidSchedule, RunContext, UnknownJob
 from scheduler.testing import START, ManualClock, Scheduler
-from tests.periodic.conftest import Road
+from tests.periodic.conftest import Make, Road
 
 MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
-Make = Callable[..., Scheduler]
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def make(road: Road, schema: str, clock: ManualClock) -> Iterator[Make]:
-    """Instances that share one clock, as they share one database."""
-    made: list[Scheduler] = []
-
-    def start(**options: Any) -> Scheduler:
-        one = Scheduler(road.dsn, schema=schema, clock=clock, prepare=road.prepare, **options)
-        made.append(one)
-        return one.start()
-
-    yield start
-    for one in made:
-        if one.is_running():
-            one.cancel(timeout=0)
 
 
 def told(

@@ -1,7 +1,6 @@
 """Recurring jobs of tenants that are paused or deleted, in time that the test moves."""
 
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import psycopg
@@ -11,31 +10,10 @@ from scheduler import NewJob, RunContext, TenantDeleting, TenantNotPaused
 from scheduler import Scheduler as RealScheduler
 from scheduler.store.steps import run
 from scheduler.store.tenants import DELETED
-from scheduler.testing import START, ManualClock, Scheduler
-from tests.periodic.conftest import Road
-from tests.periodic.test_policies import HOUR, MINUTE, Body, Make, told
+from scheduler.testing import START, ManualClock
+from tests.periodic.conftest import Make, Road
+from tests.periodic.test_policies import HOUR, MINUTE, Body, told
 from tests.support.waiting import wait_for
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def make(road: Road, schema: str, clock: ManualClock) -> Iterator[Make]:
-    """Instances that share one clock, as they share one database."""
-    made: list[Scheduler] = []
-
-    def start(**options: Any) -> Scheduler:
-        one = Scheduler(road.dsn, schema=schema, clock=clock, prepare=road.prepare, **options)
-        made.append(one)
-        return one.start()
-
-    yield start
-    for one in made:
-        if one.is_running():
-            one.cancel(timeout=0)
 
 
 def rows(dsn: str, schema: str, table: str, tenant: str = "acme") -> int:
